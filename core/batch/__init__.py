@@ -1,1 +1,1 @@
-"""Asynchronous batches: the machine, what it is told, what it wants done, and the shell that carries it out."""
+"""Asynchronous batches: the machine, its facts, its effects, and the shell that carries these out."""

@@ -1,7 +1,7 @@
 """
-A batch like another batch or job: what of that one counts where ``batch.start like=JID`` says nothing else. Pure.
+A batch like another batch or job: what ``batch.start like=JID`` takes over if it is not given. Pure.
 
-Access is checked, the target matched and the sizes are counted anew, as for any new batch: this reads what was asked for.
+This only reads what the other one was asked for. Access, target and sizes are worked out anew, as for any new batch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from saltext.jobs.core.display.command import divided
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
 
-#: When it was to begin says nothing of when another one is to.
+#: Not taken over: the start time of one batch is not that of another.
 _NOT_AGAIN = ("start_at", "check")
 
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """What was asked for before: as ``batch.start`` takes it."""
+    """What was asked for before, in the form of ``batch.start``."""
 
     tgt: Any
     fun: str
@@ -33,7 +33,7 @@ class Before:
 
 
 def of_batch(spec: Spec) -> Before:
-    """Return what a batch was asked for."""
+    """Return what a batch was asked to do."""
     told = {name: value for name, value in options_of(spec).items() if value is not None and name not in _NOT_AGAIN}
     if spec.check:
         told["check"] = _check_of(spec.check)
@@ -45,12 +45,12 @@ def of_job(jid: str, load: Mapping[str, Any]) -> Before:
     """
     Return what a job was published with.
 
-    :param load: as the job cache has it.
-    :raises Refused: where it is none that a batch can run.
+    :param load: from the job cache.
+    :raises Refused: if a batch cannot run such a job.
     """
     fun = load.get("fun")
     if not isinstance(fun, str) or kind_of(fun) == RUNNERS:
-        raise Refused(f"like is {jid}, which is no job of one function on minions: a batch can't run it")
+        raise Refused(f"like is {jid}, which is not a job of one function on minions: a batch can't run it")
     arg, kwarg = divided(load.get("arg"))
     kwargs = load.get("kwargs")
     metadata = kwargs.get("metadata") if isinstance(kwargs, Mapping) else None
@@ -62,9 +62,9 @@ def asked_again(
     before: Before, tgt: Any, fun: Any, args: tuple[Any, ...], given: Mapping[str, Any]
 ) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
     """
-    Return target, function, arguments and keyword arguments for ``batch.start``: what is given, and else what was.
+    Return target, function, arguments and keyword arguments for ``batch.start``: those given, or else those from before.
 
-    Arguments belong to their function, and a type to its target: with another one they are not taken over.
+    Arguments are not taken over for another function, nor the target type for another target.
     """
     taken = dict(before.options)
     if tgt is not None:
@@ -79,7 +79,7 @@ def asked_again(
 
 
 def _check_of(check: Mapping[str, Any]) -> str:
-    """Return a check as it is typed."""
+    """Return a check in the form in which it is typed."""
     if check["kind"] == APPROVE:
         return APPROVE
     words = [_typed(value) for value in check["arg"]]

@@ -1,7 +1,7 @@
 """
-Makes the Spec of a new batch from what an operator typed: reads the options, matches the target, checks the access.
+Makes the Spec of a new batch from what an operator typed: reads the options, matches the target, checks access.
 
-Each option is listed once, with the function that reads it; one that is not given has the default of the Spec. Blocks.
+Each option is listed once, with the function that reads it. The default of one that is not given is in the Spec. Blocks.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from saltext.jobs.core.master.groups import groups_of, names_of
 from saltext.jobs.core.master.outcome import minions_of as job_minions
 from saltext.jobs.core.settings import BatchSettings, InFlightLimit, engine_options, read_settings
 
-#: The size of a batch for which none is given.
+#: The size of a batch if none is given.
 BATCH = "10%"
-#: In which states a minion has to be for a retry to include it.
+#: For each ``which`` of a retry: the states of the minions that it includes.
 RETRIABLE = {
     "failed": {"failed"},
     "lost": {"lost"},
@@ -69,7 +69,7 @@ def _exclusive(name: str, value: Any) -> bool | tuple[str, ...]:
 
 _Reader = Callable[[str, Any], Any]
 _positive = functools.partial(arguments.seconds, above=0)
-#: Options that are read on their own.
+#: Options that are read without others.
 _READERS: dict[str, _Reader] = {
     "batch_wait": arguments.seconds,
     "failhard": arguments.flag,
@@ -85,7 +85,7 @@ _READERS: dict[str, _Reader] = {
     "offline": functools.partial(arguments.choice, accepted=OFFLINE),
     "ret": arguments.word,
 }
-#: Options that travel with the job as they are.
+#: Options that go into the job's load unchanged.
 _TRAVELLING: dict[str, _Reader] = {
     "metadata": arguments.mapping,
     "module_executors": arguments.sequence,
@@ -93,9 +93,9 @@ _TRAVELLING: dict[str, _Reader] = {
     "ret_config": arguments.word,
     "ret_kwargs": arguments.mapping,
 }
-#: All options of batch.start; whatever else it is given goes to the function.
+#: All options of batch.start; any other keyword goes to the function.
 OPTIONS = ("batch", "tgt_type", "max_failures", *rollout.OPTIONS, *_READERS, *_TRAVELLING, "arg", "kwarg")
-#: What others call an option of ours.
+#: Other names for options of ours.
 _ALIASES = {
     "batch_size": "batch",
     "size": "batch",
@@ -116,11 +116,11 @@ def new_batch(
 
     :param opts: the master's options.
     :param who: who asks.
-    :param given: the keyword arguments of batch.start: our options, and whatever is meant for the function.
-    :raises Refused: for bad input, and where ``who`` may not publish the job to these minions.
+    :param given: the keyword arguments of batch.start: our options, and those for the function.
+    :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
     settings = _settings(opts)
-    # Before anything is matched: whether a target matches tells of the grains and the pillar of others.
+    # Before anything is matched: whether a target matches tells the asker about grains and pillar of minions.
     require_no_peer(who, settings.allow_peers, _PEERS)
     options, kwargs = _split(given)
     fun = arguments.function(fun)
@@ -164,8 +164,8 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     """
     Return a new batch of the same job, for minions of ``batch`` on which it did not succeed.
 
-    :param which: for which of them: a key of RETRIABLE.
-    :raises Refused: when there are none, or ``who`` may not publish the job to them.
+    :param which: which of them: a key of RETRIABLE.
+    :raises Refused: if there are none, or if ``who`` may not publish the job to them.
     """
     spec = batch.spec
     states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
@@ -183,7 +183,7 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     data.update(unsure=spec.unsure.intersection(chosen))
     if (
         spec.failures_allowed is not None and spec.max_failures is not None
-    ):  # a percentage is one of this batch's minions
+    ):  # a percentage counts this batch's minions
         data.update(failures_allowed=failures_allowed(spec.max_failures, len(chosen)))
     if spec.groups:
         data.update(rollout.layout_again(spec, chosen, settings.show_groups_of))
@@ -192,9 +192,9 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
 
 def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    Divide keyword arguments into our options and those of the function. An option that is None counts as not given.
+    Split keyword arguments into our options and those of the function. An option that is None counts as not given.
 
-    :raises Refused: for a name so close to one of ours that it must be mistyped; in ``kwarg`` any name is accepted.
+    :raises Refused: for a name so close to one of ours that it must be a typo; in ``kwarg`` any name is accepted.
     """
     options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
     kwargs = {name: value for name, value in given.items() if name not in OPTIONS}
@@ -209,7 +209,7 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
-    """Return the accepted minions that a target matches, sorted, as publishing to it would find them."""
+    """Return the accepted minions that a target matches, sorted, as a publish would match them."""
     if tgt_type == "list":
         unknown = sorted(set(tgt) - minion_keys(opts)[0])
         if unknown:
@@ -217,7 +217,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
             raise Refused(f"No accepted minion has this name: {names} (of the list in tgt)")
     try:
         matched = salt.utils.minions.CkMinions(opts).check_minions(tgt, tgt_type).get("minions") or []
-    except Exception as exc:  # the matcher raises whatever it stumbles over
+    except Exception as exc:  # the matcher may raise anything
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} can't be matched: {exc}") from exc
     found = tuple(sorted(minion for minion in matched if is_plain(minion)))
     if not found:
@@ -232,9 +232,9 @@ def limit_of(opts: Mapping[str, Any]) -> InFlightLimit | None:
 
 def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = None) -> None:
     """
-    Refuse control over batches to a minion that is not allowed it; with ``batch``, to whoever may not run that batch's job.
+    Refuse to a minion control over batches that it is not allowed; with ``batch``, to anyone who may not run its job.
 
-    :raises Refused: saying what is missing.
+    :raises Refused: with what is missing.
     """
     settings = _settings(opts)
     if batch is None:
@@ -245,10 +245,10 @@ def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = N
 
 def permit_job(opts: Mapping[str, Any], who: Caller, jid: str, load: Mapping[str, Any]) -> None:
     """
-    Refuse what is made of a job to whoever may not publish that job to all its minions: its arguments may be secrets.
+    Refuse a batch made from a job to anyone who may not publish that job to all its minions: its arguments may be secrets.
 
-    :param load: that of the job, as the job cache has it.
-    :raises Refused: saying what is missing.
+    :param load: the job's load from the job cache.
+    :raises Refused: with what is missing.
     """
     settings = _settings(opts)
     require_no_peer(who, settings.allow_peers, _PEERS)
@@ -258,10 +258,10 @@ def permit_job(opts: Mapping[str, Any], who: Caller, jid: str, load: Mapping[str
 
 def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:
     """
-    Refuse an approval to who may not approve a batch: where ``approve_by`` says who may, to all others and to those for whom
-    it runs; elsewhere to whoever may not run its job.
+    Refuse an approval to a user who may not approve a batch. With ``approve_by``, only the users it names may, except those
+    on whose behalf the batch runs. Without it, everyone may who may run the job.
 
-    :raises Refused: saying who may.
+    :raises Refused: with who may.
     """
     spec, taken_over = batch.spec, batch.rights.taken_over
     if not spec.approve_by:
@@ -281,17 +281,16 @@ def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:
 
 def _person(owner: Any, name: str) -> str:
     """
-    Return the name by which somebody logs in, whatever the backend, and in lower case: to LDAP and others the case, and
-    spaces around it, make no other name.
+    Return a user's login name, without the backend and in lower case: LDAP and others ignore case and surrounding spaces.
 
-    :param owner: what was kept of them, if anything.
+    :param owner: the user's kept identity, if there is one.
     """
     kept = owner.get("name") if isinstance(owner, Mapping) else None
     return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()
 
 
 def _require_approvers(who: Caller, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
-    """:raises Refused: where nobody is to approve, or nobody could."""
+    """:raises Refused: if no approval is wanted, or if nobody could give it."""
     if approve_by and check.get("kind") != APPROVE:
         raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
     if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
@@ -309,16 +308,16 @@ def _match_and_permit(
     kwargs: Mapping[str, Any],
 ) -> tuple[str, ...]:
     """
-    Return the minions that a target matches, to which ``who`` may publish.
+    Return the minions that a target matches, if ``who`` may publish to them.
 
-    :raises Refused: to who is limited in the same words, whether it matches nothing or what is forbidden: what a target by
-        grains or pillar matches tells of their values.
+    :raises Refused: for a limited user in the same words, whether the target matches nothing or forbidden minions: what a
+        target by grains or pillar matches would tell their values.
     """
     whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     try:
         matched = _match(opts, tgt, tgt_type)
     except Refused:
-        if who.grants is not None:  # who may publish it to all minions learns nothing that is not theirs
+        if who.grants is not None:  # a user who may publish to all minions may know what matches
             _permit(opts, settings, who, fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
         raise
     _permit(opts, settings, who, fun, arg, kwargs, matched, whom)
@@ -328,7 +327,7 @@ def _match_and_permit(
 def _permit_all(
     opts: Mapping[str, Any], settings: BatchSettings, who: Caller, spec: Spec, minions: tuple[str, ...]
 ) -> None:
-    """:raises Refused: when ``who`` may not have these minions run what a batch runs, or not check it as it is checked."""
+    """:raises Refused: if ``who`` may not run the batch's job, or its check, on these minions."""
     whom, check = f"all minions of batch {spec.jid}", spec.check
     _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, minions, whom)
     if check.get("kind") == "function":
@@ -340,7 +339,7 @@ def _permit_all(
 def _permit_groups(
     opts: Mapping[str, Any], settings: BatchSettings, who: Caller, by: Any, minions: tuple[str, ...]
 ) -> None:
-    """:raises Refused: when ``who`` may not read what the minions are to be grouped by, which the groups tell of."""
+    """:raises Refused: if ``who`` may not read the values by which the minions are grouped, since the groups show them."""
     if by is None or who.grants is None or who.peer or not settings.check_acl:
         return
     wanted = arguments.accepted(parse_by, by)

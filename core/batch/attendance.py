@@ -1,7 +1,7 @@
 """
-Which minions are there, and what becomes of those that are not: pings, ``offline``, and the hand-over to the retry queue.
+Which minions are there, and what becomes of the others: pings, ``offline``, and the hand-over to the retry queue.
 
-Part of the batch machine. It must never leave out a minion that has not been asked. Pure: stdlib only.
+Part of the batch machine. It must never leave out a minion that was not pinged. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from saltext.jobs.core.batch.state import State
 
 
 def ping(batch: State, now: float) -> list[Effect]:
-    """Ping the minions that are waited for, if that is due."""
+    """Ping the minions that have shown no sign of life, if that is due."""
     presence = batch.presence
     if presence.gathering and not presence.pinging and not presence.unseen:
-        presence.gathering = False  # all have shown a sign of life before the first ping, or although it failed
+        presence.gathering = False  # all have shown a sign of life before the first ping, or though it failed
         batch.order_pending()
     if now < batch.pace.not_before or not batch.presence.may_ping(now):
         return []
@@ -33,15 +33,15 @@ def ping(batch: State, now: float) -> list[Effect]:
 
 
 def seen(batch: State, fact: Seen, _now: float) -> list[Effect]:
-    """Minions are there, and may be sent to if they were waited for."""
+    """Minions are there, and may now be sent to."""
     batch.waiting.put_last(batch.presence.seen(fact.minions))
     return []
 
 
 def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
     """
-    Ping a minion once more before it is left out: the ping under way may have come too early for it. Once only, since
-    anybody can fire such events in its name.
+    Ping a minion once more before it is left out: the last ping may have come too early. It is done once only, since anybody
+    can fire such events in the minion's name.
     """
     if batch.presence.wants_hint(fact.minion):
         batch.presence.hinted.add(fact.minion)
@@ -62,13 +62,13 @@ def gathered(batch: State, fact: Gathered, now: float) -> list[Effect]:
 
 
 def ping_failed(batch: State, fact: PingFailed, now: float) -> list[Effect]:
-    """A ping was not confirmed, so nobody is left out because of it."""
+    """A ping was not confirmed, so no minion is left out because of it."""
     batch.presence.pinging = False
     return batch.failed_again(fact.reason, now)
 
 
 def leave_out(batch: State, minions: list[str], now: float) -> list[Effect]:
-    """Minions are not there: ``offline`` says what becomes of them. None of it is against the budget."""
+    """Minions are not there: do with them what ``offline`` says. They do not count against the budget."""
     outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
     for minion in minions:
         batch.settle(minion, outcome, now, None)
@@ -82,14 +82,14 @@ def leave_out(batch: State, minions: list[str], now: float) -> list[Effect]:
 
 
 def queued(batch: State, fact: Queued, _now: float) -> list[Effect]:
-    """The retry queue delivers the job to these minions."""
+    """The retry queue has taken these minions, and delivers the job to them."""
     for minion in fact.minions:
         batch.to_queue.pop(minion, None)
     return []
 
 
 def queue_refused(batch: State, fact: QueueRefused, now: float) -> list[Effect]:
-    """What nobody will deliver has failed; that the minions were away is no failure of theirs, nor of the job."""
+    """The minions have failed, since nobody delivers the job to them; absence does not count against the budget."""
     batch.queue_refused = fact.reason
     for minion in fact.minions:
         batch.to_queue.pop(minion, None)

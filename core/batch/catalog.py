@@ -1,5 +1,5 @@
 """
-Looks up batches for the runner: ours, in their journals, and those of Salt 3008's own manager. It must never write anything.
+Looks up batches for the runner: ours, in their journals, and those of Salt 3008's own manager. It must never write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = lines.logger(__name__)
 
 #: States of a batch that has ended.
 OVER = ("complete", "halted")
-#: What batches can be chosen by: their states, and the words for them.
+#: The words by which batches can be chosen: their states, and how these are shown.
 STATES = (*summary.WORDS, "complete")
 
 Summary = dict[str, Any]
@@ -40,7 +40,7 @@ class Catalog:
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
 
     def ours(self, jid: str) -> Batch | None:
-        """Return a batch of ours, or None. :raises Refused: when its journal is damaged, or of a later version."""
+        """Return a batch of ours, or None. :raises Refused: if its journal is damaged, or of a later version."""
         try:
             return self._store.read(jid)
         except LaterVersion as exc:
@@ -49,7 +49,7 @@ class Catalog:
             raise Refused(f"{exc}; the batch_manager engine sets it aside when it starts") from exc
 
     def need(self, jid: str) -> Batch:
-        """Return a batch of ours. :raises Refused: where there is none."""
+        """Return a batch of ours. :raises Refused: if there is none."""
         batch = self.ours(jid)
         if batch is None:
             raise Refused(
@@ -62,7 +62,7 @@ class Catalog:
         return self._store.read_native(jid)
 
     def find(self, jid: str) -> tuple[Summary, Minions]:
-        """Return the summary and the minions of a batch. :raises Refused: where there is none."""
+        """Return the summary and the minions of a batch. :raises Refused: if there is none."""
         batch = self.ours(jid)
         if batch is not None:
             return self._summary(batch), summary.minions(batch)
@@ -80,8 +80,8 @@ class Catalog:
         return sorted(found, key=lambda item: str(item["jid"]))
 
     def newest(self, limit: int, wanted: Callable[[Summary], bool] | None = None) -> list[Summary]:
-        """Return the summaries of up to ``limit`` batches, newest first. ``wanted``: tells which; None stands for all."""
-        # Every file of Salt's own is looked at where not all are wanted.
+        """Return the summaries of up to ``limit`` batches, newest first. ``wanted`` tells which; None for all."""
+        # With ``wanted``, every file of Salt's own batches must be read.
         states = self._store.native_states(limit if wanted is None else sys.maxsize)
         foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
         result: list[Summary] = []
@@ -94,12 +94,12 @@ class Catalog:
         return result
 
     def _summary(self, batch: Batch) -> Summary:
-        # Whether its engine runs, and answers; that does not matter once it has ended.
+        # Whether its engine runs and answers; once the batch has ended that does not matter.
         engine = (None, None) if batch.finished else (self.engine, self.silent)
         return {**summary.summary(batch, time.time()), "engine": engine[0], "engine_silent_seconds": engine[1]}
 
     def _listed(self, jid: str) -> Summary | None:
-        """Return the summary of a batch; None where it is damaged, with a line in the log: the list is shown without it."""
+        """Return the summary of a batch; None if it is damaged, which is logged: the list is shown without it."""
         try:
             batch = self._store.read(jid)
         except StateError as exc:
@@ -112,8 +112,8 @@ def chooser(
     state: str | None, fun: Sequence[str], user: Sequence[str], start: float | None, end: float | None
 ) -> Callable[[Summary], bool] | None:
     """
-    Return what tells whether a batch is in a state or called so, runs a function and is of a user (globs of them; none stand
-    for all), and was started between two Unix times; None where all are.
+    Return a filter by state (or the word for it), function and user (globs; none for all) and by start (between two Unix
+    times); None if it would let all batches through.
     """
     if not (state or fun or user) and start is None and end is None:
         return None
@@ -137,8 +137,8 @@ def _fits(value: Any, globs: Sequence[str]) -> bool:
 
 def with_retcode(found: Mapping[str, Any]) -> Summary:
     """
-    Add how a batch ended: ``verdict``, a sentence, which ``--out=nested`` prints last; and what makes callers fail
-    when it did not succeed: ``retcode`` for ``salt-run``, and ``Error`` for the salt.runner state (``saltmod.runner``).
+    Add how a batch ended: ``verdict``, a sentence, which ``--out=nested`` prints last. If it did not succeed, also add what
+    makes callers fail: ``retcode`` for ``salt-run``, and ``Error`` for the salt.runner state (``saltmod.runner``).
     """
     good, verdict = summary.verdict(found)
     return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

@@ -1,5 +1,5 @@
 """
-What an operator should know about the engine and its surroundings before relying on batches. It changes nothing.
+What an operator should know about the engine and its surroundings before relying on batches. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from saltext.jobs.core.store.needed import BATCHES
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return how things stand.
+    Return the state of the engine.
 
     :param opts: the master's options.
-    :return: engine (whether it runs), process (which one it is, of whom and where; None where that is not known),
-        job_cache (the one that gets the returns), returns_proven (whether a return has to be in the job cache before it
-        counts), set_aside (jids of batches whose journals could not be read), findings: a sentence for each thing that an
-        operator may want to change, and retcode: 1 where one is more than advice.
+    :return: engine (whether it runs), process (its pid, user and host; None if not known), job_cache (the one that gets
+        the returns), returns_proven (whether a return must be in the job cache before it counts), set_aside (jids of
+        batches whose journals could not be read), findings (one sentence for each thing that an operator may want to
+        change), and retcode: 1 if a finding is more than advice.
     """
     store, cache = BatchStore(opts), JobCache(opts)
     aside = store.jids_aside()

@@ -1,8 +1,8 @@
 """
-Performs what batches want done: publishes, questions, kills, look-ups, announcements. Each reports back as a fact.
+Performs the effects of batches: publishes, questions, kills, look-ups, announcements. Each reports back as a fact.
 
-It holds no policy about minions: whether one is sent to or asked again, and when, the machine says. What reaches no minion,
-such as a look into the job cache, is tried again here until it succeeds. Whatever blocks is done in a thread.
+It holds no policy about minions: the machine says whether and when one is sent to or asked again. Effects that reach no
+minion, such as a look into the job cache, are repeated here until they succeed. Everything that blocks is done in a thread.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
 
-#: Least seconds between two progress events of a batch.
+#: Shortest pause in seconds between two progress events of a batch.
 PROGRESS_PAUSE = 1.0
 #: Seconds for which answers to a question are gathered into one fact.
 GATHER = 0.2
-#: Seconds for which an engine of the retry queue that does not answer is waited for.
+#: Seconds to wait for a retry queue's engine that does not answer.
 QUEUE_PATIENCE = 120.0
-#: Seconds by which the clock on the wall may go another way than the engine's before windows are looked at anew.
+#: Seconds by which the wall clock may drift from the engine's before windows are worked out anew.
 CLOCK_SLACK = 0.5
 #: Seconds before a job cache or a disk that failed is tried again.
 RETRY_PAUSE = 5.0
-#: Most minions that are named in the reason why a check was not passed.
+#: Most minions that are named in the reason why a check failed.
 _MOST_TOLD = 5
 
 
 class Effects:
     """
-    :param ports: what is worked with.
-    :param close: ends a batch.
+    :param ports: the ports to the world.
+    :param close: closes a batch.
     """
 
     def __init__(self, ports: Ports, close: Callable[[Live], None]) -> None:
@@ -55,7 +55,7 @@ class Effects:
         self._answers = KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
-        """Begin to carry out the effects of a batch, in their order. Whatever goes wrong becomes a fact."""
+        """Begin to carry out the effects of a batch, in their order. Anything that goes wrong becomes a fact."""
         for effect in effects:
             if type(effect) not in _AT_ONCE:
                 self._ports.loop.spawn_callback(self._carry_out, live, effect)
@@ -85,7 +85,7 @@ class Effects:
         self._ports.bus.fire(events.batch_tag(live.jid, effect.kind), announcement(live.batch, effect))
 
     def plan_progress(self, live: Live) -> None:
-        """Announce soon how far a batch has come, unless an announcement is due already."""
+        """Announce a batch's progress soon, unless that is due already."""
         if live.progress_timer is None and not live.batch.finished:
             wait = max(0.0, live.progress_at + PROGRESS_PAUSE - self._ports.clock.now())
             live.progress_timer = self._ports.loop.call_later(wait, self._report_progress, live)
@@ -96,14 +96,14 @@ class Effects:
             self._announce(live, facts.Announce("progress"))
 
     def tell_last_progress(self, live: Live) -> None:
-        """Announce what became of the minions that were in flight when a batch was halted, once none is any more."""
+        """When no minion is in flight any more, announce what became of those in flight when the batch was halted."""
         self._announce(live, facts.Announce("progress"))
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
     @property
     def _kept(self) -> KeptAnswers | None:
-        """Where answers are believed: the bus tells of whatever any minion says in the name of another."""
+        """The proven answers; None if the bus has to be believed, where any minion can answer in another's name."""
         return None if self._ports.cache.unproven else self._answers
 
     async def _gather(self, live: Live, effect: facts.Gather) -> None:
@@ -130,7 +130,7 @@ class Effects:
         await self._keep_load(live, before=True)
         live.heed()
         held = live.batch.holds_publish(self._ports.clock.now())
-        if held:  # what was decided has changed while the disk was full
+        if held:  # the decision changed while the disk was full
             live.step(facts.PublishFailed(held, certain=True))
             return
         try:
@@ -156,7 +156,7 @@ class Effects:
         live.step(facts.Published(tuple(minion for minion in effect.minions if minion not in matched)))
 
     async def _keep_load(self, live: Live, before: bool) -> None:
-        """Have the job cache show the batch's own target: our own keeps the first load, others take the last."""
+        """Have the job cache show the batch's own target: our own cache keeps the first load, others keep the last."""
         if before == self._ports.cache.keeps_first_load and not (before and live.load_kept):
             await self._store_load(live)
 
@@ -192,7 +192,7 @@ class Effects:
 
     async def _ask_records(self, live: Live, effect: facts.AskRecords) -> None:
         def told(said: Found) -> None:
-            # Those that have answered need not wait for the others.
+            # Minions that have answered need not wait for the others.
             self._ports.loop.spawn_callback(self._tell_records, live, said)
 
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
@@ -242,7 +242,7 @@ class Effects:
         spec, rights, lacking = live.batch.spec, live.batch.rights, self._ports.permission.lacking
         try:
             reason = await self._ports.rights_worker.call(lacking, spec, rights.owner, rights.on_behalf, effect.minions)
-        except Exception as exc:  # An eauth module raises whatever its client library raises.
+        except Exception as exc:  # An eauth module raises anything that its client library raises.
             log.error("Batch %s waits, since nobody can tell whether its owner still may: %s", live.jid, exc)
             live.step(facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}"))
             return
@@ -260,19 +260,19 @@ class Effects:
         live.step(facts.Checked(effect.stage, not reason, reason))
 
     async def _ask_runner(self, live: Live, effect: facts.Check) -> str:
-        """Return why the runner function does not let the batch go on, or nothing."""
+        """Return why the runner function stops the batch; empty if it does not."""
         spec, check = live.batch.spec, live.batch.spec.check
         words = [word.replace("{jid}", live.jid).replace("{stage}", str(effect.stage + 1)) for word in check["arg"]]
         rights = live.batch.rights
         limits = await self._ports.rights_worker.call(self._ports.permission.limits, rights.owner, rights.on_behalf)
         value, success = await self._ports.runner(check["fun"], words, spec.check_timeout, limits)
         if success is not True:
-            error = str(value or "").strip().splitlines()[-1:]  # what a traceback ends with
+            error = str(value or "").strip().splitlines()[-1:]  # the last line of a traceback
             return ": ".join([str(success), *(line[:200] for line in error)])
         return not_passed(value)
 
     async def _ask_minions(self, live: Live, effect: facts.Check) -> str:
-        """Return why what the function returned does not let the batch go on, or nothing."""
+        """Return why what the function returned stops the batch; empty if it does not."""
         spec, check = live.batch.spec, live.batch.spec.check
         if not effect.minions:
             return "no minion of the stage has completed, so there is none to ask"
@@ -295,10 +295,10 @@ class Effects:
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def _find_opening(self, live: Live, _effect: facts.FindOpening) -> None:
-        self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # not what was so before
+        self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # worked out then, and not now
 
     def heed_clock(self, live: Live) -> facts.OpeningFound | None:
-        """If somebody has set the clock on the wall, say anew when a batch may send."""
+        """If the wall clock was set, work out anew when a batch may send."""
         ahead, before = self._ports.wall() - self._ports.clock.now(), live.wall_ahead
         if before is not None and abs(ahead - before) < CLOCK_SLACK:
             return None
@@ -306,7 +306,7 @@ class Effects:
         return None if before is None or not live.batch.schedule.bounded else self._opening(live)
 
     def _opening(self, live: Live) -> facts.OpeningFound:
-        """Windows go by the clock on the wall, deadlines by one that nobody sets: the answer is in the latter's time."""
+        """Windows follow the wall clock, deadlines the engine's own: the answer is in the engine's time."""
         spec, wall = live.batch.spec, self._ports.wall()
         try:
             found = next_opening(spec.start_at, spec.window, spec.timezone, wall)
@@ -319,7 +319,7 @@ class Effects:
     # -- the job cache and the retry queue ----------------------------------------------------------------------------
 
     async def _look_up(self, live: Live, effect: facts.LookUp) -> None:
-        """No minion is given up because the job cache could not be read."""
+        """Read the job cache, again and again until it can be read: no minion is given up because it could not."""
         told = False
         while not live.gone:
             try:
@@ -337,14 +337,14 @@ class Effects:
                 return
 
     async def _restarted(self, live: Live, minions: Iterable[str]) -> Collection[str]:
-        """Of minions that would be sent the job again, return those that may have forgotten that they have received it."""
-        # Files have the time on the wall, which may have been set since: rather doubt one minion more.
+        """Of the minions that would be sent the job again, return those that may have forgotten that they received it."""
+        # Times of files are wall time, which may have been set since: doubting a minion too many does no harm.
         ahead = min(0.0, self._ports.wall() - self._ports.clock.now())
         since = {minion: sent + ahead for minion, sent in live.batch.rely_on_memory(minions).items()}
         return await self._ports.cache_worker.call(self._ports.restarted, since) if since else ()
 
     async def _queue(self, live: Live, effect: facts.Queue) -> None:
-        """The retry queue delivers a job that it finds in the job cache, so that is where it has to be first."""
+        """Store the load first: the retry queue delivers only jobs that it finds in the job cache."""
         if not live.load_kept:
             await self._store_load(live)
         for minions, refusal in await self._hand_over(live, effect.minions):
@@ -355,7 +355,7 @@ class Effects:
                 live.step(facts.Queued(minions))
 
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-        """Return parts of ``minions``, each with why it was refused, or with nothing. One does not keep others out."""
+        """Return parts of ``minions``, each with why it was refused, if it was. A refused part does not stop the others."""
         request: dict[str, Any] = {"do": "enqueue", "jid": live.jid, "minions": list(minions)}
         request["reason"] = "offline in a batch"
         if live.batch.rights.taken_over:
@@ -370,7 +370,7 @@ class Effects:
         return [(minions, "")]
 
     async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> None:
-        """:raises CommandExecutionError: with the reason why the queue's engine refuses, or that it does not answer."""
+        """:raises CommandExecutionError: if the queue's engine refuses, with its reason, or if it does not answer."""
         deadline = self._ports.clock.now() + QUEUE_PATIENCE
         while True:
             try:
@@ -395,7 +395,7 @@ def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], ti
 
 
 class _Collected:
-    """Answers to a question, which are handed on as they come, but not one by one."""
+    """Answers to a question, handed on in groups as they come."""
 
     def __init__(self, loop: Any, hand_on: Callable[[dict[str, bool]], None]) -> None:
         self._loop, self._hand_on = loop, hand_on
@@ -403,12 +403,12 @@ class _Collected:
         self._timer: Any = None
 
     def add(self, minion: str, answer: bool) -> None:
-        self._answers[minion] = answer or self._answers.get(minion, False)  # of two answers one may be forged
+        self._answers[minion] = answer or self._answers.get(minion, False)  # one of two answers may be forged
         if self._timer is None:
             self._timer = self._loop.call_later(GATHER, self._hand_on_all)
 
     def rest(self) -> dict[str, bool]:
-        """Return what has not been handed on yet."""
+        """Return the answers that have not been handed on yet."""
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
             self._timer = None
@@ -427,7 +427,7 @@ def _probed(answers: Mapping[str, bool]) -> facts.Probed:
 
 
 def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
-    """Return what an effect that failed in a way that nobody foresaw is to the batch; None for what is tried again."""
+    """Return the fact for an effect that failed with an unexpected error; None for one that will be repeated."""
     if isinstance(effect, facts.Publish):
         return facts.PublishFailed(reason, certain=False)
     if isinstance(effect, facts.Gather):
@@ -443,7 +443,7 @@ def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
     return None
 
 
-#: Effects that are done when ``perform`` returns, and those that are only begun by it.
+#: Effects that are done when ``perform`` returns, and those that it only begins.
 _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
     facts.FindOpening: Effects._find_opening,

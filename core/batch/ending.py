@@ -1,9 +1,9 @@
 """
 What becomes of minions that were sent to: they return, are overdue and asked, are killed, and in the end are given up.
 
-Part of the batch machine. Whether a minion has returned was found out before it became a fact. Starts are unauthenticated: a
-forged one causes a short delay, never a success. That a kill was sent is no evidence either: the minion is asked whether it
-worked. It must never give a minion up before a last look into the job cache. Pure: stdlib only.
+Part of the batch machine. A return is proven before it becomes a fact. Starts are unauthenticated: a forged one causes a
+short delay, never a success. A kill that was sent proves nothing: the minion is asked whether it worked. It must never give
+a minion up before a last look into the job cache. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def returned(batch: State, fact: Returned, now: float) -> list[Effect]:
 
 
 def _has_received_it(batch: State, minion: str) -> bool:
-    """A minion that is pending again has received the job all the same; tells whether it was."""
+    """Take a minion out of those pending, since it has received the job after all; tell whether it was pending."""
     if minion not in batch.tried:
         return False
     batch.tried.discard(minion)
@@ -56,13 +56,13 @@ def _outcome_of(batch: State, fact: Returned) -> Outcome:
     if not fact.retcode:
         return Outcome.COMPLETED
     flight = batch.flights.get(fact.minion)
-    # A job that is told to terminate may still return: that it failed is our doing.
+    # A job that was told to terminate may still return: its failure is our doing.
     timed_out = flight.expired if flight else batch.record.timed_out(fact.minion)
     return Outcome.TIMED_OUT if timed_out else Outcome.FAILED
 
 
 def acknowledged(batch: State, fact: Acknowledged, now: float) -> list[Effect]:
-    """A minion has begun. One that was given up, or put back, is in flight again."""
+    """A minion has begun. If it was given up or put back, it is in flight again."""
     minion = fact.minion
     if not batch.wants_acknowledgement(minion):
         return []
@@ -90,7 +90,7 @@ def events_lost(batch: State, _fact: EventsLost, _now: float) -> list[Effect]:
 
 
 def ticked(batch: State, _fact: Tick, now: float) -> list[Effect]:
-    """Time has passed: look for the minions that are overdue, and see to a check that has no answer."""
+    """Time has passed: look for overdue minions, and end a check that has timed out."""
     if batch.started is None:
         batch.started = now
         return [Announce("new")]
@@ -101,13 +101,13 @@ def ticked(batch: State, _fact: Tick, now: float) -> list[Effect]:
 
 
 def look_for(batch: State, minions: Iterable[str], last: bool = False) -> list[Effect]:
-    """Look for the returns of minions; after the ``last`` look those without one are given up."""
+    """Look for the returns of minions; after the ``last`` look, minions without one are given up."""
     chosen = batch.inflight.look_for(minions, last)
     return [LookUp(chosen)] if chosen else []
 
 
 def looked_up(batch: State, fact: LookedUp, now: float) -> list[Effect]:
-    """The job cache was read: take the returns that it has, and ask the other minions, or give them up."""
+    """The job cache was read: take its returns, and ask the other minions or give them up."""
     effects: list[Effect] = []
     batch.catching_up.difference_update(fact.asked)
     for minion, retcode in fact.found:
@@ -132,7 +132,7 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
             to_kill.append(minion)
     believed = batch.inflight.idle(fact.idle, now)
     in_doubt = tuple(minion for minion in believed if not batch.flights[minion].kills)
-    connecting = now < batch.presence.settled_at  # then silence tells nothing
+    connecting = now < batch.presence.settled_at  # silence is no evidence then
     final = [] if connecting else batch.inflight.silent(fact.silent, now)
     unasked = (*fact.unasked, *fact.silent) if connecting else fact.unasked
     batch.inflight.unasked([minion for minion in unasked if minion not in final], now)
@@ -142,14 +142,14 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
 
 
 def never_begun(batch: State, fact: NeverBegun, _now: float) -> list[Effect]:
-    """Minions have no record of the job: believe that, unless they turn out to run it."""
+    """The records of minions say that they never began the job: believe that, unless they turn out to run it."""
     batch.inflight.keep_no_records(fact.without)
     batch.inflight.never_begun(fact.minions)
     return []
 
 
 def _give_up(batch: State, minion: str, now: float) -> list[Effect]:
-    """No return anywhere: say what became of the minion."""
+    """Settle a minion that has no return anywhere."""
     flight = batch.flights[minion]
     if _never_got_it(batch, minion, flight):
         batch.resent[minion] = batch.resent.get(minion, 0) + 1
@@ -166,9 +166,9 @@ def _give_up(batch: State, minion: str, now: float) -> list[Effect]:
 
 def _is_lost(batch: State, minion: str, flight: Flight) -> bool:
     """
-    Tell whether a minion was there, or may have begun the job: it was not merely away.
+    Tell whether a minion was there or may have begun the job, and was not just away.
 
-    With ``offline=queue`` one that says nothing is for the retry queue, which asks it before it delivers anything.
+    With ``offline=queue`` a silent minion goes to the retry queue, which asks it before it delivers anything.
     """
     if flight.idle or minion in batch.resent or batch.presence.was_there(minion):
         return True
@@ -177,15 +177,15 @@ def _is_lost(batch: State, minion: str, flight: Flight) -> bool:
 
 def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
     """
-    Tell whether a minion that does not run the job, and has not returned it, is to get it once more.
+    Tell whether a minion that neither runs nor has returned the job never got it, and is to be sent it again.
 
-    Either its publish had no outcome; or its own records say so; or it is one that says when it begins, and we would have
-    heard that. In all cases the minion itself refuses a job that it has received all the same.
+    That is so if the outcome of its publish is not known; or if its own records say so; or if it says when it begins a job,
+    which would have been heard. A minion that did receive the job ignores the duplicate jid.
     """
     if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never):
         return False
     if flight.anew and not flight.never and minion not in batch.inflight.keepers:
-        return False  # it may have begun, and would not refuse it
+        return False  # it may have begun, and would not ignore the job
     if flight.unknown:
         return True
     if minion in batch.spec.unsure:
@@ -200,7 +200,7 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
 
 
 def kill_what_was_late(batch: State) -> list[Effect]:
-    """Kill the job on minions to which it was still being published when the kill was asked for."""
+    """Kill the job on minions whose publish was still under way when the kill was asked for."""
     if not batch.killing:
         return []
     late = (minion for minion, flight in batch.flights.items() if not flight.kills)
@@ -214,13 +214,13 @@ def kill(batch: State, minions: Iterable[str]) -> list[Effect]:
 
 
 def terminate(batch: State, minions: Iterable[str]) -> list[Effect]:
-    """Minions have run the job for too long: terminate it, before it is killed."""
+    """Terminate the job on minions that have run it for too long; it is killed later if it does not end."""
     chosen = batch.inflight.kill(minions, expired=True)
     return [Kill(chosen, gently=True)] if chosen else []
 
 
 def kill_sent(batch: State, fact: KillSent, now: float) -> list[Effect]:
     """A kill was tried."""
-    # A journal of the first release does not say whom the kill was for: it was for all.
+    # A journal of the first release does not name the killed minions: the kill was for all.
     batch.inflight.kill_sent(fact.minions or list(batch.flights), fact.gently, now)
     return []

@@ -1,8 +1,8 @@
 """
 What can happen to a batch (facts), and what a batch wants done (effects).
 
-Facts are what a batch's journal holds, so each has a short stable name there. Minions are given by id, times are not part
-of a fact: they stand beside it. Pure: stdlib only.
+A batch's journal holds facts, each under a short stable name. Minions are given by id. The time of a fact is not a part of
+it, but stands beside it. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Minions are there: they have answered a ping, or shown another sign of life that is believed."""
+    """Minions are there: they have answered a ping or shown another proven sign of life."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-    """A presence ping is over; ``answered`` are the minions that answered it and were not reported as seen before."""
+    """A presence ping is over; ``answered`` are the minions that answered and were not reported as seen before."""
 
     answered: tuple[str, ...] = ()
 
@@ -52,33 +52,33 @@ class Acknowledged:
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """A minion process has started, the bus tells: it has forgotten which jobs it has received."""
+    """The bus tells that a minion process has started: it has forgotten which jobs it received."""
 
     minion: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Hinted:
-    """The bus tells of a sign of life of a minion, and its answer to a ping would prove it."""
+    """The bus tells of a minion's sign of life, which an answer to a ping would prove."""
 
     minion: str
 
 
 @dataclasses.dataclass(frozen=True)
 class EventsLost:
-    """The bus may have lost events: that a minion said nothing is no evidence any more."""
+    """The bus may have lost events: the silence of a minion is no evidence any more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """The publish that was under way has succeeded; ``missed`` are those of its minions that the master doesn't know."""
+    """The publish under way has succeeded; ``missed`` are those of its minions that the master does not know."""
 
     missed: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishFailed:
-    """The publish under way was not confirmed; ``certain`` when no minion can have received it."""
+    """The publish under way was not confirmed; ``certain`` if no minion can have received it."""
 
     reason: str
     certain: bool
@@ -105,8 +105,8 @@ class Probed:
 @dataclasses.dataclass(frozen=True)
 class NeverBegun:
     """
-    The records of these minions say that they have not begun the job (the executor ``job_once``); ``without`` are those that
-    have answered and have no records any more.
+    The records of these minions (the executor ``job_once``) say that they have not begun the job; ``without`` are minions
+    that answered and keep no records any more.
     """
 
     minions: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class NeverBegun:
 
 @dataclasses.dataclass(frozen=True)
 class KillSent:
-    """A kill that was asked for has been tried. Whether it worked, only a probe tells."""
+    """A kill was sent. Only a probe tells whether it worked."""
 
     minions: tuple[str, ...] = ()
     gently: bool = False
@@ -130,7 +130,7 @@ class Queued:
 
 @dataclasses.dataclass(frozen=True)
 class QueueRefused:
-    """The retry queue does not take minions over, for this reason."""
+    """The retry queue refuses to take minions over, for this reason."""
 
     minions: tuple[str, ...]
     reason: str
@@ -139,9 +139,9 @@ class QueueRefused:
 @dataclasses.dataclass(frozen=True)
 class OpeningFound:
     """
-    The first time that is not over in which the batch may send, in Unix time; ``closes`` is None where it does not end.
+    The present or next time in which the batch may send, in Unix time; ``closes`` is None if it has no end.
 
-    ``opens`` is None where that could not be said, and ``trouble`` says why.
+    If it could not be worked out, ``opens`` is None, and ``trouble`` says why.
     """
 
     opens: float | None
@@ -151,7 +151,7 @@ class OpeningFound:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """What came of the check of a stage; ``reason`` says why it was not passed."""
+    """The result of the check of a stage; ``reason`` says why it failed."""
 
     stage: int
     passed: bool
@@ -160,7 +160,7 @@ class Checked:
 
 @dataclasses.dataclass(frozen=True)
 class Approved:
-    """Somebody wants the batch to go on after this stage."""
+    """An operator lets the batch go on after this stage."""
 
     stage: int
     user: str = ""
@@ -168,7 +168,7 @@ class Approved:
 
 @dataclasses.dataclass(frozen=True)
 class StopRequested:
-    """Somebody wants no more minions to be sent to, and with ``kill`` those in flight to be killed."""
+    """An operator wants no more minions to be sent to, and with ``kill`` the job killed on those in flight."""
 
     kill: bool
     user: str = ""
@@ -176,7 +176,7 @@ class StopRequested:
 
 @dataclasses.dataclass(frozen=True)
 class PauseRequested:
-    """Somebody wants no more minions to be sent to for now."""
+    """An operator wants no more minions to be sent to for now."""
 
     user: str = ""
 
@@ -184,8 +184,8 @@ class PauseRequested:
 @dataclasses.dataclass(frozen=True)
 class ResumeRequested:
     """
-    Somebody wants a paused batch to go on. ``rights`` are that one's ``owner`` and ``on_behalf``, as a Spec has them; empty
-    in a request of an earlier version.
+    An operator wants a paused batch to go on. ``rights`` are their ``owner`` and ``on_behalf``, as in a Spec; empty in a
+    request of an earlier version.
     """
 
     user: str = ""
@@ -195,7 +195,8 @@ class ResumeRequested:
 @dataclasses.dataclass(frozen=True)
 class RightsChecked:
     """
-    What came of a question: why the batch may not be sent on; empty where it may. ``trouble`` is why that could not be said.
+    The answer to a CheckRights: ``reason`` says why the batch may not send, and is empty if it may. ``trouble`` says why
+    there is no answer.
     """
 
     question: int
@@ -221,13 +222,12 @@ class Allotted:
 @dataclasses.dataclass(frozen=True)
 class Recovered:
     """
-    The engine has started anew: whatever was under way has no outcome.
+    The engine has restarted: nothing that was under way has a known outcome.
 
-    ``settled_at``: the master has just started too, and until then (Unix time) minions are still connecting to it; 0.0 where
-    that is not so.
+    ``settled_at``: until then (Unix time) minions are still connecting, since the master has just started too; else 0.0.
 
-    ``boot`` and ``offset`` say by which clock the engine goes: during one run of the machine the difference between two
-    offsets tells by how much the clock was set between two starts. ``boot`` is empty where that cannot be told.
+    ``boot`` and ``offset`` name the engine's clock: within one boot, the difference of two offsets tells by how much the
+    clock was set between two starts. ``boot`` is empty if it is not known.
 
     ``taken_over``: another master drove the batch before, or may have, and may have ended with its engine.
 
@@ -248,7 +248,7 @@ class Tick:
 
 @dataclasses.dataclass(frozen=True)
 class Closed:
-    """All that the end of a batch calls for was done."""
+    """The batch has ended, and all its last effects are done."""
 
 
 Fact = (
@@ -314,7 +314,7 @@ _KINDS = {name: kind for kind, name in _NAMES.items()}
 
 
 def record_of(fact: Fact, now: float) -> list[Any]:
-    """Return a fact in the form in which a journal holds it: ``[name, time, field, …]``."""
+    """Return a fact in the form of a journal: ``[name, time, field, …]``."""
     return [_NAMES[type(fact)], now, *(getattr(fact, name) for name in fact.__dataclass_fields__)]
 
 
@@ -322,7 +322,7 @@ def fact_of(record: Any) -> tuple[Fact, float]:
     """
     Return the fact of a record, and when it happened.
 
-    :raises ValueError: when the record is none of ours.
+    :raises ValueError: if the record is not a fact of ours.
     """
     try:
         kind = _KINDS[record[0]]
@@ -341,7 +341,7 @@ def _frozen(value: Any) -> Any:
 @dataclasses.dataclass(frozen=True)
 class Gather:
     """
-    Ping these minions, or the target where there are none. Report those that answer as Seen, as they do; after this you must
+    Ping these minions; the whole target if there are none. Report minions as Seen when they answer. After this you must
     report Gathered or PingFailed.
     """
 
@@ -364,7 +364,7 @@ class LookUp:
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """Ask these minions whether they run the job. After this you must report Probed, as they answer: each minion once."""
+    """Ask these minions whether they run the job. After this you must report Probed for each minion once, as they answer."""
 
     minions: tuple[str, ...]
 
@@ -372,8 +372,8 @@ class Probe:
 @dataclasses.dataclass(frozen=True)
 class AskRecords:
     """
-    Ask these minions, which do not run the job, what they have on record about it, and have the job cache take the returns
-    that they have kept. Report those that have NeverBegun, if any.
+    Ask these minions, which do not run the job, for their records of it, and store the returns that they have kept in the
+    job cache. Report NeverBegun for those that never began it, if any.
     """
 
     minions: tuple[str, ...]
@@ -396,14 +396,14 @@ class Queue:
 
 @dataclasses.dataclass(frozen=True)
 class FindOpening:
-    """Say when the batch may send, by its start time and its windows. After this you must report OpeningFound."""
+    """Work out when the batch may send, from its start time and windows. After this you must report OpeningFound."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckRights:
     """
-    Find out whether the batch may still be sent to these minions on behalf of its owner. After this you must report
-    RightsChecked, with this number.
+    Find out whether the owner of the batch may still run it on these minions. After this you must report RightsChecked with
+    this number.
     """
 
     question: int
@@ -413,7 +413,7 @@ class CheckRights:
 @dataclasses.dataclass(frozen=True)
 class Check:
     """
-    Find out whether the batch may go on after this stage, in which these minions have completed. After this you must report
+    Check whether the batch may go on after this stage, in which these minions have completed. After this you must report
     Checked.
     """
 

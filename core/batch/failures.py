@@ -1,5 +1,5 @@
 """
-Why minions of a batch did not succeed: what ``batch.failures`` returns. Pure: it is handed one return at a time.
+Why minions of a batch did not succeed: the result of ``batch.failures``. Pure: it is handed one return at a time.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.tables import BAD, MEANINGS
 from saltext.jobs.core.reasons import Reasons, text_of
 
-#: Why a minion did not succeed of which no return can be read.
+#: Why a minion did not succeed, if no return of it can be read.
 _WITHOUT = {
     **{state: MEANINGS[state] for state in BAD if state in MEANINGS},
     Outcome.FAILED.value: "no return of it can be read: it was not there, or the job cache has the return no more",
 }
-#: What is told of the batch itself.
+#: The fields of the batch itself in the result.
 _ABOUT = (
     *("jid", "fun", "arguments", "tgt", "tgt_type", "user", "state", "success", "halted", "halted_reason", "driver"),
     *("total", "completed", "active", "pending", "failed", "lost", "offline", "killed", "timed_out"),
 )
 
-#: Yields (minion, what it returned, or None) of some minions.
+#: Yields (minion, its return or None) for some minions.
 Returns = Callable[[Iterable[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
 
 
 def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]], returns: Returns) -> dict[str, Any]:
     """
-    Return what ``batch.failures`` does.
+    Return the result of ``batch.failures``.
 
     :param found: the summary of a batch.
     :param minions: as ``batch.minions`` returns them.

@@ -1,8 +1,7 @@
 """
 One minion's part in a batch: where it stands while it is in flight, and how it ended.
 
-The table of transitions stands here and nowhere else; a flight must never change its phase except by it. Pure: stdlib
-only.
+The table of transitions is here and nowhere else. A flight must never change its phase in any other way. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Phase(str, enum.Enum):
     KILLING = "killing"  # a kill is under way
 
 
-#: To which phases a flight may go from each. It ends from any: by a return, when it is given up, or put back.
+#: The phases that may follow each phase. A flight can end in any phase: by a return, or when it is given up or put back.
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.SENDING: frozenset({Phase.SENT, Phase.RUNNING, Phase.LOOKING}),
     Phase.SENT: frozenset({Phase.RUNNING, Phase.LOOKING, Phase.KILLING}),
@@ -56,37 +55,37 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclasses.dataclass(slots=True)
 class Flight:
-    """One minion in flight. What is added comes last and with a default: the order is that of a snapshot's list."""
+    """One minion in flight. A snapshot holds the fields in this order, so a new one comes last and has a default."""
 
     phase: Phase
     since: float  # when it was sent to, or last seen running
-    due: float | None = None  # when something is to be done about it
+    due: float | None = None  # when the next step is due
     asked: int = 0  # questions in a row without an answer
     kills: int = 0  # kills sent
     seen: bool = False  # it is known to have begun
     idle: int = 0  # answers in a row that it does not run the job
-    unknown: bool = False  # its publish has no outcome: it may never have been sent to
-    began: float = 0.0  # from when its run time counts: when it said that it had begun, or else when it was sent to
+    unknown: bool = False  # the outcome of its publish is not known: it may never have been sent the job
+    began: float = 0.0  # when its run time began: when it said that it had begun, or else when it was sent to
     expired: bool = False  # it was seen to run longer than it may, and is killed for that
-    deaf: bool = False  # it may have begun without our hearing of it, or has forgotten that it received the job
+    deaf: bool = False  # its beginning may not have been heard, or it has forgotten that it received the job
     runs: int = 0  # answers in a row that it runs the job
     never: bool = False  # its own records say that it has not begun the job
-    acks: bool = False  # it had shown before it was sent to that it has the executor, and so says when it begins
-    anew: bool = False  # its process has started since it was sent to: it would run again what it may have begun
+    acks: bool = False  # it has the executor, as was known before it was sent to, and so says when it begins
+    anew: bool = False  # its process has restarted since it was sent to: it would run the job again
 
     def move(self, to: Phase, due: float | None = None) -> None:
-        """Go to another phase, with the next thing to be done at ``due``. :raises ValueError: where the table forbids."""
+        """Go to another phase, whose next step is due at ``due``. :raises ValueError: if the table forbids it."""
         if to not in TRANSITIONS[self.phase]:
             raise ValueError(f"a minion in flight cannot go from {self.phase.value} to {to.value}")
         self.phase, self.due = to, due
 
     def as_list(self) -> list[Any]:
-        """Return the form that a snapshot holds."""
+        """Return the form of a snapshot."""
         return [self.phase.value, *(getattr(self, name) for name in _AFTER_PHASE)]
 
     @classmethod
     def from_list(cls, values: Iterable[Any]) -> Flight:
-        """Return the flight of a snapshot; one of an earlier release may be shorter. :raises ValueError, TypeError:"""
+        """Return the flight of a snapshot, which may be shorter in an earlier release. :raises ValueError, TypeError:"""
         phase, *rest = values
         return cls(Phase(phase), *rest)
 

@@ -1,6 +1,6 @@
 """
-How long a batch will still take, from how long its minions have run the job: not from its pace, which begins with the first
-return and rises or falls with it. It says nothing before that means anything. Pure: stdlib only.
+How long a batch will still take, from the run times of its minions. Its pace would mislead: it depends on the first
+returns. There is no forecast before enough minions have returned. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from saltext.jobs.core.batch.machine import Batch
 
 
 def two_digits(number: float) -> float:
-    """Return a number as an estimate is told: with two digits that count."""
+    """Return an estimate, rounded to two significant digits."""
     return float(f"{number:.2g}")
 
 
 def seconds_left(batch: Batch, now: float) -> float | None:
     """
-    Return for how many seconds a batch will still run, with two digits; 0 where it has ended.
+    Return for how many seconds a batch will still run, rounded to two significant digits; 0 if it has ended.
 
-    None where nobody can say: it waits, too few have returned for the quick ones not to mislead, or those that run take
-    longer than the others did.
+    None if there is no forecast: the batch waits; or so few minions have returned that quick ones would mislead; or those in
+    flight already run longer than the others did.
     """
     if batch.finished:
         return 0.0
@@ -37,13 +37,13 @@ def seconds_left(batch: Batch, now: float) -> float | None:
 
 
 def _enough(batch: Batch) -> float:
-    """How many have to return in the first stage: half of those that run at once, or of the run times that are kept."""
+    """Return how many minions must have returned: half of those that run at once, or of the run times that are kept."""
     runs = batch.publish_window.runs
     return min(batch.pace.size, len(batch.spec.minions), runs.maxlen or len(runs)) / 2
 
 
 def _here(batch: Batch, pending: int) -> int:
-    """Return to how many of the pending minions of a group the present stage will send."""
+    """Return how many of a group's pending minions belong to the present stage."""
     return pending if batch.pace.quota is None else max(0, min(pending, batch.pace.quota))
 
 
@@ -55,7 +55,7 @@ def _pending(batch: Batch) -> collections.Counter[int]:
 
 
 def _present(batch: Batch, run: float, now: float) -> float:
-    """Return how long the present stage takes: its slots share what those in flight and those to come need."""
+    """Return how long the present stage takes: its slots share the run times of the minions in flight and to come."""
     flying = [max(0.0, run - (now - (flight.began or flight.since))) for flight in batch.flights.values()]
     count = 0 if batch.halted else _here(batch, _pending(batch)[batch.pace.group])
     if not count:

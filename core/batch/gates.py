@@ -1,8 +1,8 @@
 """
-What has to be open before a batch sends on: its windows of time, the rights of its owner, and the check of a stage.
+The gates that must be open before a batch sends on: its windows, the rights of its owner, and the check of a stage.
 
-Where it is not known whether a gate is open, it counts as shut. None of them knows a calendar, a right or a test: each says
-when somebody is to be asked, and keeps the answer. Pure: stdlib only.
+A gate counts as shut while its state is not known. None of them knows a calendar, a right or a check: each says when to ask,
+and keeps the answer. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Spec
 
-#: Seconds after which a question is asked again that could not be answered.
+#: Seconds after which a question without an answer is asked again.
 ASK_AGAIN = 60.0
-#: Seconds after which it is asked again when the windows close, where they never do.
+#: Seconds after which the windows are asked for again if they never close.
 ASK_DAILY = 86400.0
-#: Seconds by which an answer may be wrong, since it is converted from one clock to another.
+#: Seconds by which an answer may be wrong, since it was converted from one clock to another.
 _SLACK = 0.001
 
 
@@ -33,24 +33,24 @@ class Schedule(Kept):
     """
     When a batch may send: not before its first moment, and only while one of its windows is open.
 
-    It asks when the windows open and close next, and again each time they do. So it follows a clock that is set, and a zone
-    whose rules change.
+    It asks when the windows open and close next, and again each time they do. So it follows a clock that was set, and a time
+    zone whose rules changed.
 
     :param spec: what was asked for.
     """
 
     spec: Spec
-    #: When the batch may next send, in Unix time, where that is known.
+    #: When the batch may send next, in Unix time, if that is known.
     opens: float | None = kept(_nothing, name="window_opens")
-    closes: float | None = kept(_nothing, name="window_closes")  # when that ends, if it does
-    open: bool = kept(bool, name="window_open")  # it was said that it may send now
+    closes: float | None = kept(_nothing, name="window_closes")  # when that time ends, if it does
+    open: bool = kept(bool, name="window_open")  # according to the last answer it may send now
     asking: bool = kept(bool, name="window_asking")  # the question is under way
-    ask_at: float | None = kept(_nothing, name="window_ask_at")  # when it is asked next; None for at once
-    trouble: str = kept(str, name="window_trouble")  # why it could not be said
+    ask_at: float | None = kept(_nothing, name="window_ask_at")  # when to ask next; None for at once
+    trouble: str = kept(str, name="window_trouble")  # why there is no answer
 
     @property
     def bounded(self) -> bool:
-        """Whether the batch may not send at any time."""
+        """Whether there are times at which the batch may not send."""
         return bool(self.spec.window) or self.spec.start_at is not None
 
     def may_send(self, now: float) -> bool:
@@ -64,14 +64,14 @@ class Schedule(Kept):
         return not self.bounded or (self.open and (self.closes is None or now < self.closes))
 
     def must_ask(self, now: float) -> bool:
-        """Tell whether it has to be asked when the windows open, and count the question as under way if so."""
+        """Tell whether the windows must be asked for; the question then counts as under way."""
         if self.asking or not self.bounded or (self.ask_at is not None and now < self.ask_at):
             return False
         self.asking = True
         return True
 
     def found(self, opens: float | None, closes: float | None, trouble: str, now: float) -> None:
-        """Take the answer: when the batch may send next, or that it may now; None where that is not known."""
+        """Take the answer: when the batch may send next, which may be now; None if that is not known."""
         self.asking, self.opens, self.closes, self.trouble = False, opens, closes, trouble
         self.open = opens is not None and opens <= now + _SLACK and (closes is None or now < closes)
         if opens is None:
@@ -86,7 +86,7 @@ class Schedule(Kept):
         self.asking, self.open, self.ask_at = False, False, None
 
     def next_due(self) -> float | None:
-        """Return when something changes, where that is known."""
+        """Return when the state changes next; None if that is not known."""
         return None if self.asking or not self.bounded else self.ask_at
 
     def pause(self) -> Pause:
@@ -101,41 +101,41 @@ FRESH = 300.0
 @dataclasses.dataclass(slots=True)
 class Rights(Kept):
     """
-    Whether whoever a batch is carried out for still may: when that has to be found out, and what came of it.
+    Whether the owner of a batch still may run it: when to ask, and the answer.
 
-    Rights can be taken away while a batch waits, and while it runs. So nothing is sent on an answer that is older than
-    FRESH, nor on one from before a stage, a resume, an approval or the start of an engine.
+    Rights can be taken away while a batch waits and while it runs. So an answer counts for ``FRESH`` seconds at most, and
+    never beyond a stage, a resume, an approval or a restart of the engine.
 
     :param spec: what was asked for.
     """
 
     spec: Spec
-    #: By whom, with that one's ``owner`` and ``on_behalf``; empty for nobody.
+    #: The user who has taken the batch over, with their ``owner`` and ``on_behalf``; empty if nobody has.
     taken_over: Mapping[str, Any] = kept(dict, name="rights_taken_over")
     fresh_until: float | None = kept(_nothing, name="rights_fresh_until")
     question: int = kept(int, name="rights_question")  # the number of the last one
-    asking: bool = kept(bool, name="rights_asking")  # it is under way
-    ask_at: float | None = kept(_nothing, name="rights_ask_at")  # when it is asked next; None for at once
-    trouble: str = kept(str, name="rights_trouble")  # why it could not be said
-    lacking: bool = kept(bool, name="rights_lacking")  # the batch is paused since they are
-    #: The stage at whose end they were doubted last.
+    asking: bool = kept(bool, name="rights_asking")  # a question is under way
+    ask_at: float | None = kept(_nothing, name="rights_ask_at")  # when to ask next; None for at once
+    trouble: str = kept(str, name="rights_trouble")  # why there is no answer
+    lacking: bool = kept(bool, name="rights_lacking")  # the batch is paused because the rights are lacking
+    #: The last stage after which the answer was dropped.
     looked_after: int | None = kept(_nothing, name="rights_looked_after")
 
     @property
     def owner(self) -> Mapping[str, Any]:
-        """Whose rights count; empty for one of whom it was not kept."""
+        """The identity whose rights count; empty if it was not recorded."""
         found: Mapping[str, Any] = self.taken_over["owner"] if self.taken_over else self.spec.owner
         return found
 
     @property
     def on_behalf(self) -> Mapping[str, Any]:
-        """The limits of a runner function that is called for the batch."""
+        """The limits of a runner function that the batch calls."""
         found: Mapping[str, Any] = self.taken_over["on_behalf"] if self.taken_over else self.spec.on_behalf
         return found
 
     @property
     def limited(self) -> bool:
-        """Whether anything can be taken away."""
+        """Whether there are rights that could be taken away."""
         return self.owner.get("kind") not in (None, "master")
 
     def may_send(self, now: float) -> bool:
@@ -144,22 +144,22 @@ class Rights(Kept):
 
     @property
     def waits(self) -> bool:
-        """Whether nothing is sent until it is said that the batch may: an answer, or the next question, is to come."""
+        """Whether the batch waits for an answer, or for the next question."""
         return self.asking or self.ask_at is not None
 
     def must_ask(self, now: float) -> bool:
-        """Tell whether it has to be asked, and count the question as under way if so."""
+        """Tell whether the rights must be asked for; the question then counts as under way."""
         if self.asking or (self.ask_at is not None and now < self.ask_at):
             return False
         self.asking, self.question = True, self.question + 1
         return True
 
     def doubt(self) -> None:
-        """What was said does not count any more; nor does the answer to a question that is under way."""
+        """Drop the last answer, and the answer to a question that is under way."""
         self.fresh_until, self.asking, self.ask_at = None, False, None
 
     def doubt_after(self, stage: int) -> bool:
-        """Doubt them, once, at the end of a stage, and tell whether that was done."""
+        """Drop the answer once at the end of a stage; tell whether that was done now."""
         if not self.limited or self.looked_after == stage:
             return False
         self.looked_after = stage
@@ -178,32 +178,32 @@ class Rights(Kept):
         return self.lacking
 
     def resumed(self, user: str, rights: Mapping[str, Any]) -> None:
-        """Somebody wants the batch to go on. Whoever does so where rights are lacking vouches for it from now on."""
+        """An operator resumes the batch. If rights were lacking, that operator's rights count from now on."""
         if self.lacking and rights:
             self.taken_over = {**rights, "user": user}
         self.lacking = False
         self.doubt()
 
     def recover(self) -> None:
-        """The engine has started: its configuration may be another one."""
+        """The engine has restarted: its configuration may have changed."""
         self.looked_after = None
         self.doubt()
 
     def next_due(self) -> float | None:
-        """Return when it is asked again, where that is known."""
+        """Return when to ask again; None if that is not known."""
         return None if self.asking else self.ask_at
 
 
-#: Seconds that the answer of a check may be late before it counts as timed out.
+#: Seconds by which the answer of a check may be late before it counts as timed out.
 _GRACE = 10.0
 
 
 @dataclasses.dataclass(slots=True)
 class Checks(Kept):
     """
-    The checks between the stages: which one is under way, until when, and which was passed.
+    The checks between stages: which one is under way, until when, and which was passed.
 
-    A check that was begun is begun again after a crash, and never skipped.
+    After a crash, a check that was under way begins again. It is never skipped.
 
     :param spec: what was asked for.
     """
@@ -216,16 +216,16 @@ class Checks(Kept):
 
     @property
     def by_hand(self) -> bool:
-        """Whether somebody has to approve."""
+        """Whether the check is an approval."""
         return self.spec.check.get("kind") == APPROVE
 
     @property
     def under_way(self) -> bool:
-        """Whether it is being found out whether the batch may go on."""
+        """Whether a check is under way."""
         return self.stage is not None
 
     def must_begin(self, stage: int) -> bool:
-        """Tell whether a stage that is over has to be checked, and is not yet."""
+        """Tell whether the check of a stage that is over must begin."""
         return bool(self.spec.check) and self.stage != stage and self.passed != stage
 
     def may_go_on(self, stage: int) -> bool:
@@ -245,12 +245,12 @@ class Checks(Kept):
         self.passed, self.stage, self.due = self.stage, None, None
 
     def recover(self, by: float, now: float) -> None:
-        """The engine has started: all times are later by so many seconds, since they go by another clock."""
+        """The engine has restarted: move all times by so many seconds, since its clock is another one."""
         self.due = None if self.due is None else self.due + by
         self.began = min(self.began, now)
 
     def end(self) -> None:
-        """The check under way was not passed, or does not matter any more."""
+        """The check under way has failed, or does not matter any more."""
         self.stage = self.due = None
 
     def next_stage(self, now: float) -> None:
@@ -258,7 +258,7 @@ class Checks(Kept):
         self.began = now
 
     def timed_out(self, now: float) -> str | None:
-        """Return why the batch may not go on, if the check under way took too long."""
+        """Return why the batch may not go on if the check under way has taken too long; else None."""
         if self.due is None or now < self.due:
             return None
         if self.by_hand:

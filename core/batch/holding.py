@@ -1,8 +1,8 @@
 """
-What holds a batch, and what lets it go on: its windows, rights and checks, and what operators ask for (stop, pause, resume,
+What holds a batch and what lets it go on: windows, rights, checks, and the requests of operators (stop, pause, resume,
 approve).
 
-Part of the batch machine. A request that would change nothing does nothing (``State.accepts``). Pure: stdlib only.
+Part of the batch machine. A request that changes nothing is ignored (``State.accepts``). Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from saltext.jobs.core.batch.state import State
 
 
 def heed_windows(batch: State, now: float) -> list[Effect]:
-    """Ask when the batch may send, where that has to be asked, and announce when it begins to wait and ends to."""
+    """Ask when the batch may send if that is due, and announce when its wait begins and ends."""
     schedule = batch.schedule
     if not batch.has_more() or not schedule.bounded:
         return []
@@ -45,27 +45,27 @@ def heed_windows(batch: State, now: float) -> list[Effect]:
 
 
 def opening_found(batch: State, fact: OpeningFound, now: float) -> list[Effect]:
-    """It was said when the batch may send."""
+    """The windows were worked out."""
     batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
     return []
 
 
 def heed_rights(batch: State, now: float) -> list[Effect]:
-    """Ask whether the batch may still be sent on behalf of its owner, where that has to be asked."""
+    """Ask whether the owner of the batch still may run it, if that is due."""
     if batch.rights.may_send(now) or not batch.rights.must_ask(now):
         return []
     return [CheckRights(batch.rights.question, tuple(batch.pending()))]
 
 
 def rights_checked(batch: State, fact: RightsChecked, now: float) -> list[Effect]:
-    """It was said whether the batch may be sent on. Where it may not it waits for somebody who may, and loses nothing."""
+    """The rights were checked. If they are lacking, the batch pauses until a user with the rights resumes it."""
     if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
         return []
     return batch.pause(PausedBy.PERMISSION, fact.reason)
 
 
 def begin_check(batch: State, now: float) -> list[Effect]:
-    """Find out whether the batch may go on."""
+    """Begin the check of a stage."""
     stage = batch.pace.stage
     batch.checks.begin(stage, now)
     details = {**batch.spec.check, "stage": stage}
@@ -80,7 +80,7 @@ def begin_check(batch: State, now: float) -> list[Effect]:
 
 
 def checked(batch: State, fact: Checked, _now: float) -> list[Effect]:
-    """The check of a stage has an answer."""
+    """The check of a stage is over."""
     if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
         return []
     if fact.passed:
@@ -90,7 +90,7 @@ def checked(batch: State, fact: Checked, _now: float) -> list[Effect]:
 
 
 def stop(batch: State, fact: StopRequested, now: float) -> list[Effect]:
-    """Send to nobody any more, and kill what runs if that was asked for."""
+    """Send to no minion any more, and kill the job where it runs if that was asked for."""
     if not batch.accepts(fact):
         return []
     effects: list[Effect] = []
@@ -100,13 +100,13 @@ def stop(batch: State, fact: StopRequested, now: float) -> list[Effect]:
         effects += batch.halt("stop")
     if fact.kill:
         batch.killing = True
-        busy = (Phase.SENDING, Phase.KILLING)  # those are killed once that is over
+        busy = (Phase.SENDING, Phase.KILLING)  # these are killed later, when the phase is over
         effects += ending.kill(batch, [minion for minion, flight in batch.flights.items() if flight.phase not in busy])
     return effects
 
 
 def pause_requested(batch: State, fact: PauseRequested, _now: float) -> list[Effect]:
-    """Send to nobody for now."""
+    """Send to no minion for now."""
     return batch.pause(PausedBy.OPERATOR, fact.user) if batch.accepts(fact) else []
 
 

@@ -1,5 +1,5 @@
 """
-What an operator is told who asks for something that changes nothing of a batch, as it has ended or is so already.
+The answer to a request that would change nothing, since the batch has ended or is in that state already.
 
 Pure: stdlib only.
 """

@@ -1,8 +1,8 @@
 """
-The minions in flight: when each is overdue, what is asked about it then, and what the answers make of it.
+The minions in flight: when each is overdue, what is asked then, and what follows from the answers.
 
-An overdue minion's return is looked for in the job cache, then the minion is asked whether it runs the job, many minions
-at once. Only here does a flight change its phase. Pure: stdlib only.
+The return of an overdue minion is looked for in the job cache. Then the minion is asked whether it runs the job, together
+with many others. A flight changes its phase here only. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from saltext.jobs.core.batch.flight import Flight, Phase
 from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.spec import Spec
 
-#: Seconds for which overdue minions are gathered into one look-up and one question.
+#: Seconds for which overdue minions are gathered, for one look-up and one question.
 CHECK_WINDOW = 1.0
-#: Longest wait in seconds before a minion that keeps running the job is asked again, unless ``timeout`` is longer.
+#: Longest pause in seconds between two questions to a minion that still runs the job, unless ``timeout`` is longer.
 LONGEST_CHECK = 600.0
-#: Answers in a row that a minion does not run the job before that is believed: it may be just about to begin.
+#: Answers in a row after which it is believed that a minion does not run the job: after the first it may just begin.
 IDLE_ANSWERS = 2
-#: Seconds between a kill and the question whether it worked.
+#: Seconds between a kill and asking whether it worked.
 KILL_PAUSE = 1.0
-#: Seconds between a request to terminate and that question: a job may have to clear up.
+#: The same after a request to terminate: a job may have to clean up.
 TERM_PAUSE = 10.0
 _IN_DOUBT = (Phase.PROBING, Phase.ASKED, Phase.GRACE, Phase.FINAL)
 
@@ -78,29 +78,29 @@ class InFlight(Kept):
 
     def in_doubt(self, minions: Iterable[str]) -> list[str]:
         """
-        Return those of some minions of which it is being found out whether they run the job.
+        Return those of some minions that are being asked whether they run the job.
 
-        Also those that have answered that they do not: that could be forged, and a minion that says both does run it.
+        These include minions that have answered no: that could be forged, and a minion that says both does run it.
         """
         return [minion for minion in minions if minion in self.flights and self.flights[minion].phase in _IN_DOUBT]
 
     def awaits_begin(self, minion: str) -> bool:
-        """Tell whether a minion was sent to, and is not known to have begun."""
+        """Tell whether a minion was sent to and is not known to have begun."""
         flight = self.flights.get(minion)
         return flight is not None and not flight.seen and flight.phase in (Phase.SENDING, Phase.SENT)
 
     def is_in_doubt(self, minion: str) -> bool:
-        """Tell whether it is being found out what has become of a minion."""
+        """Tell whether the fate of a minion is being found out."""
         flight = self.flights.get(minion)
         return flight is not None and (flight.phase in _IN_DOUBT or flight.phase is Phase.LOOKING)
 
     def relies_on_hearing(self, minion: str) -> bool:
-        """Tell whether a minion that does not say that it has begun is taken not to have received the job."""
+        """Tell whether silence of a minion would mean that it has not received the job."""
         flight = self.flights.get(minion)
         return flight is not None and not flight.deaf
 
     def may_have_begun(self, minion: str) -> bool:
-        """Tell whether a minion in flight, which has not returned, may have begun the job for all that is known."""
+        """Tell whether a minion in flight, without a return, may have begun the job."""
         flight = self.flights[minion]
         if flight.seen or flight.unknown:
             return not flight.never
@@ -113,7 +113,7 @@ class InFlight(Kept):
         return self.due[0][0] + CHECK_WINDOW if self.due else None
 
     def survivors(self) -> list[str]:
-        """Return the minions that still run the job although it was killed as often as it may be."""
+        """Return the minions that still run the job after the most kills."""
         return [minion for minion, flight in self.flights.items() if flight.kills >= self.spec.kill_attempts]
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class InFlight(Kept):
         return True
 
     def seen_running(self, minion: str, now: float, begins: bool = False) -> None:
-        """A minion says that it runs the job; ``begins``: that it has just begun."""
+        """A minion says that it runs the job or, with ``begins``, that it has just begun."""
         flight, doubted = self.flights[minion], self.is_in_doubt(minion)
         if begins and not flight.seen:
             flight.began = now
@@ -158,16 +158,16 @@ class InFlight(Kept):
         flight.seen, flight.idle, flight.unknown, flight.never = True, 0, False, False
         due = self._next_look(minion, now)
         if begins and flight.kills and flight.due is not None:
-            due = min(due, flight.due)  # it is asked whether the kill has worked, whatever it says now
+            due = min(due, flight.due)  # whatever it says now, it is asked whether the kill has worked
         if begins and doubted:
-            due = min(due, now + self.spec.gather_job_timeout)  # its own answer says whether that is so
+            due = min(due, now + self.spec.gather_job_timeout)  # a start can be forged: its own answer tells
         self._move(minion, Phase.RUNNING, due)
 
     def _next_look(self, minion: str, now: float) -> float:
         """
-        Return when a minion that may run the job is overdue: after ``timeout``, or when it has run long enough.
+        Return when a minion that may run the job is overdue: after ``timeout``, or when it has run for its longest time.
 
-        One that keeps saying that it runs the job is asked less and less often, also one that no kill has ended.
+        A minion that keeps saying that it runs the job is asked less and less often, even if no kill ended the job.
         """
         flight, limit, wait = self.flights[minion], self.spec.max_runtime, self.spec.timeout
         if flight.runs > 1 and (not flight.kills or flight.kills >= self.spec.kill_attempts):
@@ -177,7 +177,7 @@ class InFlight(Kept):
         return min(now + wait, max(now, flight.began + limit))
 
     def has_run_too_long(self, minion: str, now: float) -> bool:
-        """Tell whether a minion that runs the job has done so for longer than it may."""
+        """Tell whether a minion has run the job for longer than it may."""
         flight, limit = self.flights[minion], self.spec.max_runtime
         return flight.expired or (limit is not None and now >= flight.began + limit)
 
@@ -189,9 +189,9 @@ class InFlight(Kept):
     # -- overdue minions ----------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> tuple[list[str], list[str]]:
-        """Return the minions to be looked for and then asked, and those for which it is the last look."""
+        """Return the minions to look for and then ask, and those to look for a last time."""
         found: dict[str, None] = {}
-        first = self.next_due()  # what is out of date must not count: a journal is folded without asking for this
+        first = self.next_due()  # drops entries that are out of date, which folding a journal leaves behind
         if first is not None and first <= now:
             while self.due and self.due[0][0] <= now:
                 entry = heapq.heappop(self.due)
@@ -201,14 +201,14 @@ class InFlight(Kept):
         return [minion for minion in found if not self.is_in(minion, Phase.GRACE)], last
 
     def look_for(self, minions: Iterable[str], last: bool = False) -> tuple[str, ...]:
-        """Minions are looked for in the job cache; after the last look they are given up, else they are asked."""
+        """Minions are looked for in the job cache; after that they are asked or, after the last look, given up."""
         chosen = tuple(minions)
         for minion in chosen:
             self._move(minion, Phase.FINAL if last else Phase.LOOKING)
         return chosen
 
     def not_found(self, minions: Iterable[str]) -> tuple[tuple[str, ...], list[str]]:
-        """The job cache has no return of minions: return those to be asked, and those to be given up."""
+        """The job cache has no return of these minions: return those to ask, and those to give up."""
         minions = list(minions)
         to_ask = tuple(self.of(minions, Phase.LOOKING))
         for minion in to_ask:
@@ -217,9 +217,9 @@ class InFlight(Kept):
 
     def idle(self, minions: Iterable[str], now: float) -> tuple[str, ...]:
         """
-        Minions do not run the job, they say. One that may be just about to begin is asked again.
+        Minions say that they do not run the job. One that may just begin is asked again.
 
-        Return those whose last look comes next.
+        Return the minions to look for a last time.
         """
         believed = []
         for minion in self.of(minions, Phase.PROBING):
@@ -240,18 +240,18 @@ class InFlight(Kept):
                 self.keepers.add(minion)
 
     def keep_no_records(self, minions: Iterable[str]) -> None:
-        """Minions do not have the executor any more, and so do not say that they begin."""
+        """Minions have the executor no more, and so do not say when they begin."""
         for minion in minions:
             self.keepers.discard(minion)
             if minion in self.flights:
                 self.flights[minion].acks = False
 
     def says_that_it_begins(self, minion: str) -> bool:
-        """Tell whether a minion in flight says when it begins: of its release, or since it has the executor."""
+        """Tell whether a minion in flight says when it begins, because of its Salt release or the executor."""
         return self.spec.acks or self.flights[minion].acks
 
     def silent(self, minions: Iterable[str], now: float) -> list[str]:
-        """Minions did not answer: return those that were asked as often as they may be."""
+        """Minions did not answer: return those that have been asked often enough."""
         final = []
         for minion in self.of(minions, Phase.PROBING):
             self.flights[minion].asked += 1
@@ -262,7 +262,7 @@ class InFlight(Kept):
         return final
 
     def unasked(self, minions: Iterable[str], now: float) -> None:
-        """Minions could not be asked, which tells nothing about them."""
+        """Minions could not be asked: that is no evidence."""
         for minion in self.of(minions, Phase.PROBING):
             self._ask_later(minion, now)
 
@@ -282,35 +282,35 @@ class InFlight(Kept):
         return chosen
 
     def kill_sent(self, minions: Iterable[str], gently: bool, now: float) -> None:
-        """A kill was tried on minions: ask soon whether it worked; after a gentle one, give the job time to clear up."""
+        """A kill was sent to minions: ask soon whether it worked; after a gentle one, leave the job time to clean up."""
         for minion in self.of(minions, Phase.KILLING):
             self.flights[minion].asked = 0
             self._move(minion, Phase.SENT, now + (TERM_PAUSE if gently else KILL_PAUSE))
 
     def doubt_silence(self) -> None:
-        """Events may have been lost: that a minion did not say that it has begun is no evidence any more."""
+        """Events may have been lost: it is no evidence any more that a minion was not heard to begin."""
         for flight in self.flights.values():
             flight.deaf = flight.deaf or not flight.seen
 
     def forget(self, minion: str) -> None:
-        """A minion has started anew, and would run the job again if it got it again."""
+        """A minion process has restarted: it would run the job again if it got it again."""
         flight = self.flights.get(minion)
         if flight is not None:
             flight.deaf = flight.anew = True
 
     def shift(self, by: float) -> None:
-        """Times are later by so many seconds, since they go by another clock; ``recover`` sees to what is due."""
+        """Move all times by so many seconds, since the clock is another one; ``recover`` sets what is due."""
         for flight in self.flights.values():
             flight.since += by
             flight.began += by
 
     def recover(self, now: float, doubtful_since: float | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """
-        Nothing that was under way has an outcome, and the clock may be another one. What is known stays known.
+        The engine has restarted: nothing that was under way has a known outcome. What is known stays known.
 
         :param doubtful_since: publishes after that time may not have left the master, which ended soon after.
-        :return: the minions to be looked for, of whom those that were being asked are asked again if they have not
-            returned; and those for which it is the last look.
+        :return: the minions to look for, of which those that were being asked are asked again unless they have returned;
+            and those to look for a last time.
         """
         self.doubt_silence()
         for minion in self.end_publish():

@@ -1,8 +1,8 @@
 """
-How the state of a batch is declared: once, where its parts are defined.
+How the state of a batch is declared: once, where each part of it is defined.
 
-Every attribute is a field of a dataclass with slots, so that one that is not declared cannot be set. A field is either
-kept, that is in every snapshot, or made anew from those that are. Pure: stdlib only.
+Every attribute is a field of a dataclass with slots, so an undeclared one cannot be set. A field is either kept, which puts
+it into every snapshot, or made from the kept ones. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def kept(
     """
     Declare a field that every snapshot holds.
 
-    :param make: returns its value in a new batch, and in one whose snapshot was written before there was such a field.
+    :param make: returns its value in a new batch, and if a snapshot has no such field yet.
     :param write: returns its value in the form of a snapshot: numbers, strings, lists and dicts.
     :param read: the inverse of ``write``.
-    :param name: its name in a snapshot, where that is not its own.
+    :param name: its name in a snapshot; by default its own.
     """
     return dataclasses.field(
         init=False, default_factory=make, metadata={"write": write, "read": read, "name": name or ""}
@@ -46,18 +46,18 @@ class Kept:
     __slots__ = ()
 
     def values(self) -> dict[str, Any]:
-        """Return ``{name: value}`` of the kept fields, in plain values."""
+        """Return ``{name: value}`` of the kept fields, as plain values."""
         return {_key(field): field.metadata["write"](getattr(self, field.name)) for field in _kept_fields(self)}
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Take the kept fields from what ``values`` returned. :raises ValueError, KeyError, TypeError:"""
+        """Set the kept fields from what ``values`` returned. :raises ValueError, KeyError, TypeError:"""
         for field in _kept_fields(self):
             if _key(field) in values:
                 setattr(self, field.name, field.metadata["read"](values[_key(field)]))
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Make what is not kept from what is."""
+        """Make the fields that are not kept from those that are."""
 
 
 def _kept_fields(part: Any) -> list[dataclasses.Field[Any]]:

@@ -1,9 +1,9 @@
 """
-Returns of batches that have ended: they correct the record of a minion that was given up before it returned.
+Returns for ended batches: they correct the record of a minion that was given up before it returned.
 
-It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns are gathered, and written
-down in other threads, so that they cost the loop next to nothing however many there are. Without a log a return that was
-heard only has the job cache looked at, for all minions whose return would change anything.
+It must never bring an ended batch back to life: only the record of a minion changes. Returns are gathered and written in
+other threads, so that even many of them cost the loop next to nothing. Without a log, a return on the bus only makes the
+engine look into the job cache, for all minions whose return would change anything.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = lines.logger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: Looks into the job cache after a return was heard, one after each such time, before the event counts as forged.
+#: Seconds before each look into the job cache after a return was heard. After the last one the event counts as forged.
 LOOKS = 5
-#: Batches and minions of which it is remembered at the most whose return would change anything.
+#: Most batches, and most minions of them together, whose missing returns are kept in memory.
 _REMEMBERED, _MINIONS = 100, 200_000
 
 
-#: ``{(minion, functions as it names them; None where they are the job's): retcode}`` of returns.
+#: Returns: ``{(minion, functions as it names them, None for the job's own): retcode}``.
 Found = dict[tuple[str, str | None], int]
 
 
@@ -42,10 +42,10 @@ class _Waiting(NamedTuple):
 
 class LateReturns:
     """
-    :param ports: what is worked with.
+    :param ports: the ports to the world.
     :param gather: seconds for which returns are gathered.
-    :param most_batches: for how many batches it is remembered whose return would change anything …
-    :param most_minions: … and of how many minions together.
+    :param most_batches: most batches whose missing returns are kept in memory.
+    :param most_minions: most minions of these batches together.
     """
 
     def __init__(
@@ -54,29 +54,29 @@ class LateReturns:
         self._ports, self._gather_time = ports, gather
         self._most_batches, self._most_minions = most_batches, most_minions
         self._gathered: dict[str, Found] = {}  # by jid
-        self._looks: dict[str, int] = {}  # by jid: how often the job cache is still to be looked at
+        self._looks: dict[str, int] = {}  # by jid: how many looks into the job cache are left
         self._timer: Any = None
         self._closed = False
         self._open: dict[str, _Waiting] = {}  # by jid; used in the job cache's thread only
 
     def take(self, jid: str, minion: str, retcode: int, functions: str | None = None) -> None:
         """
-        Take a return of an ended batch that is proven.
+        Take a proven return for an ended batch.
 
-        :param functions: as the minion names them; those of the job, and no others, count. None where they are the job's.
+        :param functions: as the minion names them: a return counts only if they are the job's. None if they are known to be.
         """
         self._gathered.setdefault(jid, {}).setdefault((minion, functions), retcode)
         self._plan()
 
     def heard(self, jid: str, minion: str, retcode: int, functions: str) -> None:
-        """The bus tells of a return of an ended batch."""
+        """The bus tells of a return for an ended batch."""
         if self._ports.cache.unproven:
             self.take(jid, minion, retcode, functions or None)
         else:
             self.look_again(jid)
 
     def look_again(self, jid: str) -> None:
-        """Look a few times whether the job cache gets a return of an ended batch."""
+        """Look a few times whether the job cache gets a return for an ended batch."""
         self._looks[jid] = LOOKS
         self._plan()
 
@@ -85,7 +85,7 @@ class LateReturns:
             self._timer = self._ports.loop.call_later(self._gather_time, self._write_down)
 
     async def catch_up(self, jids: Iterable[str]) -> None:
-        """Look for returns of ended batches that came while no engine was there to see them."""
+        """Look for returns for ended batches that came while no engine ran."""
         for jid in jids:
             try:
                 found = await self._ports.cache_worker.call(self._look_up, jid)
@@ -96,7 +96,7 @@ class LateReturns:
                 await self._correct(jid, {(minion, None): retcode for minion, retcode in found.items()})
 
     def close(self) -> None:
-        """Gather no more. What is not written down is in the job cache, and found at the next start."""
+        """Gather no more. Returns that are not written yet are in the job cache, and found at the next start."""
         self._closed = True
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)
@@ -120,7 +120,7 @@ class LateReturns:
             self._plan()
 
     async def _correct(self, jid: str, found: Found) -> None:
-        """Write down returns that are proven."""
+        """Write proven returns into the journal of an ended batch."""
         try:
             late = await self._ports.cache_worker.call(self._choose, jid, found)
             if late:
@@ -141,7 +141,7 @@ class LateReturns:
         return found
 
     def _choose(self, jid: str, found: Found) -> dict[str, int]:
-        """Of the returns that were found, return those that change the record. Each does so once."""
+        """Return those of the found returns that change the record. Each does so once."""
         functions, waiting = self._waiting(jid)
         late = {
             minion: retcode
@@ -152,7 +152,7 @@ class LateReturns:
         return late
 
     def _waiting(self, jid: str) -> _Waiting:
-        """Return the minions whose returns would change anything, and of which functions those are."""
+        """Return the minions whose returns would change anything, and the job's functions."""
         if jid not in self._open:
             batch = self._read(jid)
             if batch is None:

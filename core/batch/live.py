@@ -1,9 +1,10 @@
 """
-A batch that is being carried out: the machine with its journal, its alarm, and what is to be done because of it.
+A batch that is being carried out: the machine with its journal, its alarm, and its effects.
 
-The order for each fact is: step, write down, make durable if minions are reached or the batch ends because of it, perform.
-What cannot be written down is not performed: it waits until the disk takes it. It holds no policy about batches, and must
-never wait for the disk on the loop's thread: syncs, and the end of a rewrite, are done in the disk's thread.
+For each fact: step the machine, write the fact, sync if it leads to an effect that reaches minions or ends the batch,
+perform the effects. An effect whose fact cannot be written waits until the disk takes it. This holds no policy about
+batches, and must never wait for the disk on the loop's thread: syncs, and the end of a rewrite, are done in the disk's
+thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 
-#: Effects that reach minions or end the batch: the journal is synced before they are performed.
+#: Effects that reach minions or end the batch. The journal is synced before these.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
 #: Seconds for which facts wait in a journal that is not on this machine, unless something is to be done because of them.
@@ -32,13 +33,13 @@ _FLUSH = 1.0
 class Live:
     """
     :param batch: the machine.
-    :param journal: where its facts go.
+    :param journal: holds its facts.
     :param loop: the engine's tornado loop.
-    :param clock: the time by which deadlines go.
+    :param clock: the time of deadlines.
     :param disk: the thread that waits for the disk.
-    :param perform: carries effects of this batch out; it must not raise.
+    :param perform: carries out effects of this batch; it must not raise.
     :param stepped: called after each fact.
-    :param heed: returns what has changed unnoticed and must become known before any other fact, or None.
+    :param heed: returns a fact about an unnoticed change, to be taken before any other fact, or None.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class Live:
     ) -> None:
         self.batch, self.journal = batch, journal
         self.jid = batch.spec.jid
-        self.functions = function_of({"fun": batch.spec.fun})  # as a return names them
+        self.functions = function_of({"fun": batch.spec.fun})  # in the form of a return
         self._loop, self._clock, self._disk = loop, clock, disk
         self._perform, self._stepped, self._heed = perform, stepped, heed
         self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
-        #: What is to be done, in this order: effects, and a future that is done once all before it is durable.
+        #: What is to be done, in this order: effects, and futures that are done once everything before them is durable.
         self._todo: collections.deque[tuple[list[facts.Effect], Any]] = collections.deque()
         self._working = False
         self._quiet_waiters: list[Any] = []
@@ -69,14 +70,14 @@ class Live:
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
         self.wall_ahead: float | None = (
-            None  # by so many seconds the clock on the wall was ahead when it was last heeded
+            None  # seconds by which the wall clock was ahead when that was last looked at
         )
         self.progress_timer: Any = None
-        self.progress_at = clock.now()  # of the last progress event; the batch's first one is "new"
+        self.progress_at = clock.now()  # time of the last progress event; the first one is "new"
 
     @property
     def busy(self) -> bool:
-        """Whether something is still to be done because of a fact."""
+        """Whether effects are still to be performed."""
         return self._working or bool(self._todo)
 
     @property
@@ -85,19 +86,19 @@ class Live:
         return self._rewriting is not None
 
     def step(self, fact: facts.Fact) -> None:
-        """Have the batch take a fact, and do what it calls for."""
+        """Have the batch take a fact, and perform its effects."""
         self.heed()
         self._take(fact)
 
     def heed(self) -> None:
-        """Have the batch take what has changed unnoticed, if anything has. To be called every few seconds."""
+        """Have the batch take a fact about an unnoticed change, if there is any. Call it every few seconds."""
         news = None if self.gone else self._heed(self)
         if news is not None:
             self._take(news)
 
     def _take(self, fact: facts.Fact) -> None:
         if self.gone:
-            return  # it has ended while the fact was on its way
+            return  # the batch ended while the fact was on its way
         now = self._clock.now()
         effects = self.batch.step(fact, now)
         self._write(facts.record_of(fact, now))
@@ -112,7 +113,7 @@ class Live:
             self._work()
 
     async def durable(self) -> None:
-        """Return once all facts so far are durable, and what they called for is done or under way."""
+        """Return once all facts so far are durable, and their effects are done or under way."""
         done = compat.Future()
         self._todo.append(([], done))
         self._work()
@@ -126,7 +127,7 @@ class Live:
             await waiter
 
     def close(self) -> None:
-        """Stop the timers and take no fact any more; the journal is released when the disk's thread is done with it."""
+        """Stop the timers and take no more facts. The disk's thread then releases the journal."""
         self.gone = True
         self._alarm.close()
         if self.progress_timer is not None:
@@ -134,13 +135,13 @@ class Live:
             self.progress_timer = None
         self._loop.spawn_callback(self._disk.call, self.journal.close)
 
-    # -- writing down, and then doing ----------------------------------------------------------------------------------
+    # -- writing, and then performing ----------------------------------------------------------------------------------
 
     async def rewrite(self) -> None:
         """
-        Have the journal begin anew with the batch as it is at this moment, durably, and do what waited for the disk.
+        Rewrite the journal as a snapshot of this moment, durably, and perform the effects that waited for the disk.
 
-        :raises OSError: when the disk does not take it.
+        :raises OSError: if the disk does not take it.
         """
         while self.rewriting:
             await self._rewriting
@@ -157,7 +158,7 @@ class Live:
         self._work()
 
     def tend(self) -> None:
-        """Have the journal rewritten if it lacks a fact or has outgrown its snapshot. To be called every few seconds."""
+        """Rewrite the journal if it lacks a fact or has outgrown its snapshot. Call it every few seconds."""
         if not self.rewriting and (self.unwritten or self.journal.overgrown):
             self._loop.spawn_callback(self._try_to_rewrite)
 
@@ -194,7 +195,7 @@ class Live:
         self.unwritten = True
 
     def _work(self) -> None:
-        """Do what is to be done, up to what has to wait for the disk."""
+        """Perform the effects, up to the first that has to wait for the disk."""
         while self._todo and not self._working and not self.unwritten:
             effects, done = self._todo[0]
             if done is not None or any(isinstance(effect, _DURABLE) for effect in effects):
@@ -205,7 +206,7 @@ class Live:
             self._perform(self, effects)
 
     async def _sync(self) -> None:
-        """Make durable what is to be done now, do it, and go on."""
+        """Sync the journal, perform the effects that waited for that, and go on."""
         effects, done = self._todo[0]
         try:
             await self._disk.call(self.journal.sync)

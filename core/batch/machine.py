@@ -1,8 +1,8 @@
 """
-The batch state machine: facts in, effects out, time as an argument. Which part takes which fact is told at the end.
+The batch state machine: facts in, effects out, time as an argument. The table at the end says which part takes which fact.
 
-Pure: stdlib only, no clock, no I/O. It must never depend on anything but its state, the fact and the time that it is
-given: the state is rebuilt after a crash by stepping through the same facts again.
+Pure: stdlib only, no clock, no I/O. It must never depend on anything but its state, the fact and the given time: after a
+crash the state is rebuilt by stepping through the same facts.
 
 A minion's way through a batch:
 
@@ -11,15 +11,15 @@ A minion's way through a batch:
                   v  '---- running: asked, and it does run the job
               overdue: looked for in the job cache, then asked (find_job); see Phase
 
-Only a return, or evidence that the job is not running there, frees a slot. Silence counts only after ``probe_attempts``
-questions, and is absence only of a minion that was never known to be there.
+Only a return, or evidence that the job does not run there, frees a slot. Silence counts only after ``probe_attempts``
+questions, and means absence only for a minion that was never known to be there.
 
 What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to, and who of
 them is there (``pending.py``), how many at a time and when (``pace.py``), what has to be open for that (``gates.py``), who
 is in flight (``inflight.py``), how each ended (``outcomes.py``), and what other batches leave to it (``room.py``). What
 facts make of it is in as many parts again, each of which takes the state and returns effects:
 
-    attendance.py  who is there, and what becomes of the others     holding.py   gates, and what operators ask for
+    attendance.py  which minions are there, and the others          holding.py   gates, and requests of operators
     sending.py     publishing to the next minions                   ending.py    returns, overdue minions, kills
     recovery.py    the start of an engine
 """
@@ -36,7 +36,7 @@ from saltext.jobs.core.batch.state import State
 
 class Batch(State):
     """
-    One batch. Build it from a Spec, then feed it a Tick, and from then on every fact there is.
+    One batch. Build it from a Spec, feed it a Tick, and then every fact.
 
     :param spec: what was asked for.
     :param now: Unix time in seconds.
@@ -51,7 +51,7 @@ class Batch(State):
         return effects
 
     def _advance(self, now: float) -> list[Effect]:
-        """Do what the state calls for, whatever fact led to it."""
+        """Return the effects that the state calls for, whatever fact led to it."""
         self.pace.warm(now)
         self.room.wanted = 0  # unless it would send now
         if self.finished or self.started is None:
@@ -60,7 +60,7 @@ class Batch(State):
         return effects + self._finish(now) if self.is_over() else effects
 
     def _go_on(self, now: float) -> list[Effect]:
-        """Find out who is there, and send to those whose turn it is, unless something forbids that."""
+        """Find out which minions are there, and send to the next ones, unless something forbids that."""
         if self.halted or self.paused:
             self.pace.publish_at = None
             return []

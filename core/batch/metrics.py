@@ -1,5 +1,5 @@
 """
-The figures of the batch_manager engine. Pure: what they are taken from is handed in.
+The figures of the batch_manager engine. Pure: their sources are arguments.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _ENDS = ("complete", "halted")
 
 class Tally:
     """
-    What has become of batches and minions since the engine's start; minions count when they end, not when their batch does.
+    How batches and minions have ended since the engine's start. A minion counts when it ends, not when its batch does.
 
-    :param since: Unix time of that start: what had ended by then of a batch is not counted.
+    :param since: Unix time of that start: minions that ended before it are not counted.
     """
 
     def __init__(self, since: float = 0.0) -> None:
@@ -29,12 +29,12 @@ class Tally:
         self.minions = dict.fromkeys((outcome.value for outcome in Outcome), 0)
 
     def look(self, batches: Collection[Batch]) -> None:
-        """Count the minions that have ended since the last look. :param batches: those that have not ended."""
+        """Count the minions that have ended since the last look. :param batches: the batches that have not ended."""
         for batch in batches:
             self._count(batch)
 
     def add(self, batch: Batch) -> None:
-        """Count a batch that has ended, and the rest of its minions."""
+        """Count an ended batch, and the rest of its minions."""
         self.batches[batch.state] += 1
         self._count(batch)
         del self._counted[batch.spec.jid]
@@ -45,7 +45,7 @@ class Tally:
         if known is None:
             known = counts if batch.created < self._since else dict.fromkeys(counts, 0)
         for name, number in counts.items():
-            self.minions[name] += max(0, number - known[name])  # one that was lost may have returned after all
+            self.minions[name] += max(0, number - known[name])  # a lost minion may have returned after all
         self._counted[batch.spec.jid] = {name: max(number, known[name]) for name, number in counts.items()}
 
 
@@ -63,8 +63,8 @@ def metrics_of(
     """
     Return the figures.
 
-    :param batches: those that have not ended.
-    :param tally: counts their minions too.
+    :param batches: the batches that have not ended.
+    :param tally: counts the minions that have ended.
     :param now: Unix time.
     :param limit: how many minions may be in flight over all batches; None for any number.
     """

@@ -1,12 +1,12 @@
 """
-What the master's cache knows of minions: their grains and pillar, the groups of a new batch by them, of which minions it is
-not known whether a target matches them, and when they have fetched their pillar, as each does that starts.
+What the master's cache knows of minions: their grains and pillar, by which the groups of a new batch are made; which minions
+a target may or may not match; and when they fetched their pillar, as every starting minion does.
 
 Blocks: it reads one or two files, or asks a server, for each minion.
 
-It must never take a minion of which nothing is cached for one that does not have a value. Salt's matcher does: it takes
-every such minion for one that a target by grains or pillar matches. It must never be sent to without the target, so that it
-decides for itself.
+It must never conclude that a minion lacks a value because nothing of it is cached. Salt's matcher takes every such minion as
+matched by a target of grains or pillar. Such a minion must never be sent to without the target, so that it decides for
+itself.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from saltext.jobs.core.grouping import parse_by
 
 
 class MinionDataUnreadable(JobsError):
-    """The cache in which the master keeps minions' grains and pillar could not be read."""
+    """The master's cache of grains and pillar could not be read."""
 
 
 def values_of(opts: Mapping[str, Any], kind: str, key: str, minions: Iterable[str]) -> dict[str, Any]:
     """
-    Return ``{minion: value}`` of a grain or pillar key; None where a minion does not have it.
+    Return ``{minion: value}`` of a grain or pillar key; None for a minion that does not have it.
 
     :param kind: ``grains`` or ``pillar``.
-    :param key: the key, its parts divided by colons.
-    :return: only minions of which something is cached.
-    :raises MinionDataUnreadable: when the cache fails.
+    :param key: the key, its parts separated by colons.
+    :return: only minions with cached data.
+    :raises MinionDataUnreadable: if the cache fails.
     """
     known = _cached(opts, minions)
     place = 0 if kind == "grains" else 1
@@ -45,12 +45,12 @@ def values_of(opts: Mapping[str, Any], kind: str, key: str, minions: Iterable[st
 
 def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """
-    Return ``{minion: names}``: in which of some nodegroups each minion is.
+    Return ``{minion: names}``: the nodegroups of each minion, of those that are given.
 
     :param names: nodegroups of the master's configuration.
-    :return: only minions of which that is known: a nodegroup may be decided by grains or pillar, which may not be cached.
-    :raises ValueError: naming the nodegroups that do not exist.
-    :raises MinionDataUnreadable: when the cache fails.
+    :return: only minions for which that is known: a nodegroup may match by grains or pillar, which may not be cached.
+    :raises ValueError: with the nodegroups that do not exist.
+    :raises MinionDataUnreadable: if the cache fails.
     """
     groups = opts.get("nodegroups") or {}
     missing = [name for name in names if name not in groups]
@@ -58,7 +58,7 @@ def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterab
         known = ", ".join(sorted(map(str, groups))) or "none"
         raise ValueError(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
     if not opts.get("minion_data_cache", True):
-        return {}  # Salt's matcher then takes a compound for all minions, or for none
+        return {}  # Salt's matcher then lets a compound match all minions, or none
     chosen = list(minions)
     if any(_needs_data(word) for name in names for word in _nodegroup(name, groups)):
         chosen = list(_cached(opts, chosen))
@@ -69,13 +69,13 @@ def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterab
 
 def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float], slack: float = 1.0) -> frozenset[str]:
     """
-    Return those of some minions whose processes may have started since a time: they have fetched their pillar since.
+    Return those of some minions whose processes may have started since a time, because they fetched their pillar since.
 
-    Where nothing is cached (``minion_data_cache: False``) nobody is returned. Blocks.
+    If nothing is cached (``minion_data_cache: False``), no minion is returned. Blocks.
 
     :param since: ``{minion: Unix time}``.
-    :param slack: seconds by which the times may be wrong; the cache knows whole ones.
-    :raises MinionDataUnreadable: when the cache fails.
+    :param slack: seconds by which the times may be wrong; the cache keeps whole seconds.
+    :raises MinionDataUnreadable: if the cache fails.
     """
     if not opts.get("minion_data_cache", True):
         return frozenset()
@@ -83,7 +83,7 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float], slack:
     for minion, moment in since.items():
         try:
             written = compat.minion_data_written(cache, minion)
-        except Exception as exc:  # a driver raises whatever its library does
+        except Exception as exc:  # a driver may raise anything
             raise MinionDataUnreadable(f"When {minion} has fetched its pillar cannot be read: {exc}") from exc
         if written is not None and written >= moment - slack:
             found.add(minion)
@@ -91,7 +91,7 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float], slack:
 
 
 def _cached(opts: Mapping[str, Any], minions: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    """Return ``{minion: (grains, pillar)}`` of the minions of which these are cached."""
+    """Return ``{minion: (grains, pillar)}`` of the minions with cached data."""
     if not opts.get("minion_data_cache", True):
         return {}
     cache = salt.cache.factory(dict(opts))
@@ -99,7 +99,7 @@ def _cached(opts: Mapping[str, Any], minions: Iterable[str]) -> dict[str, tuple[
     for minion in minions:
         try:
             grains, pillar = compat.minion_data(cache, minion)
-        except Exception as exc:  # a driver raises whatever its library does
+        except Exception as exc:  # a driver may raise anything
             raise MinionDataUnreadable(f"The cached grains and pillar of {minion} cannot be read: {exc}") from exc
         if grains:
             found[minion] = (grains, pillar or {})
@@ -144,11 +144,11 @@ def _labels(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> Mapping
 
 def options_for(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
     """
-    Return the fields of a Spec that groups decide: the minions in order, the sizes of each group, and their budgets.
+    Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets.
 
-    A percentage, of ``batch`` as of ``max_failures``, is one of the minions of each group.
+    A percentage, in ``batch`` or ``max_failures``, counts the minions of each group.
 
-    :raises ValueError: saying what is malformed.
+    :raises ValueError: with what is malformed.
     """
     counts = [len(group.minions) for group in groups]
     return {
@@ -160,11 +160,11 @@ def options_for(groups: Sequence[Group], by: str, batch: Any, max_failures: Any)
     }
 
 
-#: What stands for a type of target in a compound one.
+#: The letter of each target type in a compound target.
 _LETTERS = {"grain": "G", "grain_pcre": "P", "pillar": "I", "pillar_pcre": "J", "ipcidr": "S", "range": "R"}
-#: Types of target that the id of a minion decides.
+#: Target types that depend on nothing but the minion's id.
 _BY_ID = frozenset({"glob", "pcre", "list"})
-#: Letters of a compound target that the id of a minion decides.
+#: Letters of compound targets that depend on nothing but the minion's id.
 _ID_LETTERS = frozenset({"E", "L"})
 
 
@@ -172,11 +172,11 @@ def doubts_about(
     opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iterable[str], delimiter: str = ":"
 ) -> tuple[frozenset[str], str]:
     """
-    Return those of the matched minions of which it is not known that the target matches them, and the target as a compound.
+    Return the matched minions that the target may not really match, and the target as a compound.
 
     :param opts: the master's options.
-    :raises ValueError: when there are such minions, and the target cannot be written as a compound.
-    :raises MinionDataUnreadable: when the cache of minions' grains and pillar fails.
+    :raises ValueError: if there are such minions, and the target cannot be written as a compound.
+    :raises MinionDataUnreadable: if the cache of minions' grains and pillar fails.
     """
     words = _words(opts, tgt, tgt_type)
     if tgt_type in _BY_ID or (words is not None and not any(_needs_data(word) for word in words)):
@@ -204,7 +204,7 @@ def doubts_about(
 
 
 def _words(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> list[str] | None:
-    """Return the words of a compound target, nodegroups written out; None for one of another type."""
+    """Return the words of a compound target, with nodegroups expanded; None for a target of another type."""
     groups = opts.get("nodegroups") or {}
     if tgt_type == "nodegroup":
         return _nodegroup(tgt, groups)

@@ -1,5 +1,5 @@
 """
-How each minion's part in a batch ended, how many ended in which way, and what that means for the failure budget.
+How each minion's part in a batch ended, the counts of each outcome, and the failure budget.
 
 Pure: stdlib only.
 """
@@ -19,12 +19,12 @@ from saltext.jobs.core.batch.spec import Spec
 #: Outcomes that count against the failure budget.
 _AGAINST_BUDGET = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})
 
-#: Outcome, since when (Unix time), and the retcode of its return.
+#: Outcome, since when (Unix time), and the retcode of the return.
 Ended = tuple[Outcome, float, int | None]
 
 
 def _is_against_budget(ended: Ended) -> bool:
-    """Tell whether it counts against the budget. What failed without a return was not there, which is no failure of it."""
+    """Tell whether it counts against the budget. A minion that FAILED without a return was away, which does not count."""
     outcome, _, retcode = ended
     return outcome in _AGAINST_BUDGET and (retcode is not None or outcome is not Outcome.FAILED)
 
@@ -41,14 +41,14 @@ def _read(ended: Mapping[str, Any]) -> dict[str, Ended]:
 class Outcomes(Kept):
     """
     :param spec: what was asked for.
-    :param membership: which group each minion is in.
+    :param membership: the group of each minion.
     """
 
     spec: Spec
     membership: Membership
     ended: dict[str, Ended] = kept(dict, _write, _read, name="outcomes")
     budget_used: int = kept(int)
-    group_used: list[int] = kept(list, list, list)  # of the budget, by group
+    group_used: list[int] = kept(list, list, list)  # used part of the budget, by group
     counts: collections.Counter[Outcome] = made(collections.Counter)
     completed: collections.Counter[int] = made(collections.Counter)  # by group
     changed: set[int] = made(set)  # groups whose failures have changed since they were judged
@@ -65,29 +65,29 @@ class Outcomes(Kept):
         self.budget_used, self.group_used = used.total(), [used[group] for group in range(self.membership.groups)]
 
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
-        """Record how a minion ended, in place of what was recorded before."""
+        """Record how a minion ended, in place of an earlier record."""
         if minion in self.ended:
             self.reopen(minion)
         self.ended[minion] = (outcome, now, retcode)
         self._count(minion, self.ended[minion], 1)
 
     def reopen(self, minion: str) -> None:
-        """Forget how a minion ended: it has not."""
+        """Remove the record of a minion: it has not ended."""
         self._count(minion, self.ended.pop(minion), -1)
 
     def is_guess(self, minion: str) -> bool:
-        """Tell whether a minion\'s outcome was concluded without a return of it."""
+        """Tell whether a minion\'s outcome was concluded without its return."""
         return minion in self.ended and self.ended[minion][2] is None
 
     def timed_out(self, minion: str) -> bool:
-        """Tell whether a minion was killed for having run too long: it had begun, and does not begin again."""
+        """Tell whether a minion was killed since it ran too long: it had begun the job, and does not begin it again."""
         return minion in self.ended and self.ended[minion][0] is Outcome.TIMED_OUT
 
     def overdrawn(self, over: int | None = None) -> str | None:
         """
-        Return which limit the failures so far exceed, or None.
+        Return the limit that the failures so far exceed, or None.
 
-        :param over: the place of a group that has ended: it is judged however few of it have run.
+        :param over: the place of a group that has ended, which is then judged however few of its minions ran.
         """
         if self.spec.failhard and self.budget_used:
             return "failhard"

@@ -1,11 +1,11 @@
 """
-How many minions a batch may send to, and when: its size, the waves of a ramp, ``batch_wait``, the wait between tries, and
-for how long the slots that minions free are gathered into one publish.
+How many minions a batch may send to, and when: its size, the waves of a ramp, ``batch_wait``, the wait between attempts, and
+how long freed slots are gathered for one publish.
 
-Every publish is decrypted by every minion, so returns that come one by one must not lead to one publish each. On the other
-hand a slot that waits is idle. So the longer the batch's jobs run, the longer slots are gathered, and only where more of
-them can be expected meanwhile. What is bounded is the sum of the seconds for which the slots of one publish wait: where
-fewer come than were expected, each of them may wait longer, up to the longest wait. Pure: stdlib only.
+Every minion decrypts every publish, so returns that come one by one must not cause one publish each. But a slot that waits
+is idle. So slots are gathered the longer, the longer the batch's jobs run, and only while more can be expected. The limit is
+on the summed waiting time of all slots of a publish: if fewer come than expected, each may wait longer, up to the longest
+wait. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.plan import Stage, stages_of
 from saltext.jobs.core.batch.spec import Spec
 
-#: Longest wait between two tries of a publish, in seconds.
+#: Longest wait between two attempts of a publish, in seconds.
 LONGEST_BACKOFF = 60.0
 
 
 @dataclasses.dataclass(slots=True)
 class Pace(Kept):
     """
-    All stages of a group but its last are waves: so many minions, and no more before all of them have ended. The last one
-    slides.
+    All stages of a group but its last are waves: so many minions, and no more until all of them have ended. In the last one
+    each freed slot is used at once.
 
     :param spec: what was asked for.
     """
@@ -34,8 +34,8 @@ class Pace(Kept):
     spec: Spec
     stage: int = kept(int)
     quota: int | None = kept(lambda: None)  # minions that this wave may still send to; None for any number
-    cooling: collections.deque[float] = kept(collections.deque, list, collections.deque)  # slots kept empty, until when
-    publish_at: float | None = kept(lambda: None)  # when the next publish goes out, where there is something to send
+    cooling: collections.deque[float] = kept(collections.deque, list, collections.deque)  # until when slots stay empty
+    publish_at: float | None = kept(lambda: None)  # when the next publish goes out, if there is one
     not_before: float = kept(float)  # nothing goes out before
     failures: int = kept(int)  # publishes that failed in a row
     publishes: int = kept(int)
@@ -64,18 +64,18 @@ class Pace(Kept):
         return max(0, min(free, available))
 
     def must_wait(self, now: float, window: float) -> bool:
-        """Tell whether it is too early to publish; sets the time when it will not be, ``window`` seconds from now."""
+        """Tell whether it is too early to publish. The first call sets the time of the publish, in ``window`` seconds."""
         if self.publish_at is None:
             self.publish_at = max(now + window, self.not_before)
         return now < self.publish_at
 
     def stage_is_over(self, flying: int, available: int) -> bool:
         """Tell whether all of a wave, or of a group, have ended."""
-        used_up = self.quota is not None and self.quota <= 0  # below: one that was put back had begun after all
+        used_up = self.quota is not None and self.quota <= 0  # below 0 if a minion that was put back had begun after all
         return not flying and not self.cooling and (used_up or not available)
 
     def next_stage(self, available: int) -> None:
-        """Go on to the next stage, which is one of the next group where this one has no ``available`` minions left."""
+        """Go on to the next stage, of the next group if this group has no ``available`` minions left."""
         if available:
             self.stage += 1
         else:
@@ -89,15 +89,15 @@ class Pace(Kept):
         self._charge(count)
 
     def sends_elsewhere(self, count: int = 1) -> None:
-        """Note that minions have had their turn although they were pending."""
+        """Charge the wave for pending minions that turned out to have received the job."""
         self._charge(count)
 
     def takes_back(self, count: int) -> None:
-        """Note that ``count`` minions which were published to are pending again."""
+        """Give back the share of ``count`` minions that were published to and are pending again."""
         self._charge(-count)
 
     def cool(self, now: float) -> None:
-        """Keep the slot of a minion that has just ended empty for ``batch_wait``."""
+        """Keep the slot of a minion that has just ended empty for ``batch_wait`` seconds."""
         if self.spec.batch_wait:
             self.cooling.append(now + self.spec.batch_wait)
 
@@ -107,7 +107,7 @@ class Pace(Kept):
             self.cooling.popleft()
 
     def publish_failed(self, now: float) -> bool:
-        """Note a publish that failed, and tell whether it may be tried again, after a pause."""
+        """Note a failed publish, and tell whether to try again after a pause."""
         self.failures += 1
         self.publish_failures += 1
         if self.failures > self.spec.publish_retries:
@@ -116,11 +116,11 @@ class Pace(Kept):
         return True
 
     def begin_anew(self, now: float) -> None:
-        """Forget the publishes that failed."""
+        """Forget the failed publishes."""
         self.failures, self.not_before = 0, now
 
     def recover(self, now: float) -> None:
-        """Set all times anew after a restart: the clock may have been set meanwhile."""
+        """Set all times anew after a restart: the clock may have been set."""
         self.publish_at, self.not_before = None, now
         latest = now + self.spec.batch_wait
         self.cooling = collections.deque(min(until, latest) for until in self.cooling)
@@ -133,12 +133,12 @@ class Pace(Kept):
         return self.size if self.stages[self.stage].wave else None
 
 
-#: The share of the median run time for which the slots of a publish may be idle, on average.
+#: The slots of a publish may be idle for this share of the median run time, on average.
 IDLE = 0.02
-#: The longest that a slot waits for others: this share of the median run time, and never more than so many seconds.
+#: A slot waits for others for at most this share of the median run time, and at most so many seconds.
 LONGEST = 2 * IDLE
 LONGEST_SECONDS = 5.0
-#: Of how many minions the run time is kept: those that returned last.
+#: Run times that are kept: those of the minions that returned last.
 _SAMPLE = 101
 
 
@@ -165,7 +165,7 @@ class PublishWindow(Kept):
     runs: collections.deque[float] = kept(
         lambda: collections.deque(maxlen=_SAMPLE), list, lambda values: collections.deque(values, maxlen=_SAMPLE)
     )
-    # The slots that wait for a publish: when the first was freed, and for how long they have waited together by then.
+    # The slots that wait for a publish: when the first one was freed, and how many there are.
     first: float | None = kept(lambda: None)
     count: int = kept(int)
     later: float = kept(float)  # the sum of the seconds by which they were freed after the first
@@ -182,22 +182,22 @@ class PublishWindow(Kept):
         self.later += max(0.0, now - self.first)
 
     def begin_anew(self) -> None:
-        """Forget the slots that wait: they are taken, or the engine has started anew with another clock."""
+        """Forget the waiting slots: they are used, or the engine has restarted with another clock."""
         self.first, self.count, self.later = None, 0, 0.0
 
     def left(self, now: float, flying: int, gathers: bool) -> float:
         """
-        Return for how many more seconds freed slots are to be gathered.
+        Return for how many more seconds to gather freed slots.
 
         :param flying: minions in flight, each of which may free a slot.
-        :param gathers: whether a slot that is freed meanwhile would be used by this publish.
+        :param gathers: whether this publish could use a slot that is freed meanwhile.
         """
         if self.first is None:
             return self.spec.publish_window
         end = self.first + self.spec.publish_window
         median = self._median()
         longest = min(LONGEST * median, LONGEST_SECONDS)
-        # With so few minions in flight that none is likely to end meanwhile, a slot would be idle for nothing.
+        # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
         expected = flying * longest / median if median else 0.0
         if gathers and not self.spec.batch_wait and expected >= 1:
             mean = self.first + self.later / self.count

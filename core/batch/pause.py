@@ -1,5 +1,5 @@
 """
-Why a batch sends to nobody for now: a code for programs, and the sentence that people get. Nothing else words it.
+Why a batch sends to no minion for now: a code for programs, and a sentence for people. All such sentences are here.
 
 Pure: stdlib only.
 """
@@ -14,26 +14,26 @@ from typing import Any
 class PausedBy(str, enum.Enum):
     """What a batch waits for."""
 
-    OPERATOR = "operator"  # somebody has paused it
+    OPERATOR = "operator"  # an operator has paused it
     PUBLISH = "publish"  # publishes or pings failed too often
     PERMISSION = "permission"  # its owner may not run it any more
-    APPROVAL = "approval"  # a stage is over, and somebody has to approve
+    APPROVAL = "approval"  # a stage is over and needs an approval
     WINDOW = "window"  # its window is shut
     START = "start"  # its time has not come
-    RIGHTS = "rights"  # it cannot be said now whether its owner still may
+    RIGHTS = "rights"  # it is not known now whether its owner still may run it
 
 
 _UNKNOWN = "whether its owner still may cannot be said now"
-#: What a resume ends.
+#: Pauses that a resume ends.
 HELD = frozenset({PausedBy.OPERATOR, PausedBy.PUBLISH, PausedBy.PERMISSION})
-#: What ends when it is time.
+#: Pauses that end when it is time.
 SCHEDULED = frozenset({PausedBy.WINDOW, PausedBy.START})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pause:
     """
-    :param by: what is waited for.
+    :param by: what the batch waits for.
     :param detail: who has paused the batch, or what went wrong.
     """
 
@@ -47,11 +47,11 @@ class Pause:
         return f"{detailed}{self.detail}" if self.detail else plain
 
     def payload(self) -> dict[str, Any]:
-        """Return what the event ``paused`` says of it."""
+        """Return the fields of the event ``paused``."""
         return {"reason": self.reason, "paused_by": self.by.value}
 
 
-#: What stands without a detail, and what stands before one.
+#: The sentence without a detail, and what comes before a detail.
 _SENTENCES = {
     PausedBy.OPERATOR: ("paused", "paused by "),
     PausedBy.PUBLISH: ("publishes failed", ""),
@@ -64,12 +64,12 @@ _SENTENCES = {
 
 
 def write(pause: Pause | None) -> list[str] | None:
-    """Return the form that a snapshot holds."""
+    """Return the form of a snapshot."""
     return None if pause is None else [pause.by.value, pause.detail]
 
 
 def read(data: Any) -> Pause | None:
-    """Return the pause of a snapshot, which was a sentence up to version 0.2.0. :raises ValueError, TypeError:"""
+    """Return the pause in a snapshot; up to version 0.2.0 it was a sentence. :raises ValueError, TypeError:"""
     if not isinstance(data, str):
         return None if data is None else Pause(PausedBy(data[0]), str(data[1]))
     if data == "paused" or data.startswith("paused by "):
@@ -79,10 +79,10 @@ def read(data: Any) -> Pause | None:
 
 
 def code(by: PausedBy | None) -> str | None:
-    """Return the form of a code that a snapshot holds."""
+    """Return a code in the form of a snapshot."""
     return by and by.value
 
 
 def of_code(data: str | None) -> PausedBy | None:
-    """Return what ``code`` was given. :raises ValueError: where it is none."""
+    """Return the inverse of ``code``. :raises ValueError: for an unknown one."""
     return None if data is None else PausedBy(data)

@@ -1,8 +1,8 @@
 """
-The minions that a batch is still to send to: their order, the group whose turn it is, and who has shown a sign of life.
+The minions that a batch has still to send to: their order, the group whose turn it is, and which have shown a sign of life.
 
-A minion that is not known to be there is not sent to. It is pinged ``probe_attempts`` times; whoever answers, starts or
-returns anything meanwhile is there. Pure: stdlib only.
+A minion that is not known to be there is not sent to. It is pinged ``probe_attempts`` times; if it answers, starts or
+returns anything meanwhile, it is there. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ONE_GROUP = Membership((), ())
 
 class Pending:
     """
-    Ids in the order in which they are sent to, each once, group by group.
-    Whatever is done with one id takes the same time, however many there are.
+    Ids of minions in the order in which they are sent to, each once, group by group.
+    An operation on one id takes the same time, however many there are.
 
-    :param minions: the first ones.
-    :param membership: which group each is in; by default all are in one.
-    :param turn: the place of the group whose turn it is: those of earlier groups may be sent to as well, later ones not.
+    :param minions: the ids to begin with.
+    :param membership: the group of each minion; by default all are in one.
+    :param turn: the place of the group whose turn it is. Earlier groups may be sent to as well, later ones not.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Pending:
         return (minion for *_, minion in sorted((of(minion), place, minion) for minion, place in self._ids.items()))
 
     def open_to(self, group: int) -> None:
-        """It is the turn of this group, which is a later one."""
+        """Begin the turn of a later group."""
         self.available += sum(self._counts[place] for place in range(self._turn + 1, group + 1))
         self._turn = group
 
@@ -88,7 +88,7 @@ class Pending:
         return taken
 
     def drop(self, minion: str) -> None:
-        """Remove one, wherever it stands."""
+        """Remove a minion, wherever it is."""
         if minion in self._ids:
             del self._ids[minion]
             self._count(minion, -1)
@@ -207,46 +207,46 @@ class Presence(Kept):
 
     spec: Spec
     unseen: dict[str, int] = kept(dict, dict, dict)  # {minion: pings without an answer} of those not known to be there
-    there: set[str] = kept(set, sorted, set)  # with ``presence=none``, those that are known to be there all the same
-    gathering: bool = kept(bool)  # the first ping is not over: nothing is sent before
+    there: set[str] = kept(set, sorted, set)  # with ``presence=none``, those that are known to be there anyway
+    gathering: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
     pinging: bool = kept(bool)  # a ping is under way
     ping_at: float = kept(float)  # no ping before, in Unix time
-    hinted: set[str] = kept(set, sorted, set)  # those of whom the bus has told a sign of life since the last ping
-    heeded: set[str] = kept(set, sorted, set)  # those that were pinged once more for that
-    settled_at: float = kept(float)  # nobody is given up before: the master is young, and minions are still connecting
+    hinted: set[str] = kept(set, sorted, set)  # minions with a sign of life on the bus since the last ping
+    heeded: set[str] = kept(set, sorted, set)  # minions that were pinged once more because of that
+    settled_at: float = kept(float)  # no minion is given up before: the master is young, and minions still connect
 
     def doubt(self, minions: Iterable[str]) -> None:
         """Wait for a sign of life of pending minions."""
         self.unseen.update(dict.fromkeys(minions, 0))
 
     def seen(self, minions: Iterable[str]) -> list[str]:
-        """Minions have shown a sign of life: return those that were waited for."""
+        """Minions have shown a sign of life: return those that had not before."""
         found = [minion for minion in minions if self.unseen.pop(minion, None) is not None]
         if self.spec.presence == "none":
             self.there.update(found)
         return found
 
     def wants_hint(self, minion: str) -> bool:
-        """Tell whether it changes anything that the bus tells of a sign of life of a minion: during its last ping, once."""
+        """Tell whether a minion's sign of life on the bus changes anything: it does once, during its last ping."""
         last = self.pinging and self.unseen.get(minion, -1) + 1 >= self.spec.probe_attempts
         return last and minion in self.unseen and minion not in self.hinted and minion not in self.heeded
 
     def was_there(self, minion: str) -> bool:
-        """Tell whether a minion that was sent to is known to have been there: silence is no absence then."""
+        """Tell whether a minion that was sent to is known to have been there: its silence then is not absence."""
         return self.spec.presence == "ping" or minion in self.there
 
     def may_ping(self, now: float) -> bool:
-        """Tell whether the minions that are waited for are to be pinged now."""
+        """Tell whether to ping now the minions without a sign of life."""
         return bool(self.unseen) and not self.pinging and now >= self.ping_at
 
     def ping(self) -> tuple[str, ...]:
-        """Begin a ping: return the minions to ask, none for the whole target."""
+        """Begin a ping: return the minions to ping; none for the whole target."""
         self.pinging = True
         self.hinted.clear()
         return () if self.gathering else tuple(self.unseen)
 
     def ping_over(self, now: float) -> list[str]:
-        """A ping is over, and its answers are taken: return the minions that are asked no more, and are not there."""
+        """A ping and its answers are over: return the minions that have been pinged often enough and are not there."""
         self.pinging = self.gathering = False
         for minion in self.unseen:
             self.unseen[minion] += 1
@@ -262,7 +262,7 @@ class Presence(Kept):
         return given_up
 
     def recover(self, now: float) -> None:
-        """A ping that was under way has no end. What is known suffices to go on."""
+        """The engine has restarted: forget the ping under way. What is known suffices to go on."""
         self.pinging, self.ping_at = False, now
         self.settled_at = 0.0
 

@@ -1,8 +1,8 @@
 """
-Whether whoever a batch is carried out for still may publish its job, by the access lists as they are now. Blocks.
+Whether the owner of a batch still may publish its job, by the current access lists. Blocks.
 
-Of some backends a list is known with the password only (``rest``, LDAP groups without a bind user). Then what Salt gave when
-it saw the password or the token counts for as long as Salt itself lets a token count (``token_expire``), and no longer.
+The lists of some backends are known with the password only (``rest``, LDAP groups without a bind user). Then the grants that
+Salt gave when it saw the password or the token count as long as Salt accepts a token (``token_expire``), and no longer.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Permission:
 
     def lacking(self, spec: Spec, owner: Mapping[str, Any], limits: Mapping[str, Any], minions: tuple[str, ...]) -> str:
         """
-        Return why a batch may not be sent to minions on behalf of somebody any more; empty where it may.
+        Return why the owner of a batch may not run it on these minions any more; empty if they may.
 
-        :param owner: the record of an Identity; empty for one that was not kept, of which nothing is demanded.
+        :param owner: the record of an Identity; empty if none was kept, and then everything is permitted.
         :param limits: as ``Caller.limits``.
-        :raises Exception: whatever an eauth module raises where it cannot tell now.
+        :raises Exception: anything that an eauth module raises if it cannot tell now.
         """
         who = Identity.from_record(owner)
         if who is None or not self._settings.check_acl:
@@ -67,7 +67,7 @@ class Permission:
 
     def limits(self, owner: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Return the limits of a runner function that is called on behalf of somebody, with the access list as it is now.
+        Return the limits of a runner function that is called for an owner, with the current access list.
 
         :raises Exception: as ``lacking``.
         """

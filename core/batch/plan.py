@@ -1,8 +1,8 @@
 """
-How a batch is laid out before it begins: groups of minions, the stages in each, and what is checked between them.
+The layout of a batch before it begins: groups of minions, the stages of each, and the check between stages.
 
 Pure: stdlib only, no clock, no I/O. It must never place a minion by a value that is not known: such minions are a group of
-their own, the last.
+their own, the last one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-#: Name of the group of minions that are known not to have the value by which a batch is grouped.
+#: Name of the group of minions that are known to lack the value by which a batch is grouped.
 WITHOUT = "(without)"
-#: Name of the group of minions of which that is not known.
+#: Name of the group of minions whose value is not known.
 NOT_KNOWN = "(not known)"
 
 #: Most characters of a group's name.
@@ -24,7 +24,7 @@ _LONGEST = 100
 
 #: What stands for a check by a person.
 APPROVE = "approve"
-#: What a check by a runner function begins with.
+#: The prefix of a check by a runner function.
 RUNNER = "runner:"
 
 _FUNCTION = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+")
@@ -43,13 +43,13 @@ class Group:
 
 def labels_of(value: Any) -> tuple[str, ...]:
     """
-    Return the names of the groups that a minion's grain or pillar value stands for: several for a list.
+    Return the names of the groups for a minion's grain or pillar value: several for a list.
 
-    Empty for what names no group: nothing, an empty text, a mapping.
+    Empty for a value that names no group: None, an empty text, a mapping.
     """
     values = value if isinstance(value, (list, tuple)) else [value]
     plain = (str(item).strip() for item in values if isinstance(item, (str, int, float)))
-    # It comes from a minion, and is shown on terminals.
+    # The value comes from a minion, and is shown on terminals.
     return tuple(label[:_LONGEST] if label.isprintable() else ascii(label)[:_LONGEST] for label in plain if label)
 
 
@@ -59,10 +59,10 @@ def groups_of(
     """
     Return the groups of some minions, in the order in which they are sent to; none is empty.
 
-    Groups named in ``order`` come first, the others sorted after them (numbers by size: r2 before r10). A minion with
-    several labels is in the first of its groups.
+    Groups named in ``order`` come first, then the others, sorted (numbers by value: r2 before r10). A minion with several
+    labels is in the first of its groups.
 
-    :param labels: for each minion what ``labels_of`` says; a minion that is missing here is one of which it is not known.
+    :param labels: the ``labels_of`` each minion; a minion that is missing has unknown labels.
     """
     ranks = {name: (0, rank) for rank, name in enumerate(order)}
     found: dict[str, list[str]] = {}
@@ -86,7 +86,7 @@ def _rank(name: str, ranks: Mapping[str, tuple[int, int]]) -> tuple[Any, ...]:
 
 
 def _natural(part: str) -> tuple[Any, ...]:
-    """Order numbers by size and before words; they come from minions and may be too long for ``int``."""
+    """Sort numbers by value and before words. They come from minions, and may be too long for ``int``."""
     digits = part.lstrip("0")
     return (0, len(digits), digits) if part[0] in "0123456789" else (1, 0, part)
 
@@ -99,8 +99,8 @@ class Stage:
     """
     A part of a batch with a size of its own.
 
-    ``group`` is the place of its group. ``size`` is the most minions in flight; a ``wave`` sends to so many and no more, the
-    last stage of a group to all that are left of it.
+    ``group`` is the place of its group. ``size`` is the most minions in flight. A ``wave`` sends to so many minions and no
+    more; the last stage of a group sends to all the rest of it.
     """
 
     group: int
@@ -110,9 +110,9 @@ class Stage:
 
 def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
     """
-    Return the stages of a batch: each group goes through all its sizes before the next begins.
+    Return the stages of a batch: each group goes through all its sizes before the next group begins.
 
-    :param sizes: those of the first group, then those of the next, of each as many.
+    :param sizes: those of the first group, then those of the next; each group has as many.
     """
     each = len(sizes) // groups
     return tuple(Stage(place // each, size, wave=(place + 1) % each > 0) for place, size in enumerate(sizes))
@@ -120,10 +120,10 @@ def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
 
 def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
     """
-    Return after how many minions, counted from the first of the batch, what is to be checked between stages is checked.
+    Return after how many minions of the batch each check between stages comes.
 
     :param sizes: as for ``stages_of``.
-    :param counts: how many minions each group has; the one count of all of them where there are no groups.
+    :param counts: the number of minions in each group; without groups, one number for all.
     """
     gates, before = [], 0
     for place, count in enumerate(counts):
@@ -137,7 +137,7 @@ def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
 
 class Membership:
     """
-    Which group each minion of a batch is in, by the group's place.
+    The group of each minion of a batch, by the group's place.
 
     :param minions: all minions of the batch, group by group.
     :param counts: how many minions each group has; empty for a batch without groups, where all are in one.
@@ -171,8 +171,8 @@ class Check:
     """
     What must hold before the next stage begins.
 
-    ``kind`` is ``function`` (an execution function on the minions just done), ``runner`` (a runner function on the master)
-    or ``approve`` (somebody says so). ``words`` are the function's arguments as they were written.
+    ``kind`` is ``function`` (an execution function on the minions of the stage), ``runner`` (a runner function on the
+    master) or ``approve`` (a person approves). ``words`` are the function's arguments as they were written.
     """
 
     kind: str
@@ -181,7 +181,7 @@ class Check:
 
 
 def not_passed(value: Any, retcode: int = 0) -> str:
-    """Return why what a function returned does not let a batch go on; empty where it does."""
+    """Return why a function's return stops a batch; empty if it does not."""
     if retcode:
         return f"exit code {retcode}"
     if value is False:
@@ -199,13 +199,13 @@ def parse_check(value: Any) -> Check:
     """
     Read ``service.status nginx``, ``runner:survey.healthy site=eu`` or ``approve``.
 
-    Arguments are divided and quoted as in a shell.
+    Arguments are split and quoted as in a shell.
 
-    :raises ValueError: naming what is malformed, and what is accepted.
+    :raises ValueError: with what is malformed, and what is accepted.
     """
     try:
         words = shlex.split(value) if isinstance(value, str) else []
-    except ValueError:  # a quotation mark without its partner
+    except ValueError:  # an unclosed quotation mark
         words = []
     if words == [APPROVE]:
         return Check(APPROVE)

@@ -1,7 +1,7 @@
 """
-What the batch_manager engine's shell works with: Salt, the disk, the time, and threads for what blocks.
+The ports of the batch_manager engine's shell: Salt, the disk, the time, and threads for everything that blocks.
 
-It must never decide anything: it is wired by ``engines/batch_manager.py``, and by tests with things that only behave alike.
+It must never decide anything. ``engines/batch_manager.py`` wires it, and tests wire it with stand-ins.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from saltext.jobs.core.site import Log
 @dataclasses.dataclass(frozen=True)
 class Ports:
     """
-    ``loop``: the engine's tornado loop. ``clock``: the time by which deadlines go; ``wall``: Unix time as files have it.
-    ``log``: reads the logs of the masters; None where its job cache keeps none. ``cache`` is used in ``cache_worker`` only.
+    ``loop``: the engine's tornado loop. ``clock``: the time of deadlines; ``wall``: Unix time, as files have it.
+    ``log``: reads the logs of the masters; None if the job cache keeps none. ``cache`` is used in ``cache_worker`` only.
     ``runner``: calls a runner function, as ``RunnerCalls``. ``queue``: asks the retry queue's engine for something, used in
     ``queue_worker`` only; returns its answer or raises CommandExecutionError; ``can_queue`` tells whether that engine runs.
     ``permission`` is used in ``rights_worker`` only, as is ``lanes``: in which groups minions are, ``{minion: name}``, by
     what the first argument says. ``master_age``: for how many seconds the master has been running.
     ``restarted`` returns those of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     ``acks``: whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
-    ``is_takeover``: whether the engine before this one was another master's, or may have been, which may have ended with it.
+    ``is_takeover``: whether the engine before this one was another master's, or may have been; that master may have ended.
     """
 
     loop: Any

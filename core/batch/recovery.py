@@ -1,7 +1,7 @@
 """
-The start of an engine: the outcome of what was under way is not known, and is found out.
+The start of an engine: the outcome of everything that was under way is not known, and must be found out.
 
-Part of the batch machine. Before that it must never send again to a minion whose publish has no outcome. Pure: stdlib only.
+Part of the batch machine. Until then it must never send again to a minion whose publish has no outcome. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.state import POLICY, State
 
-#: Seconds before the end of an engine of which it is doubtful whether a publish has left a master that ended with it. What
-#: goes on may be the same master, started anew, or another one.
+#: If a master ended with its engine, a publish of its last so many seconds may not have left it. The master that goes on may
+#: be the same one, restarted, or another.
 DOUBTFUL = 5.0
 
 
 def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
-    """Nothing that was under way has an outcome, and the clock may be another one."""
+    """Nothing that was under way has a known outcome, and the clock may be another one."""
     if batch.closed or batch.started is None:
         return []
     if batch.finished:
@@ -38,7 +38,7 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
-        batch.checks.end()  # it begins once it is known whether its owner still may
+        batch.checks.end()  # it begins again once it is known whether the owner still may run the batch
     to_look_for, last = batch.inflight.recover(now, ended + passed - DOUBTFUL if doubts else None)
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
     batch.catching_up = {*to_look_for, *last, *given_up}
@@ -47,9 +47,9 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
 
 def _follow_clock(batch: State, fact: Recovered, now: float) -> float:
     """
-    Have times go by the clock of the engine that has started, and return by how much that is ahead of the one before.
+    Move all times to the clock of the restarted engine, and return by how much it is ahead of the one before.
 
-    Where that cannot be told, for how long no engine ran is not known, and no minion's run time counts it.
+    If that cannot be told, it is not known how long no engine ran, and that time is not in any minion's run time.
     """
     is_known = bool(fact.boot) and fact.boot == batch.boot
     ahead = fact.offset - batch.clock_offset if is_known else now - batch.stepped_at
@@ -70,7 +70,7 @@ def _recover_presence(batch: State, settled_at: float, now: float) -> None:
 
 
 def _doubt_everything(batch: State, now: float) -> None:
-    """The facts so far were folded by another policy: whoever has not ended may have been sent to."""
+    """The facts so far were folded by another policy: every minion that has not ended may have been sent to."""
     doubtful = batch.pending()
     batch.waiting = Pending((), batch.membership, batch.pace.group)
     batch.presence.unseen.clear()

@@ -1,5 +1,5 @@
 """
-From the options of a rollout to fields of its Spec: when it may send, in which groups, what is checked in between. Blocks.
+From the options of a rollout to fields of its Spec: when it may send, its groups, and the check between stages. Blocks.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from saltext.jobs.core.windows import find_zone, own_zone, parse_moment, parse_w
 #: The options that are read here.
 OPTIONS = ("start_at", "window", "timezone", "by", "check")
 
-#: Unix times before this one are mistakes: YAML reads 22:00 as 1320.
+#: A Unix time before this one is a mistake: YAML reads 22:00 as 1320.
 _EARLIEST = 1_000_000_000
 
 
 def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return when a batch may send. :raises Refused: for what is malformed, and for a start time that has passed."""
+    """Return when a batch may send. :raises Refused: for malformed options, and for a start time in the past."""
     zone = arguments.accepted(find_zone, options["timezone"]) if "timezone" in options else None
     found: dict[str, Any] = {}
     if zone is not None:
@@ -58,8 +58,8 @@ def layout_of(
     """
     Return the minions in order, their groups, sizes and failure budgets.
 
-    :param shown: patterns of the keys by whose values groups may be called.
-    :raises Refused: for what is malformed.
+    :param shown: patterns of the keys whose values may be shown as names of groups.
+    :raises Refused: for malformed options.
     """
     budget = options.get("max_failures")
     if "by" not in options:
@@ -77,16 +77,16 @@ def layout_of(
 
 def is_shown(by: By, shown: Iterable[str]) -> bool:
     """
-    Tell whether groups may be called by the values that their minions have.
+    Tell whether the values of minions may be shown as names of groups.
 
-    What a batch tells of itself is in events, which every login of salt-api reads, whatever its rights. The names of
-    nodegroups are the configuration's.
+    A batch's events show them, and every user of salt-api can read events, whatever their rights. The names of nodegroups
+    are no secret: they come from the configuration.
     """
     return by.kind == "nodegroups" or any(fnmatch.fnmatchcase(f"{by.kind}:{by.key}", glob) for glob in shown)
 
 
 def _as_shown(groups: Sequence[Group], by: str, shown: Iterable[str]) -> tuple[tuple[Group, ...], str]:
-    """Return groups and what they are by as they may be shown: by number, unless their names may."""
+    """Return groups and what they are by, in the form that may be shown: by number, unless their names may be shown."""
     wanted = parse_by(by)
     if is_shown(wanted, shown):
         return tuple(groups), by
@@ -99,10 +99,10 @@ def _as_shown(groups: Sequence[Group], by: str, shown: Iterable[str]) -> tuple[t
 
 def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return what is checked between stages; empty for nothing.
+    Return the check between stages; empty for none.
 
-    :raises Refused: for what is malformed, and for a runner function that whoever asks may not call. Whether minions may be
-        asked is up to the caller of this.
+    :raises Refused: for a malformed check, and for a runner function that ``who`` may not call. The right to run a check on
+        minions is for the caller to check.
     """
     if "check" not in options:
         return {}
@@ -116,7 +116,7 @@ def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -
 
 
 def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterable[str]) -> None:
-    """:raises Refused: when ``who`` may not call a runner function with these arguments, which runs on the master."""
+    """:raises Refused: if ``who`` may not call a runner function with these arguments on the master."""
     arg, kwargs = salt.utils.args.parse_input(list(words), condition=False)
     if who.peer or (who.grants is not None and not Access(opts).may_run(who.grants, fun, arg, kwargs)):
         raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
@@ -124,8 +124,8 @@ def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterab
 
 def require_gates(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
     """
-    :param layout: as ``layout_of`` returns it.
-    :raises Refused: for a check that would never be made, since the batch has one stage.
+    :param layout: the result of ``layout_of``.
+    :raises Refused: for a check that would never happen, since the batch has one stage.
     """
     if check and len(layout["sizes"]) == 1:
         found = ", and its minions are one group" if layout.get("groups") else ""
@@ -137,7 +137,7 @@ def require_gates(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
 
 def require_known(opts: Mapping[str, Any], check: Mapping[str, Any]) -> None:
     """
-    :raises Refused: for a check by a runner function that this master has not. What minions have, the master cannot know.
+    :raises Refused: for a check by a runner function that this master does not have. What minions have it cannot know.
     """
     if check.get("kind") != "runner":
         return
@@ -149,7 +149,7 @@ def require_known(opts: Mapping[str, Any], check: Mapping[str, Any]) -> None:
 
 def layout_again(spec: Spec, minions: Collection[str], shown: Iterable[str] = ()) -> dict[str, Any]:
     """
-    Return the fields of a Spec for some of a batch's minions, in the same groups. A budget in per cent stays that.
+    Return the fields of a Spec for some of a batch's minions, in the same groups. A budget in per cent stays one.
 
     :param shown: as for ``layout_of``.
     """

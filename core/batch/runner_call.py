@@ -1,7 +1,8 @@
 """
-Calling a runner function of this master from an engine, in a process of its own.
+Calls a runner function of this master from an engine, in a process of its own.
 
-A runner blocks, may hang, and brings a loop of its own: so none of it happens in the engine. It must never outlive its time.
+A runner blocks, may hang, and has a loop of its own, so it never runs in the engine. The process must never outlive its
+time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 from saltext.jobs.core import compat
 
-#: What the process runs: Salt's own runner client, with whatever the runner prints out of the way of the answer. What it is
-#: asked comes by its standard input: everybody on the machine can read a command line.
+#: The process runs Salt's own runner client. Output of the runner goes to standard error, away from the answer. The request
+#: comes on standard input, since everybody on the machine can read a command line.
 _CHILD = """
 import json, os, signal, sys
 signal.alarm(int(sys.argv[1]))
@@ -56,11 +57,11 @@ class RunnerCalls:
         self, fun: str, words: Sequence[str], timeout: float, on_behalf: Mapping[str, Any] | None = None
     ) -> tuple[Any, bool | str]:
         """
-        Call a runner function, and return what it returned with True, or something and why that is no success.
+        Call a runner function. Returns what it returned, and True or why that is not a success.
 
         :param words: its arguments, as on a command line.
         :param timeout: seconds after which the process is killed.
-        :param on_behalf: whose rights limit what our own runners do there, as ``Caller.limits``; empty for nobody's.
+        :param on_behalf: the limits on our own runners there, as ``Caller.limits``; empty for no limits.
         """
         answer: Any = compat.Future()
 
@@ -75,7 +76,7 @@ class RunnerCalls:
 
 
 def _run(child: Sequence[str], asked: Mapping[str, Any], timeout: float) -> tuple[Any, bool | str]:
-    # A little later than we kill it, it ends by itself: should the engine have died.
+    # If the engine dies, the process ends by itself a little later than it would have been killed.
     command = [*child, str(math.ceil(timeout) + 5)]
     try:
         given = json.dumps(asked).encode()

@@ -1,5 +1,5 @@
 """
-Publishing to the next minions: how many, of which stage, when, and what a publish that has failed is to its minions.
+Publishing to the next minions: how many, of which stage, when, and what follows from a failed publish.
 
 Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. It must never
 send to a minion that may have received the job. Pure: stdlib only.
@@ -51,7 +51,7 @@ def allotted(batch: State, fact: Allotted, _now: float) -> list[Effect]:
 
 
 def _next_stages(batch: State, now: float) -> list[Effect]:
-    """Go on to the next wave or group once all of this one have ended, a group within its budget, and it is checked."""
+    """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
     while batch.waiting and batch.pace.stage_is_over(len(batch.inflight), batch.waiting.available):
         if not batch.waiting.available:
             if _group_awaits_signs(batch):
@@ -72,7 +72,7 @@ def _next_stages(batch: State, now: float) -> list[Effect]:
 
 
 def _group_awaits_signs(batch: State) -> bool:
-    """Whether minions of this group, or of an earlier one, are still waited for."""
+    """Whether minions of this group, or of an earlier one, have shown no sign of life yet."""
     return any(batch.membership.of(minion) <= batch.pace.group for minion in batch.presence.unseen)
 
 
@@ -90,9 +90,9 @@ def published(batch: State, fact: Published, now: float) -> list[Effect]:
 
 
 def publish_failed(batch: State, fact: PublishFailed, now: float) -> list[Effect]:
-    """The publish under way was not confirmed: put its minions back, or find out whether they have received it."""
+    """The publish under way was not confirmed: put its minions back, or find out whether they received it."""
     if not batch.is_publishing():
-        batch.presence.pinging = False  # a journal of the first release tells so of a ping
+        batch.presence.pinging = False  # in a journal of the first release this also means a failed ping
     sending = batch.inflight.end_publish()
     effects: list[Effect] = []
     if fact.certain:

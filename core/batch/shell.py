@@ -1,9 +1,9 @@
 """
-The batch_manager engine's shell: feeds the batches facts from the bus and from requests, adopts them at the start, looks
+The batch_manager engine's shell: adopts the batches at its start, feeds them facts from the bus and from requests, looks
 after them while they run, and closes them.
 
-It holds no policy about batches. How a fact is written down and then acted upon is in ``live.py``, what is done in
-``effects.py``; all that it works with is in ``ports.py``.
+It holds no policy about batches. ``live.py`` writes a fact and then acts on it, ``effects.py`` performs effects, and
+``ports.py`` has the ports to the world.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 
-#: Seconds after its start within which all minions have connected to a master again.
+#: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
 
 T = TypeVar("T")
@@ -46,9 +46,9 @@ T = TypeVar("T")
 
 class BatchShell:
     """
-    An engine.App, the Listener of its bus, and the Listener of what proves returns.
+    An engine.App, the Listener of its bus, and the Listener of the Proof of returns.
 
-    :param ports: what is worked with.
+    :param ports: the ports to the world.
     :param settings: the engine's options.
     :param sharing: says which batch may send to which minions, beside the others.
     """
@@ -70,7 +70,7 @@ class BatchShell:
             "history": lambda request: self.history.told(),
         }
         self._service = Service(ports.loop, ports.inbox, verbs)
-        self._timer: Any = None  # of the next look after all batches
+        self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
         self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
@@ -79,7 +79,7 @@ class BatchShell:
         self._tally = Tally(ports.clock.now())
 
     def start(self) -> None:
-        """Listen, and begin once the bus is heard: an answer that came before would be missed."""
+        """Subscribe to the bus, and begin once it is heard: an earlier answer would be missed."""
         if self._ports.cache.unproven:
             log.warning(
                 "Returns and answers count as the bus tells of them, forged ones too: %s", self._ports.cache.unproven
@@ -87,8 +87,8 @@ class BatchShell:
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
-        """Adopt what an earlier engine left, then take the requests made meanwhile, then go on."""
-        self._proof.start()  # before what it may lack is looked for
+        """Adopt the batches that an earlier engine left, take the requests made meanwhile, and go on."""
+        self._proof.start()  # first, so that no return falls between the log and the search for earlier ones
         self._attempt("old temporary files", self._ports.store.sweep)
         self._maintain()
         log.info("Carrying on %d batches", len(self.live))
@@ -112,7 +112,7 @@ class BatchShell:
         return self.live.get(jid)
 
     def close(self) -> None:
-        """Release everything. All that matters is in the journals."""
+        """Release everything. All state is in the journals."""
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)
             self._timer = None
@@ -126,7 +126,7 @@ class BatchShell:
     # -- facts in -----------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        """Whether an event is of a batch, an answer to a question, or a wake-up."""
+        """Whether an event belongs to a batch, answers a question, or is a wake-up."""
         jid = events.job_of(tag)
         if jid is None:
             return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.is_start(tag))
@@ -172,27 +172,27 @@ class BatchShell:
             self._late.heard(fact.jid, fact.minion, fact.retcode, fact.fun)
 
     def _is_its_own(self, jid: str, minion: str, functions: str) -> bool:
-        """Tell whether a return is one of a batch's own job; otherwise say so."""
+        """Tell whether a return is of a batch's own job; log it if not."""
         if functions == self.live[jid].functions:
             return True
         self._quiet.error(jid, "Batch %s: %s has run %s under its jid; that counts for nothing", jid, minion, functions)
         return False
 
     def waits_for(self, jid: str, minion: str) -> bool:
-        """Whether a return would change anything of a batch that runs."""
+        """Whether a return would change anything in a running batch."""
         live = self.live.get(jid)
         return live is not None and live.batch.wants_return(minion)
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        """Take returns that the job cache has."""
+        """Take returns from the job cache."""
         for minion, retcode in returns.items():
             if jid in self.live:
                 self.live[jid].step(facts.Returned(minion, retcode))
 
     def logged(self, record: Record) -> None:
         """
-        Take a return that the log has. One of another function is no proof that the job has run. Of one that was not the
-        first, or came by way of a syndic and names no function, the job cache tells what counts.
+        Take a return from the log. A return of another function does not prove that the job ran. If a return was not the
+        first, or came through a syndic and names no function, the job cache is read for what counts.
         """
         if not isinstance(record, Returned):
             return
@@ -210,27 +210,27 @@ class BatchShell:
                 self.found(jid, {minion: record.retcode})
 
     def on_read(self) -> None:
-        """Nothing waits for that."""
+        """Do nothing: no batch waits for that."""
 
     def on_lost(self) -> None:
-        """The log may lack returns: look for those of every minion that one would change."""
+        """The log may lack returns: look for those of all minions for which one would change anything."""
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._look_for_returns, live)
 
     def _may_be_there(self, minion: str) -> None:
-        """The bus tells of a sign of life of a minion, which its answer to a ping proves where answers are proven."""
+        """The bus tells of a minion's sign of life. If answers are proven, the minion's answer to a ping proves it."""
         for seeking in [live for live in self._seeking if self._seeks(live, minion)]:
             seeking.step(facts.Seen((minion,)) if self._ports.cache.unproven else facts.Hinted(minion))
 
     def _seeks(self, live: Live, minion: str | None) -> bool:
-        """Whether it matters to a batch that the bus tells of a sign of life of a minion."""
+        """Whether a minion's sign of life on the bus matters to a batch."""
         presence = live.batch.presence
         if self._ports.cache.unproven:
             return minion in presence.unseen
         return minion is not None and presence.wants_hint(minion)
 
     def on_gap(self) -> None:
-        """Events may have been lost: acknowledgements, wake-ups, and returns where there is no log."""
+        """Events may have been lost: acknowledgements, wake-ups and, without a log, returns."""
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._doubt_silence, live)
         if not self._proof.reads_log:
@@ -264,7 +264,7 @@ class BatchShell:
             self._seeking.pop(live, None)
 
     # -- requests -----------------------------------------------------------------------------------------------------
-    # Each is stepped at once and answered when that is durable.
+    # Each steps its batch at once, and is answered when that is durable.
 
     def _stop(self, request: Mapping[str, Any]) -> Any:
         return self._control(request, facts.StopRequested(bool(request.get("kill")), str(request.get("user", ""))))
@@ -289,7 +289,7 @@ class BatchShell:
         return self._carried_out(live)
 
     async def _carried_out(self, live: Live) -> bool:
-        """A request counts as carried out once a publish that was under way when it came has ended."""
+        """Wait for the publish that was under way when a request came: only then is the request carried out."""
         await live.durable()
         await live.quiet()
         return True
@@ -297,7 +297,7 @@ class BatchShell:
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         ports, spec = self._ports, Spec.from_dict(request["spec"])
         known = self.live.get(spec.jid)
-        if known is None and spec.jid in self.ended:  # it was asked for before a crash, and has run
+        if known is None and spec.jid in self.ended:  # the request is from before a crash, and the batch has ended
             ended = await ports.disk_worker.call(ports.store.read, spec.jid)
             return summary(ended, ports.clock.now()) if ended else None
         if known is None:
@@ -319,12 +319,12 @@ class BatchShell:
         if known.batch.started is None:
             known.step(facts.Tick())
         if known.batch.schedule.asking:
-            await compat.sleep(0)  # the answer is on its way: an open window is not told to be shut
+            await compat.sleep(0)  # lets the windows be worked out, so that an open one is not reported as shut
             answer = summary(known.batch, ports.clock.now())
         return answer
 
     def _completed(self, spec: Spec) -> Spec:
-        """Return the Spec with what the engine's own options decide. :raises ValueError: when it cannot be carried out."""
+        """Return the Spec with values from the engine's options. :raises ValueError: if it cannot be carried out."""
         if spec.offline == "queue" and not self._ports.can_queue():
             raise ValueError(
                 f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are away; "
@@ -361,7 +361,7 @@ class BatchShell:
     # -- looking after batches ----------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        """Do what the start and the time call for. A step that fails is tried again, and keeps no other from being done."""
+        """Do the regular work, also at the start. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
         self._attempt("the ended batches", self._learn_ended)
         adopted = self._attempt("the batches", self._adopt_all) or []
@@ -380,7 +380,7 @@ class BatchShell:
         return facts.Recovered(settled_at, boot(), clock.offset, self._ports.is_takeover, shared)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
-        """Do something; an error is logged, and it is tried again in the next pass."""
+        """Call a function; an error is logged, and the next pass calls it again."""
         try:
             return function(*args)
         except OSError as exc:
@@ -424,7 +424,7 @@ class BatchShell:
         live.tend()
         live.heed()
         if live.batch.finished and not live.busy and not live.unwritten:
-            self._close(live)  # what failed before, or what a crash has left
+            self._close(live)  # closing failed before, or a crash came first
 
     def _forget_old(self) -> None:
         now = self._ports.wall()
@@ -439,7 +439,7 @@ class BatchShell:
             self._ports.loop.spawn_callback(self._close_down, live)
 
     async def _close_down(self, live: Live) -> None:
-        """Close a batch: from now on it is one snapshot, among the ended ones."""
+        """Close a batch: from now on it is a snapshot among the ended ones."""
         live.step(facts.Closed())
         try:
             await live.rewrite()

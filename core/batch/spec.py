@@ -1,5 +1,5 @@
 """
-What a batch was asked for: the job, the minions it is for, its sizes and its budget. Fixed when the batch is created.
+What a batch was asked to do: the job, its minions, its sizes and its budget. Fixed when the batch is created.
 
 Pure: stdlib only, no clock, no I/O. It must never be changed afterwards, since a batch's state is rebuilt from it.
 """
@@ -23,9 +23,9 @@ def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
     """
     Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``.
 
-    A percentage is of ``total`` minions, rounded down, and at least 1.
+    A percentage counts ``total`` minions, rounded down, and at least 1.
 
-    :raises ValueError: saying what is malformed.
+    :raises ValueError: with what is malformed.
     """
     if isinstance(batch, bool) or not isinstance(batch, (int, str)):
         raise ValueError(_malformed(batch))
@@ -48,10 +48,10 @@ def _malformed(batch: Any) -> str:
 
 def failures_allowed(max_failures: Any, total: int) -> float | None:
     """
-    Return how many failures a batch bears, or None for any number. More than that stop it.
+    Return how many failures a batch tolerates, or None for any number. One more stops it.
 
     :param max_failures: None, a count, or a percentage of ``total`` minions.
-    :raises ValueError: saying what is malformed.
+    :raises ValueError: with what is malformed.
     """
     if max_failures is None:
         return None
@@ -66,10 +66,10 @@ def failures_allowed(max_failures: Any, total: int) -> float | None:
 
 def budgets_of(max_failures: Any, counts: Sequence[int]) -> dict[str, Any]:
     """
-    Return the fields of a Spec that say how many failures a batch with groups bears: a percentage is for each group.
+    Return the fields of a Spec with the failures that a batch with groups tolerates: a percentage counts for each group.
 
-    :param counts: how many minions each group has.
-    :raises ValueError: saying what is malformed.
+    :param counts: the number of minions in each group.
+    :raises ValueError: with what is malformed.
     """
     allowed = failures_allowed(max_failures, sum(counts))
     if allowed is None or not str(max_failures).strip().endswith("%"):
@@ -158,7 +158,7 @@ class Spec:
         """
         Return a target, and its type, for some of the minions.
 
-        Those of which it is not known whether the batch's own target matches them get the job only if it does.
+        A minion that the batch's own target may not match gets the job only if it does match.
         """
         chosen = list(minions)
         unsure = [minion for minion in chosen if minion in self.unsure]
@@ -174,7 +174,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
-        """:raises TypeError: when the dict is not that of a Spec."""
+        """:raises TypeError: if the dict is not that of a Spec."""
         values = dict(data)
         for name in ("arg", "minions", "sizes"):
             values[name] = tuple(values[name])

@@ -1,7 +1,7 @@
 """
-What a batch is: its state, as snapshots hold it; what may be asked about it; and the changes that several parts make to it.
+The state of a batch, as snapshots hold it, with queries, and with the changes that several parts make.
 
-It must never decide what is to be done: that is in ``machine.py`` and the parts that it names. Pure: stdlib only.
+It must never decide what to do: that is in ``machine.py`` and the parts named there. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.room import Room
 from saltext.jobs.core.batch.spec import Spec
 
-#: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then
-#: it is not known any more who was sent to.
+#: The number of the policy by which facts are folded. If a journal was begun under another policy, folding it by this one
+#: does not tell which minions were sent to.
 POLICY = 4
 #: Of snapshots and of the facts behind them: see ``core/formats.py``.
 FORMAT = 4
 
-#: How often a minion that is in doubt, or was given up, is taken to have begun after all since the bus tells so.
+#: How often the bus is believed that a minion in doubt, or given up, has begun after all.
 _BELIEVED = 3
 
 S = TypeVar("S", bound="State")
@@ -68,24 +68,24 @@ class State(Kept):
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
-    resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion is taken not to have received it
-    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often that was said of a minion in doubt
-    to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # not handed over to the retry queue yet
+    resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion counted as not having received the job
+    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often the bus said so of a minion in doubt
+    to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # to be handed over to the retry queue
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
-    started: float | None = kept(_nothing)  # when it was announced
+    started: float | None = kept(_nothing)  # when the start was announced
     last_progress: float = kept(float)
     finished: float | None = kept(_nothing)
     closed: bool = kept(bool)
     halted: str | None = kept(_nothing)  # why nothing more is published
-    paused: Pause | None = kept(_nothing, pauses.write, pauses.read)  # until somebody resumes it
-    #: What it was announced to wait for until it is time.
+    paused: Pause | None = kept(_nothing, pauses.write, pauses.read)  # until an operator resumes it
+    #: The announced pause that ends by itself.
     announced: PausedBy | None = kept(_nothing, pauses.code, pauses.of_code)
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
-    catching_up: set[str] = kept(set, sorted, set)  # what they returned while no engine was there is being looked for
-    boot: str = kept(str)  # by which clock it goes: see the fact ``Recovered``
+    catching_up: set[str] = kept(set, sorted, set)  # minions whose returns from the time without an engine are looked for
+    boot: str = kept(str)  # the clock of all times: see the fact ``Recovered``
     clock_offset: float = kept(float)
     policy: int = kept(lambda: POLICY)
 
@@ -104,16 +104,16 @@ class State(Kept):
             self.presence.gathering = True
             self.presence.doubt(spec.minions)
 
-    # -- what is kept -------------------------------------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------------------------------
 
     @property
     def parts(self) -> tuple[Kept, ...]:
-        """Those that keep state of their own."""
+        """The parts that keep state of their own."""
         sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
         return (*sending, self.room, self.schedule, self.rights, self.checks)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all that makes the batch, in plain values."""
+        """Return the whole state as plain values."""
         data = {"format": FORMAT, "spec": self.spec.as_dict(), **self.values()}
         for part in self.parts:
             data.update(part.values())
@@ -124,7 +124,7 @@ class State(Kept):
         """
         Return the batch of a snapshot, equal in every respect.
 
-        :raises ValueError, KeyError, TypeError: when it is none.
+        :raises ValueError, KeyError, TypeError: if it is not a snapshot.
         """
         batch = cls(Spec.from_dict(data["spec"]), data["created"])
         parts: tuple[Kept, ...] = (batch, *batch.parts)
@@ -137,7 +137,7 @@ class State(Kept):
                 batch.await_signs()
         return batch
 
-    # -- what may be asked --------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def flights(self) -> Mapping[str, Flight]:
@@ -164,7 +164,7 @@ class State(Kept):
         return "paused" if self.waits_for() else "running"
 
     def waits_for(self) -> Pause | None:
-        """Return why nothing is published although there is somebody to publish to; None where that is not so."""
+        """Return why nothing is published though there are minions to publish to; None if that is not so."""
         if self.paused or self.halted or self.finished or not self.has_more():
             return self.paused
         if self.checks.under_way and self.checks.by_hand:
@@ -180,14 +180,14 @@ class State(Kept):
         return self.room.why(len(self.flights))
 
     def opens_at(self) -> float | None:
-        """Return when the batch goes on by itself, in Unix time; None where it does not wait for that, or nobody knows."""
+        """Return when the batch goes on by itself, in Unix time; None if it does not, or if that is not known."""
         pause = self.waits_for()
         return self.schedule.opens if pause and pause.by in pauses.SCHEDULED else None
 
     @property
     def success(self) -> bool | None:
         """
-        Whether it has succeeded: all of its minions completed, or were left out by ``offline=skip``, and at least one ran.
+        Whether it has succeeded: at least one minion ran, and all completed or were left out by ``offline=skip``.
 
         None as long as that is open.
         """
@@ -199,7 +199,7 @@ class State(Kept):
 
     @property
     def next_due(self) -> float | None:
-        """When a Tick is next due, in Unix time; None as long as only a fact can change anything."""
+        """When the next Tick is due, in Unix time; None while only another fact can change anything."""
         if self.started is None:
             return self.created
         cooling = self.pace.cooling[0] if self._waits_for_cooling() else None
@@ -211,22 +211,22 @@ class State(Kept):
         return min((time for time in tick_due if time is not None), default=None)
 
     def pending(self) -> list[str]:
-        """The minions that are still to be sent to, in order."""
+        """The minions still to be sent to, in order."""
         return [*self.waiting, *self.presence.unseen]
 
     def count_pending(self) -> int:
-        """How many minions are still to be sent to."""
+        """Return how many minions are still to be sent to."""
         return len(self.waiting) + len(self.presence.unseen)
 
     def unsettled(self) -> list[str]:
-        """The minions whose return would change something."""
+        """Return the minions whose return would change something."""
         to_be_sent_again = (minion for minion in self.pending() if minion in self.tried)
         return [*self.flights, *filter(self.record.is_guess, self.outcomes), *to_be_sent_again]
 
     def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
         """
-        Return those of some minions that would be sent the job again although they may have received it, and since when they
-        may have: it is all right as long as their processes remember that.
+        Return those of some minions that would be sent the job again though they may have received it, and since when. That
+        is safe as long as their processes remember the job.
         """
         flights = {minion: self.flights[minion] for minion in minions if minion in self.flights}
         idle = {minion: flight for minion, flight in flights.items() if self.inflight.is_idle(flight)}
@@ -237,15 +237,15 @@ class State(Kept):
         return minion in self.inflight or minion in self.tried or self.record.is_guess(minion)
 
     def wants_start(self, minion: str) -> bool:
-        """Whether it matters that a process of ``minion`` has started."""
+        """Whether it matters that the process of ``minion`` has started."""
         return self.inflight.relies_on_hearing(minion)
 
     def wants_acknowledgement(self, minion: str) -> bool:
         """
         Whether it changes anything that ``minion`` has begun, as the bus tells.
 
-        Anybody can say so in its name, as often as he likes: it moves a deadline once for each publish, and a minion in
-        doubt, or given up, is taken for one that has begun a few times only.
+        Anybody can fire such events, as often as they like. So one moves a deadline only once per publish, and few of them
+        are believed of a minion that is in doubt or was given up.
         """
         if self.finished:
             return False
@@ -268,7 +268,7 @@ class State(Kept):
         return isinstance(fact, ResumeRequested) and bool(self.paused)
 
     def has_taken(self, request: Fact) -> bool:
-        """Whether the batch already is as a request wants it."""
+        """Whether the batch is already in the state that a request wants."""
         if isinstance(request, StopRequested):
             return self.halted == "stop" and (self.killing or not request.kill)
         if isinstance(request, Approved):
@@ -276,26 +276,26 @@ class State(Kept):
         return isinstance(request, PauseRequested) == bool(self.paused) and not self.halted
 
     def is_publishing(self) -> bool:
-        """Whether a publish is under way: minions may be sent to although the batch is paused or halted."""
+        """Whether a publish is under way: it may still reach minions though the batch is paused or halted."""
         return self.inflight.publishing is not None
 
     def holds_publish(self, now: float) -> str:
-        """Return why a publish that was decided must not go out after all, and empty where it may."""
+        """Return why a publish that was decided must not go out after all; empty if it may."""
         if self.halted:
             return "stopped"
         pause = self.paused or (None if self.schedule.is_open(now) else self.schedule.pause())
         return pause.reason if pause else ""
 
     def survivors(self) -> list[str]:
-        """The minions that still run the job although it was killed as often as it may be."""
+        """Return the minions that still run the job after the most kills."""
         return self.inflight.survivors()
 
     def has_more(self) -> bool:
-        """Whether there are minions to publish to, as far as is known."""
+        """Whether there are minions to publish to, as far as known."""
         return bool(self.waiting or self.presence.unseen)
 
     def is_over(self) -> bool:
-        """Whether nothing is under way, and nobody is to be sent to any more."""
+        """Whether nothing is under way, and no minion is to be sent to any more."""
         busy = self.flights or self.is_publishing() or self.to_queue
         return not busy and (bool(self.halted) or not self.has_more())
 
@@ -316,7 +316,7 @@ class State(Kept):
         flight = self.flights.get(minion)
         if flight is not None and self.inflight.remove(minion):
             self.pace.cool(now)
-            self.pace.publish_at = None  # it depends on which slots are free
+            self.pace.publish_at = None  # it depends on the free slots
             self.publish_window.freed(now)
             if retcode is not None:
                 self.publish_window.ran(now - flight.began)
@@ -324,7 +324,7 @@ class State(Kept):
         self.last_progress = now
 
     def go_by(self, boot: str, offset: float) -> None:
-        """Times are from now on those of this clock."""
+        """From now on all times are of this clock."""
         self.boot, self.clock_offset = boot, offset
 
     def put_back(self, minions: list[str]) -> None:
@@ -336,7 +336,7 @@ class State(Kept):
         self.pace.takes_back(len(minions))
 
     def order_pending(self) -> None:
-        """Send in the order of the target, whoever answered first."""
+        """Restore the order of the target, whichever minion answered first."""
         present = [minion for minion in self.spec.minions if minion in self.waiting]
         self.waiting = Pending(present, self.membership, self.pace.group)
 
@@ -346,28 +346,28 @@ class State(Kept):
         self.waiting = Pending((), self.membership, self.pace.group)
 
     def check_budget(self) -> list[Effect]:
-        """Halt where there are more failures than there may be."""
+        """Halt if the failures exceed the budget."""
         if self.halted or self.finished:
             return []
         reason = self.record.overdrawn()
         return self.halt(reason) if reason else []
 
     def halt(self, reason: str) -> list[Effect]:
-        """Send to nobody any more, for this reason."""
+        """Send to no minion any more, for this reason."""
         self.halted = reason
         self.checks.end()
         self.paused = self.pace.publish_at = None
         return [Announce("halted")]
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:
-        """Send to nobody until somebody wants the batch to go on."""
+        """Send to no minion until an operator resumes the batch."""
         if self.halted:
             return []
         self.paused, self.announced, self.pace.publish_at = Pause(by, detail), None, None
         return [Announce("paused", self.paused.payload())]
 
     def failed_again(self, reason: str, now: float) -> list[Effect]:
-        """A publish or ping has failed: wait longer each time, and for somebody in the end."""
+        """A publish or ping has failed: wait longer each time, and pause in the end."""
         if self.pace.publish_failed(now):
             return []
         return self.pause(PausedBy.PUBLISH, f"{self.pace.failures} publishes failed in a row, the last one: {reason}")

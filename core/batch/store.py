@@ -1,5 +1,5 @@
 """
-The files of all batches: journals, and what Salt 3008 is shown.
+The files of all batches: their journals, and the file that Salt 3008 sees.
 
     batches/<jid>.journal               in the engine's folder: a batch that is not closed; the truth about it
     batches/<jid>.ended                 one that is
@@ -7,10 +7,10 @@ The files of all batches: journals, and what Salt 3008 is shown.
     <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of it; written once
     <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
 
-It must never write into Salt's index: at its start Salt's own manager takes whatever is in there for its own and publishes
-to the minions that are left. Nor may it take ``.batch.p`` for the truth: Salt's manager writes into it whatever a forged
-event carries. The journals are not beside it since local_cache removes a job's directory after ``keep_jobs_seconds``,
-under a batch that is still running.
+It must never write into Salt's index: when Salt's own manager starts, it adopts every batch in there and publishes to the
+minions that are left. Nor may it believe ``.batch.p``: Salt's manager writes into it anything that a forged event carries.
+The journals are not beside it, since local_cache removes a job's directory after ``keep_jobs_seconds``, even if the batch
+still runs.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN, is_batch
 log = lines.logger(__name__)
 
 _ASIDE = ".journal.corrupt"
-#: Seconds for which a damaged journal is kept for whoever wants to look into it.
+#: Seconds for which a damaged journal is kept for inspection.
 KEPT_ASIDE = 30 * 86400.0
 
 
 def fold(content: Content, where: str) -> Batch:
     """
-    Return the batch that a journal's content stands for.
+    Return the batch of a journal's content.
 
-    :raises StateError: when it stands for none.
-    :raises LaterVersion: when a later version of this extension has written it.
+    :raises StateError: if it does not hold a batch.
+    :raises LaterVersion: if a later version of this extension has written it.
     """
     try:
         formats.check(where, formats.number_of(content.snapshot), FORMAT, "the batch stands still")
         batch = Batch.restore(content.snapshot)
         for record in content.records:
             batch.step(*batch_facts.fact_of(record))
-        summary(batch, batch.created)  # which looks at whatever a runner or the engine would stumble over
+        summary(batch, batch.created)  # raises now if the runner or the engine would later
     except LaterVersion:
         raise
     except Exception as exc:  # whatever a machine may raise that is fed nonsense
@@ -86,7 +86,7 @@ class BatchStore:
         """
         Return a batch of ours as it is at this moment, or None.
 
-        :raises StateError: when its journal is damaged, or cannot be read at this moment.
+        :raises StateError: if its journal is damaged, or cannot be read now.
         """
         if not is_plain(jid):
             return None
@@ -107,12 +107,12 @@ class BatchStore:
 
     def open(self, jid: str) -> tuple[Batch, Journal]:
         """
-        Return a batch that is not closed, with its journal to go on with: a copy, so that what a former engine that wakes
-        appends to the one that it has open reaches no journal. Before the first one ``sweep`` must have been called.
+        Return a batch that is not closed, with a copy of its journal to go on with. A former engine that wakes still appends
+        to the old file, and so reaches no journal. Call ``sweep`` before the first one.
 
-        :raises StateError: when its journal is damaged.
-        :raises LaterVersion: when a later version has written it: it must not be touched.
-        :raises OSError: when it cannot be read at this moment: try again.
+        :raises StateError: if its journal is damaged.
+        :raises LaterVersion: if a later version has written it: it must not be touched.
+        :raises OSError: if it cannot be read now: try again.
         """
         opened = self.new_journal(jid)
         content = opened.read()
@@ -124,7 +124,7 @@ class BatchStore:
         """
         Mark a batch as closed, durably. Blocks. :raises OSError:
 
-        Its journal is copied, as in ``open``: under its name there may be that of another engine in a moment.
+        The journal is copied, as in ``open``: another engine may take over that name at any moment.
         """
         name, ended = journal_name(jid), journal_name(jid, ended=True)
         try:
@@ -146,7 +146,7 @@ class BatchStore:
             opened.close()
 
     def discard(self, jid: str) -> None:
-        """Remove what there may be of a batch that was refused. Blocks."""
+        """Remove the files of a refused batch, if there are any. Blocks."""
         try:
             self.folder.remove(journal_name(jid))
         except OSError as exc:
@@ -172,7 +172,7 @@ class BatchStore:
         return self._jids(_ASIDE)
 
     def jids_of_later_versions(self) -> list[str]:
-        """Return the jids of open batches whose journals a later version has written, oldest first. Reads all."""
+        """Return the jids of open batches with journals of a later version, oldest first. Reads all journals."""
         found = []
         for jid in self.open_jids():
             try:
@@ -220,22 +220,22 @@ class BatchStore:
 
     def show_to_salt(self, spec: Spec, created: float) -> None:
         """
-        Show Salt 3008, which has batches of its own, that it has nothing to do for this one. :raises OSError:
+        Show Salt 3008, which has a batch manager of its own, that this batch needs nothing from it. :raises OSError:
 
-        Without a file, its manager would complain about each batch that is announced. ``created`` is Unix time.
+        Without the file, that manager would complain about each announced batch. ``created`` is Unix time.
         """
         if compat.HAS_NATIVE_BATCHES:
             self.write_native(spec.jid, native_view(spec, created))
 
     def read_native(self, jid: str) -> dict[str, Any] | None:
-        """Return the state of a batch of Salt 3008 or its CLI; None where there is none, it is unreadable, or ours."""
+        """Return the state of a batch of Salt 3008 or its CLI; None if there is none, or it is unreadable, or ours."""
         if not is_plain(jid) or self._is_ours(jid):
             return None
         state = self._native_state(self.native_path(jid))
         return state if state and state["driver"] != DRIVER else None
 
     def native_states(self, limit: int) -> list[dict[str, Any]]:
-        """Return the states of the ``limit`` batches not of ours whose ``.batch.p`` was written last, the latest first."""
+        """Return the states of the ``limit`` native batches whose ``.batch.p`` was written last, the latest first."""
         found = []
         for path in pathlib.Path(self._opts["cachedir"], "jobs").glob("*/*/.batch.p"):
             with contextlib.suppress(OSError):
@@ -246,7 +246,7 @@ class BatchStore:
         return list(itertools.islice(foreign, limit))
 
     def native_jids(self) -> list[str]:
-        """Return the jids of the batches that Salt 3008 takes for active; an index that cannot be read counts as empty."""
+        """Return the jids of the batches that are active for Salt 3008; an unreadable index counts as empty."""
         try:
             jids = files.read_msgpack(pathlib.Path(self._opts["cachedir"], "batch_active.p"))
         except (StateError, OSError) as exc:
@@ -255,14 +255,14 @@ class BatchStore:
         return [jid for jid in jids if is_plain(jid)] if isinstance(jids, (list, tuple)) else []
 
     def _remove_native(self, jid: str) -> None:
-        """Remove a job's ``.batch.p``, and its directory where nothing else is in it."""
+        """Remove a job's ``.batch.p``, and its directory if that is empty then."""
         path = self.native_path(jid)
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             path.parent.rmdir()
 
     def _native_state(self, path: pathlib.Path) -> dict[str, Any] | None:
-        """Return the state in a ``.batch.p``; None where it is unreadable, malformed or that of another job."""
+        """Return the state in a ``.batch.p``; None if it is unreadable, malformed or of another job."""
         try:
             state = files.read_msgpack(path)
         except (StateError, OSError) as exc:
@@ -279,9 +279,9 @@ class BatchStore:
 
 def _is_state(state: Any) -> bool:
     """
-    Tell whether this has the form of the state of a batch that Salt 3008's own manager or its CLI drives.
+    Tell whether this has the form of a batch state of Salt 3008's own manager or its CLI.
 
-    The manager writes down what an event ``salt/batch/<jid>/new`` brings, which any accepted minion can fire.
+    The manager writes down the content of an event ``salt/batch/<jid>/new``, which any accepted minion can fire.
     """
     if not isinstance(state, Mapping):
         return False

@@ -1,5 +1,5 @@
 """
-What a batch looks like from outside: the summary of ``batch.status``, the minions, and the little that Salt 3008 is shown.
+A batch as seen from outside: the summary of ``batch.status``, the minions, and the little that Salt 3008 is shown.
 
 Pure: stdlib only. It must never show a return's payload.
 """
@@ -21,12 +21,12 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.display.command import published_words, shown, words_of
 from saltext.jobs.core.settings import InFlightLimit
 
-#: What stands in ``driver`` for a batch of ours.
+#: The ``driver`` of our batches.
 DRIVER = "engine"
 
 
 def counts(batch: Batch) -> dict[str, Any]:
-    """Return how many minions are where; they add up to ``total``."""
+    """Return how many minions are in each state; the counts add up to ``total``."""
     return {
         "total": len(batch.spec.minions),
         "completed": batch.counts[Outcome.COMPLETED],
@@ -46,7 +46,7 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
     """Return the payload of an event: the fields that core/master/events.py names for its kind."""
     spec = batch.spec
     payload = {"jid": spec.jid, "fun": spec.fun, "user": spec.user, **counts(batch)}
-    # Salt 3008's manager takes a "state" in such an event for a whole batch of its own.
+    # Salt 3008's manager would take a "state" in such an event for a whole batch of its own.
     payload["status"] = payload.pop("state")
     if effect.kind == "new":
         payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.pace.size)
@@ -126,7 +126,7 @@ def _waiting(batch: Batch) -> dict[str, Any]:
 
 
 def options_of(spec: Spec) -> dict[str, Any]:
-    """Return with which options a batch was started, by the names that ``batch.start`` has for them; None for none."""
+    """Return the options with which a batch was started, by their names in ``batch.start``; None if not given."""
     found = {name: getattr(spec, name) for name in _KEPT}
     kept = {name: None if value == "" else value for name, value in found.items()}
     exclusive = spec.exclusive if isinstance(spec.exclusive, bool) else list(spec.exclusive)
@@ -162,21 +162,21 @@ def preview(spec: Spec, limit: InFlightLimit | None = None) -> dict[str, Any]:
 
 
 def check_of(spec: Spec) -> str | None:
-    """Return what is checked between stages, as it was written, without its arguments; None where nothing is."""
+    """Return the check between stages as it was written, without arguments; None if there is none."""
     kind, fun = spec.check.get("kind"), spec.check.get("fun")
     return {"runner": f"{RUNNER}{fun}", "function": fun, APPROVE: APPROVE}.get(str(kind))
 
 
-#: How a batch can stand, in one word, as people are told it: what ``word`` returns.
+#: The words by which people are told the state of a batch: what ``word`` returns.
 WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
 
 
 def word(found: Mapping[str, Any]) -> str:
     """
-    Return how a batch stands, in one word: ``complete`` does not say whether all went well, nor ``paused`` whether somebody
-    has to do something.
+    Return the state of a batch in one word for people: the state ``complete`` does not tell whether all went well, nor
+    ``paused`` whether an operator has to act.
 
-    :param found: its summary, ours or that of a native one.
+    :param found: its summary, of ours or of a native batch.
     """
     state, by = str(found["state"]), found.get("paused_by")
     if state == "running" and found.get("blocked_reason") and not found.get("active"):
@@ -189,7 +189,7 @@ def word(found: Mapping[str, Any]) -> str:
 
 
 def has_succeeded(found: Mapping[str, Any]) -> bool:
-    """Return whether a batch that has ended did succeed: ours says so, of a native one it is seen."""
+    """Return whether an ended batch has succeeded: ours says so, for a native one it is worked out."""
     return bool(found.get("success", not found["halted"] and not found["failed"]))
 
 
@@ -208,9 +208,9 @@ def why_halted(found: Mapping[str, Any]) -> str:
 
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     """
-    Return whether a batch that has ended did succeed, and a sentence that says so, and how many minions were left out.
+    Return whether an ended batch has succeeded, and a sentence about it, with how many minions were left out.
 
-    :param found: its summary, ours or that of a native one.
+    :param found: its summary, of ours or of a native batch.
     """
     if has_succeeded(found):
         left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
@@ -226,7 +226,7 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
 
 
 def _grouping(batch: Batch) -> dict[str, Any]:
-    """Return what is told of groups, where there are any; the present one's name is among the counts."""
+    """Return the fields about groups, if there are any."""
     if not batch.spec.groups:
         return {}
     return {"by": batch.spec.by, "group_number": batch.pace.group + 1, "groups": len(batch.spec.groups)}
@@ -241,8 +241,8 @@ def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
 
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     """
-    Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended, ``since`` Unix time. There is
-    ``group`` too where the batch has groups, and ``seen`` of an active one: when it was last seen to run the job.
+    Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended; ``since`` is Unix time. A
+    batch with groups has ``group`` too, and an active minion has ``seen``: when it was last seen to run the job.
     """
     known: dict[str, dict[str, Any]] = {}
     for minion in batch.pending():
@@ -262,9 +262,10 @@ def native_view(spec: Spec, created: float) -> dict[str, Any]:
     """
     Return what Salt 3008 is shown of a batch, in the form of its ``.batch.p``.
 
-    It names no minion and says that the batch is halted: whatever Salt's manager does with it, at its start or for an event
-    that anybody fires, it finds nothing to publish, nothing to time out and nothing to announce. How the batch stands is in
-    its journal, which our runner reads. :param created: Unix time.
+    It names no minion and says that the batch is halted. So Salt's manager, at its start or on a forged event, finds nothing
+    to publish, to time out or to announce. The real state is in the journal, which our runner reads.
+
+    :param created: Unix time.
     """
     return {
         "jid": spec.jid,

@@ -1,7 +1,7 @@
 """
-What ``salt-run batch.*`` shows to people: one line a batch, one batch on a few lines, its minions by state.
+What ``salt-run batch.*`` shows to people: one line for each batch, some lines for a single one, its minions by state.
 
-It draws what the runner returns, which stays as it is for programs. Pure: the time is the page's.
+It draws what the runner returns; programs get that unchanged. Pure: the time is the page's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headlin
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted, target
 
-#: The outcomes in which a minion's part has ended without success, worst first.
+#: The outcomes without success, worst first.
 BAD = ("failed", "timed_out", "lost", "killed", "offline")
-#: Of these, those of minions that were sent to.
+#: Those of them for minions that were sent to.
 _FAILED = BAD[:-1]
-#: Why a minion is in a state, where the state does not say it.
+#: Why a minion is in a state, if the state does not say it.
 MEANINGS = {
     "timed_out": "ran longer than max_runtime",
     "lost": "gave neither a return nor a sign that it runs the job",
@@ -33,7 +33,7 @@ MEANINGS = {
     "pending": "not sent to yet",
 }
 _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
-#: Lines of names of one state: of those that need attention, and of the others.
+#: Most lines of names for a state that needs attention, and for another one.
 _MANY_LINES, _FEW_LINES = 6, 2
 #: Options of a batch that are told where they are given, and those that are told where they are not these.
 _TOLD = (
@@ -48,7 +48,7 @@ _TOLD = (
     "exclusive",
 )
 _USUAL = {"presence": "ping", "offline": "skip"}
-#: Different reasons that are told of one state.
+#: Most different reasons that are shown for one state.
 _REASONS = 6
 _BAR = 24
 
@@ -67,7 +67,7 @@ _COLUMNS = (
 
 
 def active(found: Sequence[Mapping[str, Any]], page: Page) -> None:
-    """Show ``batch.list_active``: those that need somebody come first where there are many."""
+    """Show ``batch.list_active``: if there are many, those that need an operator come first."""
     if not found:
         page.line("No batch is under way.")
         page.next("batch.list", "batch.start TARGET FUNCTION")
@@ -79,7 +79,7 @@ def active(found: Sequence[Mapping[str, Any]], page: Page) -> None:
 
 
 def listed(found: Sequence[Mapping[str, Any]], page: Page) -> None:
-    """Show ``batch.list``: all that was asked for."""
+    """Show ``batch.list``: all batches that match."""
     if not found:
         page.line("There is no such batch.")
         page.next("batch.start TARGET FUNCTION")
@@ -113,7 +113,7 @@ def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]
 
 
 def standing(batch: Mapping[str, Any], page: Page) -> None:
-    """Show how one batch stands, as ``batch.status``, ``start``, ``run``, ``wait``, ``watch`` and ``retry`` return it."""
+    """Show one batch: the result of ``batch.status``, ``start``, ``run``, ``wait``, ``watch`` and ``retry``."""
     jid = batch["jid"]
     user = f", by {batch['user']}" if batch.get("user") else ""
     page.line(f"{jid}  {word(batch)}  {_command(batch)} on {_target(batch)}{user}", "  ", 3)
@@ -134,7 +134,7 @@ def _progress(batch: Mapping[str, Any], page: Page) -> str:
 
 
 def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
-    """Return what else there is to say, a line each, what wants somebody first."""
+    """Return the other lines about a batch, first those that need an operator."""
     over = batch["state"] in ("complete", "halted")
     told = [
         ("halted", why_halted(batch)),
@@ -183,7 +183,7 @@ def _typed(value: Any) -> str:
 
 
 def engine_trouble(batch: Mapping[str, Any]) -> str | None:
-    """Return why nothing of a batch goes on, where that is its engine; None where it is well."""
+    """Return why a batch does not go on, if that is because of its engine; else None."""
     if batch.get("engine") is False:
         return "no batch_manager engine runs: nothing goes on until it does"
     silent = batch.get("engine_silent_seconds")
@@ -191,7 +191,7 @@ def engine_trouble(batch: Mapping[str, Any]) -> str | None:
 
 
 def _approvers(batch: Mapping[str, Any]) -> str | None:
-    """Return who may approve what a batch waits for, where not everybody may who may run its job."""
+    """Return who may give the approval that a batch waits for, if ``approve_by`` limits that."""
     named = (batch.get("options") or {}).get("approve_by")
     return ", ".join(str(name) for name in named) if named and batch.get("approve") is not None else None
 
@@ -234,7 +234,7 @@ def _next(batch: Mapping[str, Any]) -> list[str]:
 
 
 def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
-    """Show ``batch.minions``: those of each state together, with the reason, those that need attention first."""
+    """Show ``batch.minions``: the minions of each state with the reason, first those that need attention."""
     if not found:
         page.line("There is no such minion in this batch.")
         return
@@ -255,10 +255,10 @@ def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
 
 
 def _by_reason(state: str, records: Mapping[str, Mapping[str, Any]], page: Page) -> dict[str, list[str]]:
-    """Return the minions of a state by what is told after it."""
+    """Return the minions of a state by the reason that is shown."""
     if state == "active":
         known = {minion: moments.seconds_of(record["since"]) for minion, record in records.items()}
-        began = sorted((at, minion) for minion, at in known.items() if at is not None)  # who may be stuck comes first
+        began = sorted((at, minion) for minion, at in known.items() if at is not None)  # the longest first: it may hang
         since = f", the first for {moments.span(page.now - began[0][0])}" if began else ""
         unknown = [minion for minion, at in known.items() if at is None]
         return {f" ({MEANINGS[state]}{since})": [*(minion for _, minion in began), *unknown]}
@@ -294,7 +294,7 @@ def _groups(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
 
 
 def failures(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``batch.failures``: who has failed alike, and why, most minions first."""
+    """Show ``batch.failures``: each reason with its minions, the most frequent first."""
     jid, groups = found["jid"], found["groups"]
     page.line(f"{jid}  {word(found)}  {_command(found)} on {_target(found)}", "  ", 3)
     many = f", for {counted(len(groups), 'reason')}" if len(groups) > 1 else ""

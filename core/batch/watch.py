@@ -1,8 +1,8 @@
 """
-How a batch is waited for, and how its progress is shown: a bar that is redrawn on a terminal, plain lines elsewhere.
+Waits for a batch and shows its progress: on a terminal a bar that is redrawn, elsewhere plain lines.
 
-It writes to a stream and knows nothing of where summaries come from. That stream is standard error: standard output is for
-the result alone.
+It writes to a stream, and does not know where summaries come from. The stream is standard error: standard output is for the
+result alone.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut, width_of
 from saltext.jobs.core.errors import Refused
 
-#: Seconds without an engine after which nobody waits any longer: that of a master that restarts is back by then.
+#: Seconds without an engine after which the wait ends. The engine of a restarted master is back by then.
 ENGINE_PATIENCE = 60.0
-#: Least seconds between two looks at a batch.
+#: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
-#: Columns of the bar: at the most, where there is room for one at all, and on a terminal that is not narrow.
+#: Columns of the bar: the most, the fewest for a bar at all, and the fewest on a terminal that is not narrow.
 _BAR, _SHORTEST_BAR, _LEAST_BAR = 30, 4, 10
 #: Columns of a terminal that is not narrow.
 _WIDE = 60
-#: Minions that are named of those that fail alike between two looks.
+#: Most minions that are named of those that failed alike since the last look.
 _NAMED = 10
-#: Goes to the beginning of the line and clears it.
+#: Moves to the beginning of the line and clears it.
 _ANEW = "\r\x1b[K"
 
 #: Returns the summary and the minions of the batch.
@@ -40,7 +40,7 @@ Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 class Display:
     """
-    :param stream: where to write; a bar is drawn if it is a terminal on which a line can be drawn anew.
+    :param stream: where to write; a bar is drawn if it is a terminal that can redraw a line.
     :param clock: returns Unix time.
     """
 
@@ -53,14 +53,14 @@ class Display:
         self._last = ""
 
     def show(self, summary: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]]) -> None:
-        """Show how a batch stands, why it waits, and whatever has failed since the last call."""
+        """Show the state of a batch, why it waits, and what has failed since the last call."""
         self._tell_of(minions)
         paused = waiting_line(summary, self._clock())
         if paused != self._paused:
             self._paused = paused
             if paused:
                 self._line(paused)
-        # Pace and forecast change all the time: a terminal redraws them, but they are not worth a line each.
+        # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = terminal.width_of_terminal(self._stream) - 1 if self._live else None
         shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None}
         text = progress_line(shown, width, self._encoding)
@@ -81,7 +81,7 @@ class Display:
             self._last = ""
 
     def _tell_of(self, minions: Mapping[str, Mapping[str, Any]]) -> None:
-        """Name those that have failed since the last call; of very many that did so alike, the first few."""
+        """Name the minions that have failed since the last call; if many failed alike, only the first few."""
         news: dict[str, list[str]] = {}
         for minion, record in minions.items():
             if record["state"] in BAD and minion not in self._told:
@@ -118,11 +118,11 @@ def waiting_line(summary: Mapping[str, Any], now: float) -> str:
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding: str = "utf-8") -> str:
     """
-    Return one line that says how a batch stands.
+    Return the state of a batch in one line.
 
-    :param width: columns that it may take; then the bar shrinks first, and after that what matters least is left out. A
-        line that is longer than a terminal is wide could not be redrawn.
-    :param encoding: that of the terminal.
+    :param width: most columns. To fit, the bar shrinks first, and then what matters least is left out. A line that is longer
+        than the terminal is wide could not be redrawn.
+    :param encoding: the terminal's encoding.
     """
     total = summary["total"] or 1
     bad = sum(summary.get(name) or 0 for name in BAD)
@@ -161,14 +161,14 @@ def follow(
     """
     Wait until a batch has ended and return its summary. Blocks.
 
-    :param look: returns how the batch stands.
+    :param look: returns the state of the batch.
     :param over: the states of a batch that has ended.
     :param timeout: seconds to wait; None for no limit.
-    :param display: what shows the progress; None for nothing.
-    :param poll: least seconds between two looks; the wait is longer where a look takes long.
-    :param engine_patience: seconds without an engine after which nobody waits any longer.
-    :raises Refused: when the time is up, when the wait is interrupted, and when no engine drives the batch for so long.
-        The batch goes on.
+    :param display: shows the progress; None for none.
+    :param poll: shortest pause in seconds between two looks; it is longer if a look takes long.
+    :param engine_patience: seconds without an engine after which the wait ends.
+    :raises Refused: if the time is up, if the wait is interrupted, or if no engine has driven the batch for so long. The
+        batch goes on.
     """
     try:
         with _interruptible():
@@ -203,13 +203,13 @@ def _follow(
         driven = now if not engine_trouble(summary) else driven
         if now - driven >= engine_patience:
             raise Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
-        # A look at a large batch is not free: spend a tenth of the time on it at most.
+        # A look at a large batch has a cost: spend at most a tenth of the time on looks.
         time.sleep(max(poll, 9 * (now - looked)))
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt. Salt's handler writes a line of its own and ends with status 0."""
+    """Have Ctrl-C raise KeyboardInterrupt, since Salt's own handler prints a line and exits with status 0."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
