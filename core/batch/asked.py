@@ -181,9 +181,7 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     data.update(owner=who.owner(), on_behalf=who.limits())
     data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
     data.update(unsure=spec.unsure.intersection(chosen))
-    if (
-        spec.failures_allowed is not None and spec.max_failures is not None
-    ):  # a percentage counts this batch's minions
+    if spec.failures_allowed is not None and spec.max_failures is not None:  # a percentage counts this batch's minions
         data.update(failures_allowed=failures_allowed(spec.max_failures, len(chosen)))
     if spec.groups:
         data.update(rollout.layout_again(spec, chosen, settings.show_groups_of))

@@ -71,7 +71,7 @@ class Pace(Kept):
 
     def stage_is_over(self, flying: int, available: int) -> bool:
         """Tell whether all of a wave, or of a group, have ended."""
-        used_up = self.quota is not None and self.quota <= 0  # below 0 if a minion that was put back had begun after all
+        used_up = self.quota is not None and self.quota <= 0  # below 0: one was put back, and had begun
         return not flying and not self.cooling and (used_up or not available)
 
     def next_stage(self, available: int) -> None:

@@ -84,7 +84,7 @@ class State(Kept):
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
-    catching_up: set[str] = kept(set, sorted, set)  # minions whose returns from the time without an engine are looked for
+    catching_up: set[str] = kept(set, sorted, set)  # whose returns without an engine are looked for
     boot: str = kept(str)  # the clock of all times: see the fact ``Recovered``
     clock_offset: float = kept(float)
     policy: int = kept(lambda: POLICY)
