@@ -52,39 +52,39 @@ def start(tgt=None, fun=None, *args, **options):
     Returns once the engine has accepted the batch durably. All minions run it under the one jid, so that
     ``jobs.lookup_jid`` shows all returns.
 
-    :param tgt: the target, of the type that ``tgt_type`` says.
+    :param tgt: the target; ``tgt_type`` is its type.
     :param str fun: the execution function.
-    :param args: its arguments. Keyword arguments that are not named below go to the function too; those whose names are, or
-        come close to, one below are given in ``kwarg``.
+    :param args: its arguments. Keyword arguments that are not listed below go to the function too. Give those whose names
+        are the same as, or close to, one below in ``kwarg``.
     :param batch: how many minions at a time: a count (``10``), a percentage of the matched minions (``25%``), or a ramp
         (``1,10%,50%``): each stage but the last is a wave that must end before the next begins. Default: ``10%``.
-    :param str tgt_type: the kind of target: glob (the default), list, grain, compound, nodegroup, … Each name of a list must
-        be that of an accepted minion.
+    :param str tgt_type: the kind of target: glob (the default), list, grain, compound, nodegroup, … Every minion of a list
+        must be accepted.
     :param batch_wait: seconds for which a minion's slot stays empty after it has ended. Default: 0.
     :param bool failhard: stop at the first failure. Default: False. In an orchestration this name is Salt's own and never
         arrives: give ``max_failures: 0``.
-    :param max_failures: stop when more minions than this have failed: a count, or a percentage of all matched ones (with
-        ``by``, of those of each group). A minion that never answered is no failure here. Default: no limit.
-    :param int min_executed: …but not before so many have ended. Default: 0.
+    :param max_failures: stop when more minions than this have failed: a count, or a percentage of the matched minions (with
+        ``by``, of each group). A minion that never answered does not count as a failure here. Default: no limit.
+    :param int min_executed: do not stop for failures before so many minions have ended. Default: 0.
     :param timeout: seconds after which a minion is asked whether it still runs the job; default: the master's ``timeout``.
     :param gather_job_timeout: seconds to wait for answers; default: the master's ``gather_job_timeout``.
     :param max_runtime: seconds for which a minion may run the job. One that runs it for longer is told to terminate it, and
         ten seconds later to kill it; it counts as ``timed_out``, which is a failure. Default: no limit.
     :param start_at: when the batch begins: a date and time (``2026-11-28 02:00``), ``+90m``, or Unix time in seconds.
         Default: at once.
-    :param window: when minions may be sent to: ``Sat,Sun 02:00-05:00``, or several divided by semicolons or in a list. What
-        runs when a window closes goes on. Default: at any time.
+    :param window: when minions may be sent to: ``Sat,Sun 02:00-05:00``, or several, separated by semicolons or in a list.
+        Minions that run the job when a window closes go on. Default: at any time.
     :param str timezone: the zone of ``start_at`` and ``window``, such as ``Europe/Berlin``. Default: the master's.
     :param str by: send to one group of minions after the other: by a grain (``grains:rack``), a pillar key (``pillar:ring``)
         or nodegroups (``nodegroups:[canary,eu,us]``). Groups are sorted by name, or named in order: ``grains:rack:[r7,r2]``.
         ``batch`` is for each group; a group must end within ``max_failures`` before the next begins. Minions without the
-        value come last, and after them those of which the master does not know it. Groups by a grain or pillar key are
-        shown by number, unless ``show_groups_of`` names the key; who is limited needs the right to ``grains.get`` or
-        ``pillar.get`` of any other key on these minions.
+        value come last, and after them those whose value the master does not know. Groups by a grain or pillar key are
+        shown by number, unless ``show_groups_of`` names the key; for any other key, a user with limited rights needs the
+        right to ``grains.get`` or ``pillar.get`` on these minions.
     :param str check: what must hold after each stage and group but the last: an execution function on the minions that have
         just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or ``approve``, for
-        which somebody calls ``batch.approve``. False, an error or no answer halts the batch. Refused with one stage only,
-        after which nothing is checked, and for a runner function that this master has not.
+        which an operator calls ``batch.approve``. False, an error or no answer halts the batch. Refused for a batch with one
+        stage, which has no check, and for a runner function that this master does not have.
     :param check_timeout: seconds to wait for the answer of a function. Default: 300.
     :param approve_timeout: seconds to wait for an approval. Default: any number.
     :param approve_by: who may approve, and nobody else: users (``anna``, or ``ldap:anna`` of that login alone) and groups
@@ -102,15 +102,15 @@ def start(tgt=None, fun=None, *args, **options):
     :param dict executor_opts: as ``salt --executor-opts``.
     :param str ret_config: as ``salt --return_config``.
     :param dict ret_kwargs: as ``salt --return_kwargs``.
-    :param like: the jid of a batch, or of a job in the job cache: the same again. Target, function and options are those of
-        that one unless they are given, but for ``start_at``; its arguments are taken with its function, its ``tgt_type``
-        with its target, and keyword arguments that are given come in addition. Which minions it matches is looked up anew.
-        Whoever has limited rights needs those to that job on all its minions, as for ``batch.retry``.
+    :param like: the jid of a batch, or of a job in the job cache, to run again. Target, function and options that are not
+        given are taken over, except ``start_at``; arguments only with the function, ``tgt_type`` only with the target.
+        Keyword arguments that are given are added. The target is matched anew. A user with limited rights needs the right
+        to that job on all its minions, as for ``batch.retry``.
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.
 
-    Refused, with nothing started: bad input; a job that whoever asks may not publish to these minions; and when no engine
-    takes the batch within ten seconds.
+    Refused, with nothing started: bad input; a job that the user may not publish to these minions; and a batch that no
+    engine takes within ten seconds.
 
     CLI Example:
 
@@ -131,7 +131,7 @@ def preview(tgt=None, fun=None, *args, **options):
     """
     Return what ``batch.start`` would do with the same arguments, and start nothing.
 
-    Refused where ``batch.start`` would be: bad input, or a job that whoever asks may not publish to these minions.
+    Refused if ``batch.start`` would be: for bad input, or a job that the user may not publish to these minions.
 
     :return: a dict with total, minions (names, in the order in which they are sent to), fun, arguments, tgt, tgt_type, sizes
         (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
@@ -151,11 +151,11 @@ def preview(tgt=None, fun=None, *args, **options):
 @runner.verb
 def run(tgt=None, fun=None, *args, **options):
     """
-    Start a batch, wait until it ends, and return its summary, with a ``verdict``: a sentence that also says how many minions
+    Start a batch, wait until it ends, and return its summary with a ``verdict``, a sentence that also says how many minions
     were left out. ``retcode`` is 0 if all went well, and else 1, with ``Error``.
 
     For orchestration: the ``salt.runner`` state that calls it fails if the batch did not succeed, or could not be started.
-    Takes what ``batch.start`` takes.
+    Takes the arguments of ``batch.start``.
 
     CLI Example:
 
@@ -170,11 +170,11 @@ def run(tgt=None, fun=None, *args, **options):
 @runner.verb
 def status(jid):
     """
-    Return how a batch stands at this moment.
+    Return the present state of a batch.
 
     :param str jid: the batch's jid.
-    :return: a dict with jid, fun, arguments (words, as they would be typed; what is named like a password or a token is
-        hidden), options (of ``batch.start``, by name; None where there is none), tgt, tgt_type, user, driver, state
+    :return: a dict with jid, fun, arguments (words, as they would be typed; those named like a password or a token are
+        hidden), options (of ``batch.start``, by name; None if not given), tgt, tgt_type, user, driver, state
         (running, paused, stopping, complete, halted), the counts total, completed (returned with success), active,
         pending, failed, lost, offline, killed and timed_out, batch_size, stage, stages, halted, halted_reason, stopped_by
         (a user), taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the
@@ -215,15 +215,14 @@ def list_(limit=20, state=None, fun=None, user=None, start_time=None, end_time=N
     """
     Return the summaries of batches, ended ones too, newest first. They are kept for ``keep_jobs_seconds``.
 
-    :param int limit: how many at the most.
-    :param str state: only those in this state: running, paused, stopping, complete or halted; or of one of the words in the
-        table: of what is paused those that are waiting or scheduled, of what is complete those that have succeeded or are
-        unsuccessful.
-    :param str fun: only those of this function: a glob such as ``state.*``, or several, with commas or as a list.
-    :param str user: only those that these users have started: globs likewise.
-    :param start_time: only those started then or later: ``-2h`` for the last two hours, or a date and time such as
+    :param int limit: most batches to return.
+    :param str state: only batches in this state: running, paused, stopping, complete or halted; or with one of the words of
+        the table: waiting or scheduled (which are paused), succeeded or unsuccessful (which are complete).
+    :param str fun: only batches of this function: a glob such as ``state.*``, or several, with commas or as a list.
+    :param str user: only batches that these users have started: globs, as for ``fun``.
+    :param start_time: only batches started then or later: ``-2h`` for the last two hours, or a date and time such as
         ``'2026-11-28 02:00'``.
-    :param end_time: only those started then or earlier: likewise.
+    :param end_time: only batches started then or earlier; as ``start_time``.
 
     CLI Example:
 
@@ -250,11 +249,11 @@ def list_(limit=20, state=None, fun=None, user=None, start_time=None, end_time=N
 @runner.verb
 def minions(jid, state=None):
     """
-    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` where there are groups, and ``seen`` of an
-    active one: ``since`` it runs the job, as it says, or was sent to; ``seen`` to run it last.
+    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` if it has groups. An active minion has been sent
+    to, or says that it has run the job, ``since`` then; ``seen`` is when it was last seen to run it.
 
     :param str jid: the batch's jid.
-    :param str state: only those that are pending, active, completed, failed, lost, offline, killed or timed_out.
+    :param str state: only minions in this state: pending, active, completed, failed, lost, offline, killed or timed_out.
 
     CLI Example:
 
@@ -271,17 +270,17 @@ def minions(jid, state=None):
 @runner.verb
 def failures(jid):
     """
-    Return why minions of a batch did not succeed: those that say the same in one group, the largest group first.
+    Return why minions of a batch did not succeed: minions with the same reason in one group, the largest group first.
 
-    Two say the same if their texts are equal but for ids, addresses, times and numbers. Of a run of states the text has
-    those that failed, with their comments; of anything else the output, the middle of a long one left out.
+    Two reasons are the same if they differ in ids, addresses, times and numbers only. For a run of states the text has the
+    states that failed, with their comments; for anything else it has the output, without the middle if it is long.
 
-    Whoever has limited rights needs those to the batch's job, as for ``batch.retry``.
+    A user with limited rights needs the right to the batch's job, as for ``batch.retry``.
 
     :param str jid: the batch's jid.
     :return: a dict with jid, fun, arguments, tgt, tgt_type, user, state, success, halted, halted_reason, driver and
         the counts (as in ``batch.status``), unsuccessful (how many) and groups: a list of dicts with count, state (failed,
-        timed_out, lost, killed or offline), retcode (or None), text (of the first of them) and minions.
+        timed_out, lost, killed or offline), retcode (or None), text (of the first minion) and minions.
 
     CLI Example:
 
@@ -305,12 +304,12 @@ def stop(jid, kill=False):
     """
     Stop a batch: nothing more is published. Returns True once that is certain and survives a crash.
 
-    Refused for a batch that has ended, and for one that is stopped already unless ``kill`` is new.
-    With the engine down nothing is published either: the stop is the first thing that it sees when it starts.
+    Refused for a batch that has ended, and for one that is stopped already, unless ``kill`` is new.
+    While the engine is down nothing is published; when it starts, it carries out the stop first.
 
     :param str jid: the batch's jid.
-    :param bool kill: also kill the job on the minions that run it, until they say that it is gone; those on which it
-        survives are in the summary.
+    :param bool kill: also kill the job on the minions that run it, until they say that it is gone. The summary names those
+        on which it survives.
 
     CLI Example:
 
@@ -334,7 +333,7 @@ def stop(jid, kill=False):
 @runner.verb
 def pause(jid):
     """
-    Publish nothing more for now; what runs goes on. Returns True; refused for a batch that can't be paused.
+    Publish nothing more for now; minions that run the job go on. Returns True; refused for a batch that can't be paused.
 
     CLI Example:
 
@@ -352,8 +351,8 @@ def resume(jid):
     """
     Let a paused batch go on. Returns True; refused for a batch that is not paused.
 
-    Before anything is sent it is looked whether the batch's owner still may publish the job; if not it pauses again, and
-    says why. Whoever resumes a batch that is paused for that reason takes it over: from then on it goes by their rights.
+    Before it sends, the engine checks whether the batch's owner still may publish the job; if not, the batch pauses again
+    and says why. A user who resumes a batch that is paused for that reason takes it over: from then on their rights count.
 
     CLI Example:
 
@@ -373,12 +372,13 @@ def approve(jid, stage=None):
     """
     Let a batch go on that waits for approval (``check=approve``). Returns True; refused for one that does not.
 
-    Where ``approve_by`` was given, those may whom it names, whatever else they may do, and never who has started the
-    batch or taken it over; else whoever may run its job.
+    With ``approve_by``, only the users it names may approve, whatever other rights they have, but never the one who started
+    the batch or took it over. Without it, everyone who may run its job may approve.
 
     :param str jid: the batch's jid.
-    :param int stage: what is approved, as ``approve`` in ``batch.status`` says it, so that an approval that comes late, or
-        twice, is none for the next stage. Default: what the batch waits for now.
+    :param int stage: the stage that is approved, from ``approve`` in ``batch.status``. With it, an approval that comes late
+    or
+        twice does not count for the next stage. Default: the one that the batch waits for now.
 
     CLI Example:
 
@@ -400,10 +400,10 @@ def wait(jid, timeout=None):
     """
     Wait until a batch has ended, and return its summary, with ``retcode`` 0 if all went well and 1 if not.
 
-    Fails when it has not ended within ``timeout``, and when its engine has been away for a minute; the batch goes on.
+    Fails if it has not ended within ``timeout``, or if its engine has been away for a minute; the batch goes on.
 
     :param str jid: the batch's jid.
-    :param timeout: seconds to wait at the most; default: no limit.
+    :param timeout: most seconds to wait; default: no limit.
 
     CLI Example:
 
@@ -419,11 +419,11 @@ def watch(jid, timeout=None):
     """
     Show a batch's progress until it ends: a bar on a terminal, lines elsewhere, each failure as it comes, and why it waits.
 
-    The progress is on standard error, and the result on standard output the summary; the exit status is not zero if the
-    batch did not succeed. Ctrl-C ends the watching only: the batch goes on.
+    The progress goes to standard error, the summary to standard output. The exit status is not zero if the batch did not
+    succeed. Ctrl-C ends the watching only: the batch goes on.
 
     :param str jid: the batch's jid.
-    :param timeout: seconds to watch at the most; default: no limit.
+    :param timeout: most seconds to watch; default: no limit.
 
     CLI Example:
 
@@ -437,12 +437,14 @@ def watch(jid, timeout=None):
 @runner.verb
 def retry(jid, which="failed"):
     """
-    Start a new batch over the minions on which a batch did not succeed, with the same job and options.
+    Start a new batch on the minions on which a batch did not succeed, with the same job and options.
 
     Returns the new batch's summary; its ``parent`` is ``jid``.
 
     :param str jid: the batch's jid.
-    :param str which: failed, lost, offline, timed_out, or all: whatever is not completed, as soon as the batch has ended.
+    :param str which: failed, lost, offline, timed_out, or all. ``all``, for all that did not complete, needs a batch that
+    has
+        ended.
 
     CLI Example:
 
@@ -461,8 +463,8 @@ def stats():
     """
     Return the figures of the batch_manager engine, as it writes them for Prometheus (option ``metrics_dir``).
 
-    A dict of figures by name; where there is one for each state or outcome, a dict of those. What is counted
-    (``…_total``) is counted from the start of the engine. Refused when no engine runs.
+    A dict of figures by name; a figure for each state or outcome is a dict itself. Counters (``…_total``) begin with the
+    start of the engine. Refused if no engine runs.
 
     CLI Example:
 
@@ -476,8 +478,8 @@ def stats():
 @runner.verb
 def history():
     """
-    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, figures as
-    ``batch.stats`` has them. They begin with the engine. Refused when no engine runs.
+    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, with the
+    figures of ``batch.stats``. They begin with the start of the engine. Refused if no engine runs.
 
     CLI Example:
 
@@ -493,12 +495,12 @@ def doctor():
     """
     Return what an operator should know before relying on batches.
 
-    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+    The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
-    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), job_cache (the one that gets
-        the returns), returns_proven (whether a return has to be in the job cache before it counts), set_aside (jids of
-        batches whose journals could not be read), findings: a sentence for each thing that may want a change, and retcode:
-        the exit status.
+    :return: a dict with engine (whether it runs), process (its pid, user and host), job_cache (the one that gets the
+        returns), returns_proven (whether a return must be in the job cache before it counts), set_aside (jids of batches
+        whose journals could not be read), findings (one sentence for each thing that may want a change), and retcode (the
+        exit status).
 
     CLI Example:
 
@@ -510,7 +512,7 @@ def doctor():
 
 
 def _asked(verb, tgt, fun, args, options):
-    """Return the new batch that was asked for, with what it takes from another one or from a job."""
+    """Return the new batch that was asked for, with all that it takes over from another batch or job."""
     like, who = options.pop("like", None), _caller()
     if like is not None:
         tgt, fun, args, options = again.asked_again(_before(arguments.jid(like), who), tgt, fun, args, options)
@@ -527,7 +529,7 @@ def _before(jid, who):
     asked.permit_control(__opts__, who)
     load = JobCache(__opts__).load(jid)
     if not load:
-        raise Refused(f"like is {jid}, which is no batch and no job in the job cache")
+        raise Refused(f"like is {jid}, which is neither a batch nor a job in the job cache")
     asked.permit_job(__opts__, who, jid, load)
     return again.of_job(jid, load)
 
@@ -549,21 +551,21 @@ def _request(verb, who, batch, **more):
         return _done(verb, jid, False)
     request = {"do": verb, "jid": jid, "user": who.name, **more}
     answer = requests.ask(__opts__, BATCH_MANAGER, request, _STOP_PATIENCE, keep=True)
-    if answer is None:  # nothing is published meanwhile, and the request is the first thing that an engine will see
+    if answer is None:  # nothing is published meanwhile, and an engine that starts takes the request first
         runner.note(globals(), f"No engine: the {verb} is carried out when the {BATCH_MANAGER} engine runs again")
         return True
     return _done(verb, jid, answer)
 
 
 def _done(verb, jid, answer):
-    """Return True for a request that is carried out. :raises Refused: for one that changes nothing, saying why."""
+    """Return True for a request that is carried out. :raises Refused: with why, for one that changes nothing."""
     if not answer:
         raise Refused(in_vain.why(verb, catalog.Catalog(__opts__).find(jid)[0]))
     return True
 
 
 def _stop_native(jid, state, kill):
-    """Stop a batch of Salt 3008's own: its manager halts it on this event, and only it writes its state."""
+    """Stop a batch of Salt 3008's own: its manager halts it on this event, and nothing else writes its state."""
     with salt.utils.event.get_master_event(__opts__, __opts__["sock_dir"], listen=False) as bus:
         told = bool(bus.fire_event({"jid": jid, "reason": "stop"}, events.batch_tag(jid, "stop")))
     if told and kill and state.get("active"):

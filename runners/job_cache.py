@@ -1,9 +1,9 @@
 """
-Look after the ``salt_cache`` job cache: copy jobs into it, see how large it is, find what is broken in it.
+Look after the ``salt_cache`` job cache: copy jobs into it, search it, see how large it is, find damaged records.
 
-It works on the storage that ``cache:`` names, whether or not ``master_job_cache`` is ``salt_cache`` already, so a
-master's jobs can be copied before it is switched over. It must never mark a job as published: only this master's
-publish does that, and job retry relies on it.
+It works on the storage that ``cache:`` names, even if ``master_job_cache`` is not ``salt_cache`` yet, so a master's jobs can
+be copied before the switch. It must never mark a job as published: only this master's publish does that, and job retry
+relies on it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def __virtual__():
 
 def _require_no_limit(what):
     """
-    Refuse whoever has limited rights what changes the store or copies it: that touches everybody's jobs, or files of the
-    master, and to whom it is given, everything is.
+    Refuse a user with limited rights a function that changes or copies the store: it touches the jobs of all users, or files
+    of the master, so the right to it would be the right to everything.
     """
     who = caller.caller(__opts__, globals().get("__user__"))
     if who.peer or who.grants is not None:
@@ -63,15 +63,15 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
     """
     Copy the jobs of another job cache, or of another driver of ``cache:``, into ``salt_cache``.
 
-    What is there already is not copied again, so an interrupted run is taken up by running it once more, and a run
-    while the master stores jobs in either cache does no harm. Nothing is removed from the source. The copies count
-    as written now: they are kept for another ``keep_jobs_seconds``.
+    Records that exist already are not copied again. So an interrupted run can be repeated, and a run does no harm while the
+    master stores jobs in either cache. Nothing is removed from the source. The copies count as written now: they are kept
+    for another ``keep_jobs_seconds``.
 
-    Set ``master_job_cache: salt_cache`` and restart the master first, where ``cache`` is localfs or mmap_cache: the
-    sweep of ``local_cache`` walks the same directory and would remove what is copied there.
+    If ``cache`` is localfs or mmap_cache, first set ``master_job_cache: salt_cache`` and restart the master: the sweep of
+    ``local_cache`` walks the same directory and would remove the copies.
 
-    Between two drivers the marks of this master's publishes come along, so that job retry knows the jobs. Change ``cache:``
-    and restart the master first; its retry queue stays behind, so let that come to its end before.
+    Between two drivers, the marks of this master's publishes are copied too, so that job retry knows the jobs. Change
+    ``cache:`` and restart the master first. The retry queue is not copied: let it become empty before.
 
     source
         The returner to read: local_cache, or any returner with get_jids, get_load and get_jid.
@@ -81,14 +81,14 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
         consul or mmap_cache. Its options are those in the master's configuration.
 
     to
-        The driver to copy to, with ``from``: the master's own unless told.
+        The driver to copy to, with ``from``. Default: the master's own.
 
     dry_run
-        Tell what would be copied and write nothing.
+        Tell what would be copied, and write nothing.
 
-    Returns the number of jobs seen, of those that were not whole before (copied), and of loads, returns and end
-    times written; ``failed`` names the jobs that could not be copied, with the reason. Between two drivers each job is
-    counted again at the end: ``lacking`` is the number of records that the target still lacks.
+    Returns the number of jobs seen; of jobs that lacked something (``copied``); and of loads, returns and end times written.
+    ``failed`` names the jobs that could not be copied, with the reason. Between two drivers each job is counted again at the
+    end: ``lacking`` is the number of records that the target still lacks.
 
     CLI Example:
 
@@ -107,19 +107,19 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
         told = _Progress(f"copying the jobs of {more['from']}").tell
         return copies.between(__opts__, more["from"], to, dry_run, told)
     if to is not None:
-        raise Refused("to is for a copy from another driver: name that with from, such as from=localfs to=sqlite")
+        raise Refused("to is for a copy from another driver: name that one with from, such as from=localfs to=sqlite")
     told = _Progress(f"copying the jobs of {source}").tell
     return copies.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
 
 
 class _Progress:
-    """A line for whoever waits at the terminal, now and then."""
+    """Now and then a line of progress on the terminal."""
 
     def __init__(self, what):
         self._what, self._last = what, time.monotonic()
 
     def count(self, number):
-        """Tell how many have been looked at, where nobody knows how many there are."""
+        """Tell how many have been looked at, if the total is not known."""
         if time.monotonic() - self._last >= PROGRESS_SECONDS:
             self._last = time.monotonic()
             runner.progress(globals(), f"{self._what}: {number} jobs looked at")
@@ -152,52 +152,52 @@ def search(
     kind=None,
 ):
     """
-    Find jobs, newest first. A job is shown where all fits that is given. What was called on the master itself, and looks who
-    is there and what runs, are left out unless ``kind`` or ``search_function`` ask for them.
+    Find jobs, newest first. A job must match all arguments that are given. Functions of the master itself, and questions
+    such as ``test.ping``, are left out unless ``kind`` or ``search_function`` ask for them.
 
-    With ``cache: sqlite`` jobs are found by an index. Other drivers look at the time in the jid first: give
-    ``start_time`` where there are many jobs.
+    With ``cache: sqlite`` jobs are found by an index. Other drivers look at the time in the jid first: give ``start_time``
+    if there are many jobs.
 
     search_function
-        Its function: a glob such as ``state.*``, a list of them, or several with commas between them.
+        The function: a glob such as ``state.*``, or several, with commas or as a list.
 
     search_target
-        What it was published to, as it was written: globs likewise.
+        The target as it was written: globs, as for ``search_function``.
 
     search_metadata
-        A dict. One of its values is to be that of the job's metadata.
+        A dict: the job's metadata must have at least one of its values.
 
     start_time
         Published then or later: ``-2h`` for the last two hours (also ``-90s``, ``-15m``, ``-7d``), or a date and time in
-        the master's zone such as ``'2026-11-28 02:00'``, or with one of its own, ``'2026-11-28T02:00:00Z'``.
+        the master's zone such as ``'2026-11-28 02:00'``, or with a zone of its own, ``'2026-11-28T02:00:00Z'``.
 
     end_time
-        Published then or earlier: likewise.
+        Published then or earlier; as ``start_time``.
 
     minion
-        A minion that it was for, or that has returned: the id, or globs likewise. One id is found by an index where there is
-        one; for globs the list of minions of each job is looked at.
+        A minion that the job was for, or that has returned: the id, or globs. One id is found by the index, if there is one;
+        for globs the list of minions of each job is read.
 
     user
-        Who published it: globs as above.
+        The user who published the job: globs, as for ``search_function``.
 
     outcome
-        ``returned``, ``failed`` or ``missing``: of at least one minion, one of those that are named if some are.
+        ``returned``, ``failed`` or ``missing``: for at least one minion or, with ``minion``, for one of those.
 
     limit
-        How many jobs to show, 20 unless told.
+        Most jobs to return. Default: 20.
 
     after
-        Go on after this place, which is ``next`` of the search before. Jobs that came meanwhile change nothing.
+        Go on after this place: ``next`` of the search before. Jobs that came meanwhile change nothing.
 
     kind
-        ``jobs``: what ran on minions; ``runners``: what ran on the master (``runner.*``, ``wheel.*``), as each look at a
-        page of the console does; ``looks``: ``test.ping``, ``saltutil.find_job``, ``running`` and the like; or ``all``.
-        Default: jobs; where ``search_function`` is given, all.
+        ``jobs``: what ran on minions; ``runners``: what ran on the master (``runner.*``, ``wheel.*``), such as each page of
+        the console; ``looks``: questions (``test.ping``, ``saltutil.find_job``, ``running`` and the like); or ``all``.
+        Default: ``jobs``; with ``search_function``, ``all``.
 
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
-    ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 where it is not
-    known for whom it was), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None where there are no more.
+    ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 if the minions
+    of the job are not known), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None if there are no more jobs.
 
     CLI Example:
 
@@ -234,21 +234,21 @@ def search(
 @runner.verb
 def outcome(jid):
     """
-    Return what became of a job: who has returned, who is missing or owed it, and why minions have failed, those that say the
-    same in one group, the largest group first.
+    Return what became of a job: which minions have returned, are missing or are owed it, and why minions have failed: those
+    with the same reason in one group, the largest group first.
 
-    Two say the same if their texts are equal but for ids, addresses, times and numbers. Of a run of states the text has
-    those that failed, with their comments; of anything else the output, the middle of a long one left out.
-    ``batch.failures`` tells more of a batch. Whoever has limited rights needs those to the job.
+    Two reasons are the same if they differ in ids, addresses, times and numbers only. For a run of states the text has the
+    states that failed, with their comments; for anything else it has the output, without the middle if it is long.
+    For a batch, ``batch.failures`` tells more. A user with limited rights needs the right to the job.
 
     jid
         The job's jid.
 
-    Returns a dict with ``jid``, ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``; the counts ``minions`` (0 where it
-    is not known for whom it was), ``returned`` and ``failed``; ``missing`` (names of minions that have not returned);
-    ``owed`` (``{minion: state}`` of those that ``job_retry`` keeps it for, with the state of the entry; None where its queue
-    cannot be read); and ``groups``: a list of dicts with ``count``, ``state``, ``retcode`` (or None), ``text`` (of the first
-    of them) and ``minions``.
+    Returns a dict with ``jid``, ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``; the counts ``minions`` (0 if the
+    minions of the job are not known), ``returned`` and ``failed``; ``missing`` (names of minions that have not returned);
+    ``owed`` (``{minion: state}``, the minions for which ``job_retry`` keeps the job, and the state of the entry; None if its
+    queue cannot be read); and ``groups``, a list of dicts with ``count``, ``state``, ``retcode`` (or None), ``text`` (of the
+    first minion) and ``minions``.
 
     CLI Example:
 
@@ -259,7 +259,9 @@ def outcome(jid):
     jid, cache = arguments.jid(jid), JobCache(__opts__)
     load = cache.load(jid)
     if not load:
-        raise Refused(f"{jid} is no job in the job cache; salt-run job_cache.search shows those that there are")
+        raise Refused(
+            f"There is no job {jid} in the job cache; salt-run job_cache.search shows the jobs that there are"
+        )
     who = caller.caller(__opts__, globals().get("__user__"))
     caller.require_no_peer(who)
     caller.require_right(__opts__, who, load, outcomes.minions_of(load))
@@ -267,13 +269,13 @@ def outcome(jid):
 
 
 def _owed(jid):
-    """Return ``{minion: state}`` of what the retry queue has of a job; None where that cannot be read."""
+    """Return ``{minion: state}`` of a job's entries in the retry queue; None if the queue cannot be read."""
     queue = RetryStore(__opts__, read_only=True)
     try:
         snapshot = queue.snapshot(jid)
         return {entry.minion: entry.state.value for entry in queue.entries(jid, snapshot)} if snapshot else {}
     except (StateError, LaterVersion) as exc:
-        runner.note(globals(), f"Who is owed the job cannot be told: {exc}")
+        runner.note(globals(), f"It is not known which minions are owed the job: {exc}")
         return None
 
 
@@ -287,23 +289,23 @@ def minions(fun="state.apply", minion="*", not_since=None, start_time=None):
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
 
-    The job cache knows what it keeps (``keep_jobs_seconds``): who has no result has none there.
+    The job cache keeps results for ``keep_jobs_seconds``: a minion without a result has none in there.
 
     fun
-        The function: a glob such as ``state.*``, a list of them, or several with commas between them.
+        The function: a glob such as ``state.*``, or several, with commas or as a list.
 
     minion
-        Only these minions: globs likewise.
+        Only these minions: globs, as for ``fun``.
 
     not_since
-        Only those that have not run it since then, or never: ``-7d`` for the last week, or a date and time.
+        Only minions that have not run it since then, or never: ``-7d`` for the last week, or a date and time.
 
     start_time
-        Look at jobs that were published then or later alone: likewise.
+        Look only at jobs that were published then or later; as ``not_since``.
 
     Returns ``{minion: {"outcome", "at", "jid", "fun", "arguments", "retcode", "missed"}}``. ``outcome`` is succeeded,
-    failed, or unreadable where the return is there and cannot be read; None, as is all the rest, where there is none.
-    ``at`` is when the job was published (Unix time), ``missed`` the jid of the newest later one that it has not returned.
+    failed, or unreadable if the return exists and cannot be read. Without a return, all of these are None but ``missed``:
+    the jid of the newest later job that the minion has not returned. ``at`` is when the job was published (Unix time).
 
     CLI Example:
 
@@ -330,11 +332,11 @@ def running(tgt="*", tgt_type="glob", timeout=5):
     """
     Return what runs now, as the minions themselves say: jobs, batches and replays, since when, where, and how to kill each.
 
-    The minions are asked, so whoever has limited rights needs those to ``saltutil.running`` on all of them. What only looks
-    (``test.ping``, ``saltutil.find_job``) is left out. A batch that has not ended has a row also where it runs nowhere.
+    The minions are asked, so a user with limited rights needs the right to ``saltutil.running`` on all of them. Questions
+    (``test.ping``, ``saltutil.find_job``) are left out. A batch that has not ended has a row even if no minion runs it now.
 
     tgt
-        Which minions are asked. Default: all.
+        The minions to ask. Default: all.
 
     tgt_type
         The kind of target, such as ``list``, ``grain`` or ``compound``.
@@ -343,10 +345,10 @@ def running(tgt="*", tgt_type="glob", timeout=5):
         Seconds to wait for answers.
 
     Returns ``{"jobs": [...], "asked", "silent"}``: how many minions were asked, and the names of those that did not answer,
-    of which nothing is known. Each job has ``jid``, ``kind`` (``job``, ``batch``, or ``replay``: delivered late, by
-    ``job_retry``), ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``, ``state`` (running; of a batch, in one word, how
-    it stands), ``since`` (Unix time: when it was published, a batch started or a replay sent; None where that is not known),
-    ``minions`` and ``kill``, the command that ends it.
+    which may run anything. Each job has ``jid``, ``kind`` (``job``, ``batch``, or ``replay``: delivered late, by
+    ``job_retry``), ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``, ``state`` (running; for a batch, its state in
+    one word), ``since`` (Unix time: when it was published, a batch started or a replay sent; None if not known), ``minions``
+    and ``kill``, the command that ends it.
 
     CLI Example:
 
@@ -372,7 +374,7 @@ def _batches():
 
 
 def _replays():
-    """Return of each job that the retry queue has under way that it is a replay, and since when."""
+    """Return the replays under way in the retry queue, by jid, and since when."""
     queue, found = RetryStore(__opts__, read_only=True), {}
     try:
         for jid, snapshot in queue.snapshots():
@@ -384,7 +386,7 @@ def _replays():
             if sent:
                 found[jid] = {"kind": "replay", "since": min((at for at in sent if at), default=None)}
     except (StateError, LaterVersion) as exc:
-        runner.note(globals(), f"Which jobs are replays cannot be told: {exc}")
+        runner.note(globals(), f"It is not known which jobs are replays: {exc}")
     return found
 
 
@@ -396,12 +398,12 @@ def _replays():
 @runner.verb
 def stats():
     """
-    How many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
+    Return how many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
 
-    ``bytes`` is None where the driver keeps its data elsewhere; with sqlite it is the size of the file with all that is in
-    it, and ``free_bytes`` what of that is free. With mmap_cache, ``bank_bytes`` is the size that the
-    index of every job has by ``mmap_cache_size`` and ``mmap_cache_slot_size``; as it is written with holes, it takes
-    a few pages only, which ``bytes`` shows. Tools that copy it must be told to keep the holes.
+    ``bytes`` is None if the driver keeps its data on a server. With sqlite it is the size of the file, of which
+    ``free_bytes`` are free. With mmap_cache, ``bank_bytes`` is the nominal size of every job's index, from
+    ``mmap_cache_size`` and ``mmap_cache_slot_size``. The index is a sparse file that takes a few pages only, as ``bytes``
+    shows. A tool that copies it must keep it sparse.
 
     CLI Example:
 
@@ -417,13 +419,13 @@ def doctor():
     """
     Return what an operator should know before relying on the job cache.
 
-    Whether the driver answers and what this master has published is recorded; whom the files belong to, who may read them,
-    and what is left of the disk; files that were set aside; and, with ``cache: sqlite``, a check of the whole file, which
-    takes some seconds for each GB. It changes nothing.
+    It checks whether the driver answers, and whether publishes of this master are recorded; the owner and rights of files,
+    and the free space on the disk; files that were set aside; and, with ``cache: sqlite``, the whole file, which takes some
+    seconds for each GB. It changes nothing.
 
     Returns ``{"job_cache", "driver", "usable", "jobs", "findings", "retcode"}``: ``master_job_cache``, the driver, whether
-    it answers, how many jobs there are, a sentence for each thing that may want a change, and the exit status: 1 where
-    something does not work, or will not soon, and 0 where all that is said is advice.
+    it answers, the number of jobs, one sentence for each thing that may want a change, and the exit status: 1 if something
+    does not work, or soon will not; 0 if all findings are advice.
 
     CLI Example:
 
@@ -442,13 +444,13 @@ def doctor():
 @runner.verb
 def backup(path):
     """
-    Make a copy of the file in which ``cache: sqlite`` keeps everything, as it is at this moment. The master goes on.
+    Copy the file in which ``cache: sqlite`` keeps everything, as it is at this moment. The master goes on.
 
     To go back to a copy, stop the master, put the copy in the place of ``cache.sqlite``, owned by the user that the master
     runs as, and start the master.
 
     path
-        Where the copy is to be; nothing may be there.
+        The path of the copy, which must not exist.
 
     Returns ``{"path", "bytes"}``.
 
@@ -465,18 +467,18 @@ def backup(path):
 @runner.verb
 def recover(path=None):
     """
-    Bring over what can be read of a file of ``cache: sqlite`` that was found damaged, and was set aside.
+    Bring over the readable records of a damaged file of ``cache: sqlite`` that was set aside.
 
-    The master does so by itself, but for a file that is named here and that it has not set aside. What is in the file in use
-    stays as it is. The damaged file is left where it is; remove it when it is of no more use.
+    The master does that itself for each file that it sets aside; another file must be named here. Records in the file in use
+    stay as they are. The damaged file is left where it is; remove it when you need it no more.
 
     path
-        The file, ``<cachedir>/cache.sqlite.damaged-<time>``. Without it, all that lie there.
+        The file, ``<cachedir>/cache.sqlite.damaged-<time>``. Default: all such files.
 
-    Returns ``{path: {"read", "written", "gaps"}}``: the records that could be read, those of them that were missing, and in
-    how many places nothing could be read; or ``{path: {"error"}}``.
+    Returns ``{path: {"read", "written", "gaps"}}``: the records that could be read, those of them that were missing in the
+    file in use, and the places that could not be read; or ``{path: {"error"}}``.
 
-    The job_retry engine takes up what it did not know of its queue.
+    The job_retry engine then takes up the entries of its queue that it did not know.
 
     CLI Example:
 
@@ -499,7 +501,7 @@ def recover(path=None):
 @runner.verb
 def verify(repair=False):
     """
-    List what in the job cache is unreadable or does not fit together.
+    List the records of the job cache that are unreadable or contradict each other.
 
     ======================  ==================================================  ==================================
     problem                 meaning                                             what ``repair=True`` does
@@ -512,12 +514,12 @@ def verify(repair=False):
     unexpected-return       a minion returned that the job was not sent to      nothing: find out why
     ======================  ==================================================  ==================================
 
-    A record that cannot be read for another reason than its content, such as its permissions, is left alone. What is
-    set aside goes to ``salt_cache.corrupt`` in the cache directory (localfs) or to the bank ``jobs/corrupt``; what
-    cannot be decoded stays where it is with drivers other than localfs, until its job is old.
+    A record that cannot be read for another reason than its content, such as its permissions, is left alone. A record that
+    is set aside goes to ``salt_cache.corrupt`` in the cache directory (localfs) or to the bank ``jobs/corrupt``. With some
+    drivers, a record that cannot be decoded stays where it is until its job is old.
 
     repair
-        Repair what can be. Without it nothing is written.
+        Repair what can be repaired. Without it nothing is written.
 
     Returns ``{"jobs", "returns", "problems": [{"jid", "problem", "minion", "detail", "repaired"}]}``.
 

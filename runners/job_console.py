@@ -15,12 +15,12 @@ from saltext.jobs.core.errors import Refused
 
 __virtualname__ = "job_console"
 
-#: The page's files stand beside the runners, in an installed package as in a checkout.
+#: The page's files are beside the runners, in an installed package as in a checkout.
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "console")
 
-#: Where salt-api serves the page, unless told. Not one of salt-api's own paths.
+#: Where salt-api serves the page by default. It must not be one of salt-api's own paths.
 STATIC_PATH = "/console"
-#: salt-api's own, of which each would be hidden by the page or hide it.
+#: salt-api's own paths: each would hide the page, or be hidden by it.
 _OWN = ("app", "events", "hook", "jobs", "keys", "login", "logout", "minions", "run", "stats", "token", "ws")
 
 
@@ -33,10 +33,10 @@ def config(static_path=STATIC_PATH):
     """
     Return the lines of the master's configuration with which salt-api serves the console of this installation.
 
-    What the configuration has already (port, certificates) is left out. A ``static`` that is another page's, such as
-    SaltGUI's, is not changed: then the lines say how to put the console below it.
+    Settings that the configuration has already (port, certificates) are left out. If ``static`` belongs to another page,
+    such as SaltGUI, it is not changed: the lines then say how to put the console below it.
 
-    :param str static_path: where the page is to be on the server.
+    :param str static_path: the path of the page on the server.
 
     CLI Example:
 

@@ -44,7 +44,7 @@ def stats():
 def test():
     """
     Send a notice of the kind ``test`` to all targets, and return their names. ``stats`` tells whether it has arrived.
-    A target for which a test waits already gets no second one.
+    A target that has a test waiting gets no second one.
 
     CLI Example:
 

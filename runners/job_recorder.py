@@ -28,12 +28,11 @@ def stats(returner=None):
     Return what the recorder has done since its engine started, for each returner.
 
     For each returner: ``delivered`` (records: loads and returns), ``queued`` (records that it has not got yet),
-    ``spooled_bytes`` (what these take), ``lag`` (seconds since the oldest of them was taken in), ``dropped`` (records lost
-    to ``spool_max_bytes`` or to damage), ``refused`` (records that it refused and is given again), ``set_aside`` (records
-    that it refused and is not) and ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in),
-    ``unwritten`` (records in memory only), ``found_in_job_cache`` (returns that the bus did not bring), ``spool_bytes``,
-    ``bus_gaps`` (how often events may have been lost) and ``loop_lag`` (seconds by which the engine was late within the last
-    minute).
+    ``spooled_bytes`` (their size), ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records lost to
+    ``spool_max_bytes`` or to damage), ``refused`` (records that it refused and gets again), ``set_aside`` (records that it
+    refused for good) and ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in), ``unwritten``
+    (records in memory only), ``found_in_job_cache`` (returns that the bus did not bring), ``spool_bytes``, ``bus_gaps`` (how
+    often events may have been lost) and ``loop_lag`` (most seconds by which the engine was late in the last minute).
 
     :param returner: show this one only.
 
@@ -50,8 +49,8 @@ def stats(returner=None):
 @runner.verb
 def history():
     """
-    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, figures by
-    the names that they have for Prometheus. They begin with the engine. Refused when no engine runs.
+    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, by their
+    names in Prometheus. They begin with the start of the engine. Refused if no engine runs.
 
     CLI Example:
 
@@ -65,12 +64,12 @@ def history():
 @runner.verb
 def doctor():
     """
-    Return what an operator should know before relying on what is recorded.
+    Return what an operator should know before relying on the recorder.
 
-    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+    The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
-    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), returners (those that are
-        recorded to), findings: a sentence for each thing that may want a change, and retcode: the exit status.
+    :return: a dict with engine (whether it runs), process (its pid, user and host), returners (those that get the records),
+        findings (one sentence for each thing that may want a change), and retcode (the exit status).
 
     CLI Example:
 
@@ -90,7 +89,7 @@ def set_aside(returner=None, limit=100):
     ``tag`` of an event, ``reason``, ``tries`` and ``time`` (Unix time).
 
     :param returner: show this one only.
-    :param limit: show at most so many of each, the newest.
+    :param limit: show at most so many of each, the newest ones.
 
     CLI Example:
 
@@ -106,12 +105,12 @@ def set_aside(returner=None, limit=100):
 @runner.verb
 def redeliver(returner=None, names=None):
     """
-    Hand records that were set aside to their returner once more, after its refusal has been dealt with.
+    Hand records that were set aside to their returner again, after the reason of its refusal has been dealt with.
 
     Returns how many, for each returner.
 
-    :param returner: those of this one only.
-    :param names: those with these names only, as ``set_aside`` shows them: one, or a list.
+    :param returner: only records of this returner.
+    :param names: only records with these names, as ``set_aside`` shows them: one, or a list.
 
     CLI Example:
 

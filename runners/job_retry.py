@@ -1,5 +1,5 @@
 """
-Look at and control the retry queue: jobs that minions missed and get when they are back.
+See and control the retry queue: the jobs that minions missed and get when they are back.
 
 The ``job_retry`` engine of this extension keeps the queue; this runner reads it, and asks the engine for every change.
 
@@ -48,19 +48,19 @@ def list_(minion=None, jid=None, state=None):
     Return the entries of the queue, oldest job first, without the arguments of the jobs.
 
     minion
-        Only those of this minion.
+        Only entries of this minion.
 
     jid
-        Only those of this job.
+        Only entries of this job.
 
     state
-        Only those in this state, or in one of these (a list, or names with commas between them): ``pending``,
+        Only entries in this state, or in one of several (a list, or names with commas between them): ``pending``,
         ``claimed``, ``sent``, ``running``, ``held``, ``expired``, ``cancelled``, ``dead``.
 
     Returns a list of dicts with ``minion``, ``jid``, ``fun``, ``state``, ``reason``, ``attempts`` (count), ``queued_at``
-    and ``expires_at`` (Unix time in seconds, as all times here) and ``owner`` (the master that has published the job).
+    and ``expires_at`` (Unix time in seconds, as all times here) and ``owner`` (the master that published the job).
     ``waits_for`` names the job's window while that is shut, and ``opens_at`` is when it opens next; otherwise both are
-    None. ``not_before`` is set where an entry is not tried again before then.
+    None. ``not_before`` is set if the entry is not tried again before then.
 
     CLI Example:
 
@@ -115,14 +115,14 @@ def show(minion, jid):
 @runner.verb
 def stats():
     """
-    Return what is in the queue in figures.
+    Return figures about the queue.
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states``, ``functions`` and ``owners`` (counts of
     entries by name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused`` and ``engine``
-    (whether it runs on this master). ``set_aside`` names the records of the queue that were damaged, and are kept in the
-    bank ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a window to open, of which the first
-    does ``opens_at``. ``metrics`` are the figures of the engine, counted from its start, as it writes them for Prometheus
-    (option ``metrics_dir``); None where it does not answer.
+    (whether it runs on this master). ``set_aside`` names the damaged records of the queue, which are kept in the bank
+    ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a window; ``opens_at`` is when the first of
+    these windows opens. ``metrics`` are the engine's figures since its start, as it writes them for Prometheus (option
+    ``metrics_dir``); None if it does not answer.
 
     CLI Example:
 
@@ -173,8 +173,8 @@ def _metrics():
 @runner.verb
 def history():
     """
-    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, figures as
-    ``job_retry.stats`` has them under ``metrics``. They begin with the engine. Refused when no engine runs.
+    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, with the
+    ``metrics`` of ``job_retry.stats``. They begin with the start of the engine. Refused if no engine runs.
 
     CLI Example:
 
@@ -190,12 +190,12 @@ def doctor():
     """
     Return what an operator should know before relying on the queue.
 
-    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+    The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
-    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), job_cache (the one that gets
-        the returns), answers_proven (whether what a minion says has to be in the job cache before it counts), set_aside
-        (names of records that were damaged), refused (``{jid: reason}`` of jobs that the store does not take), findings: a
-        sentence for each thing that may want a change, and retcode: the exit status.
+    :return: a dict with engine (whether it runs), process (its pid, user and host), job_cache (the one that gets the
+        returns), answers_proven (whether a minion's answer must be in the job cache before it counts), set_aside (names of
+        damaged records), refused (``{jid: reason}`` of jobs that the store does not take), findings (one sentence for each
+        thing that may want a change), and retcode (the exit status).
 
     CLI Example:
 
@@ -209,8 +209,9 @@ def doctor():
 @runner.verb
 def coverage(tgt="*", tgt_type="glob", timeout=None):
     """
-    Return which minions have the executor ``job_once``, with which a job runs once whatever happens to them. Asks them, so
-    who is limited needs the right to ``saltutil.find_cached_job``, ``config.get`` and ``cp.is_cached`` on them.
+    Return which minions have the executor ``job_once``, with which a job runs once whatever happens to them. The minions are
+    asked, so a user with limited rights needs the right to ``saltutil.find_cached_job``, ``config.get`` and ``cp.is_cached``
+    on them.
 
     tgt, tgt_type
         Whom to ask, by default all. Those that the master takes for matched are asked, each by its name.
@@ -245,8 +246,8 @@ def enqueue(jid, minions=None):
         The job; this master must have published it.
 
     minions
-        The minions that are to get it, as a list or with commas between them. Default: those that it was published to
-        and that have not returned it. One that has returned it never gets it again.
+        The minions that are to get it, as a list or with commas between them. Default: all to which it was published and
+        that have not returned it. A minion that has returned it never gets it again.
 
     CLI Example:
 
@@ -267,10 +268,10 @@ def enqueue(jid, minions=None):
 @runner.verb
 def replay(minion):
     """
-    Deliver what a minion is owed now, as if it had just shown a sign of life, and even if its windows are shut. Returns the
-    number of entries that wait.
+    Deliver now the jobs that a minion is owed, as if it had just shown a sign of life, even if their windows are shut.
+    Returns the number of entries that wait.
 
-    If the minion does not answer, its entries wait for its next sign of life, and for their windows, as before.
+    If the minion does not answer, its entries wait for its next sign of life and for their windows, as before.
 
     CLI Example:
 
@@ -287,13 +288,13 @@ def replay(minion):
 @runner.verb
 def retry(minion=None, jid=None):
     """
-    Try entries again that are held or dead, and return their number. Refused where there are none.
+    Try held or dead entries again, and return their number. Refused if there are none.
 
-    A held job may have been begun, and nobody knows how far it got: look before you run it again. It waits for its minion
-    and for its window, as any other entry; ``job_retry.replay`` delivers it now.
+    A held job may have been begun, and nobody knows how far it got: look at the minion before you run it again. It waits for
+    its minion and for its window, like any other entry; ``job_retry.replay`` delivers it now.
 
     minion, jid
-        Those of this minion, of this job, or both. At least one is needed.
+        Only entries of this minion, of this job, or both. At least one is needed.
 
     CLI Example:
 
@@ -312,13 +313,13 @@ def retry(minion=None, jid=None):
 @runner.verb
 def cancel(minion=None, jid=None):
     """
-    Cancel entries, so that they are not delivered, and return their number. Refused where there are none.
+    Cancel entries, so that they are not delivered, and return their number. Refused if there are none.
 
     An entry that is under way is cancelled too, but its minion may have the job already: kill it there with
     ``saltutil.kill_job``.
 
     minion, jid
-        Those of this minion, of this job, or both. At least one is needed.
+        Only entries of this minion, of this job, or both. At least one is needed.
 
     CLI Example:
 
@@ -333,7 +334,7 @@ def cancel(minion=None, jid=None):
 @runner.verb
 def purge(state):
     """
-    Forget the entries in some states, and return their number.
+    Remove the entries in some states, and return their number.
 
     state
         ``held``, ``expired``, ``cancelled`` or ``dead``, or several of them (a list, or with commas between them).
@@ -350,9 +351,9 @@ def purge(state):
 @runner.verb
 def pause():
     """
-    Replay nothing until ``job_retry.resume``; jobs go on being queued. A pause outlives a restart of the master.
+    Replay nothing until ``job_retry.resume``; jobs are still queued. A pause outlives a restart of the master.
 
-    Returns whether that is new.
+    Returns False if the queue was paused already.
 
     CLI Example:
 
@@ -366,7 +367,7 @@ def pause():
 @runner.verb
 def resume():
     """
-    Go on after ``job_retry.pause``. Returns whether it was paused.
+    Go on after ``job_retry.pause``. Returns whether the queue was paused.
 
     CLI Example:
 
@@ -382,7 +383,7 @@ def adopt(owner):
     """
     Take over the entries of a master that is gone, and return their number.
 
-    For masters that share one cache. Refused while that master shows a sign of life.
+    For masters that share one cache. Refused while that master is alive.
 
     owner
         The id of the master that is gone, as ``job_retry.list`` names it.
@@ -410,7 +411,7 @@ def _ask(request, who=None, keep=True):
 
 
 def _some(count, what, minion=None, jid=None):
-    """Return how many entries were found. :raises Refused: where there are none."""
+    """Return how many entries were found. :raises Refused: if there are none."""
     if count == 0:
         named = {"minion": minion, "jid": jid}
         chosen = " ".join(f"{name}={value}" for name, value in named.items() if value is not None)
@@ -460,7 +461,7 @@ def _waiting():
             RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY))
         )
     except SettingsError:
-        settings = RetrySettings()  # with such options no engine runs; what it left can be looked at
+        settings = RetrySettings()  # no engine runs with invalid options, but its queue can still be read
     return Waiting(settings, time.time())
 
 
