@@ -1,21 +1,21 @@
-// salt-api, as this page uses it: log in and out, and call runners. Who may do what is the API's matter alone.
+// This page's client of salt-api: log in and out, and call runners. salt-api alone decides what a user may do.
 
 import { parse } from "./json.js";
 
-/** The login is over, or never was. */
+/** The login has ended, or there was none. */
 export class LoggedOut extends Error {}
 /** The API does not let this user call this function. */
 export class Denied extends Error {}
-/** The runner has refused the call, and says why. */
+/** The runner has refused the call, with the reason. */
 export class Refused extends Error {}
-/** The API cannot be reached, or the master cannot. */
+/** The API or the master cannot be reached. */
 export class Away extends Error {}
 
-/** What a name or password may not have made of it: cookies stay out of this page, so no other page can use its login. */
+/** Options of every request. The page uses no cookies, so no other page can use its login. */
 const PLAIN = { credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer", redirect: "error" };
 
 /**
- * Return the address of salt-api: the first folder above this page, from the server's root down, that has a `login`. The page
+ * Return the address of salt-api: of all folders above this page, the first one, from the root down, with a `login`. The page
  * may be served from any `static_path`, and salt-api below any `root_prefix`.
  */
 export async function findApi(page = import.meta.url) {
@@ -41,23 +41,23 @@ async function ask(address, options) {
 export class Api {
   /**
    * @param {string} base the address of salt-api, with a slash at its end
-   * @param {object|null} session what `login` has returned
+   * @param {object|null} session the result of `login`
    */
   constructor(base, session = null) {
     this.base = base;
     this.session = session;
     /** Seconds by which the server's clock is ahead of this machine's. */
     this.ahead = 0;
-    /** Names of functions that the API has denied, until somebody else logs in. */
+    /** Names of functions that the API has denied since the login. */
     this.denied = new Set();
   }
 
-  /** Unix time at the server. */
+  /** The server's Unix time. */
   now() {
     return Date.now() / 1000 + this.ahead;
   }
 
-  /** Log in; throws LoggedOut where that is refused. */
+  /** Log in; throws LoggedOut if that is refused. */
   async login(username, password, eauth) {
     const answer = await this.#post("login", { username, password, eauth });
     if (answer.status === 401) throw new LoggedOut("salt-api does not accept this user and password");
@@ -70,7 +70,7 @@ export class Api {
     return this.session;
   }
 
-  /** End the session at the server; whatever it answers, it is over here. */
+  /** End the session at the server, and here whatever the server answers. */
   async logout() {
     if (this.session) await this.#post("logout", {}).catch(() => null);
     this.session = null;
@@ -91,15 +91,15 @@ export class Api {
     return data.return;
   }
 
-  /** Whether the login is still good: a call that is refused does not tell. */
+  /** Whether the login is still valid, which a refused call does not tell. */
   async isLoggedIn() {
     if (!this.session || !(this.session.expire > this.now())) return false;
     return (await this.#post("", [])).status !== 401;
   }
 
   /**
-   * Open the event stream; returns the reader of its bytes. The token goes in a header, which EventSource cannot send: in the
-   * address salt-api refuses it, and a cookie would be one for all tabs, and for every page of this server.
+   * Open the event stream; returns the reader of its bytes. The token goes in a header, which EventSource cannot send. salt-api
+   * refuses it in the address, and a cookie would be shared by all tabs and by every page of this server.
    */
   async events(signal) {
     const answer = await ask(`${this.base}events`, { headers: this.#headers(), signal });
@@ -126,7 +126,7 @@ export class Api {
     try {
       return parse(await answer.text());
     } catch {
-      throw new Away("salt-api has answered with something that is no JSON");
+      throw new Away("salt-api has answered with something that is not JSON");
     }
   }
 
@@ -138,7 +138,7 @@ export class Api {
   }
 }
 
-/** Return the sentence of an error, which salt-api wraps in a page. */
+/** Return the sentence of an error from the page in which salt-api wraps it. */
 async function reason(answer) {
   const text = await answer.text().catch(() => "");
   const found = /<p>([^<]*)<\/p>/.exec(text);
@@ -148,8 +148,8 @@ async function reason(answer) {
 const ENTITIES = { "&#39;": "'", "&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">" };
 
 /**
- * Tell what the access list that the login has come with says of a runner: `true`, `false`, or `null` where it says nothing.
- * It is a hint for how a button looks, and decides nothing: see `salt.utils.minions.CkMinions.spec_check`.
+ * Tell whether the access list of the login permits a runner: `true`, `false`, or `null` if there is no list. It is a hint for
+ * the look of a button, and decides nothing; see `salt.utils.minions.CkMinions.spec_check`.
  */
 export function foretold(perms, fun) {
   if (!Array.isArray(perms) || !perms.length) return null;
@@ -166,7 +166,7 @@ export function foretold(perms, fun) {
 
 function matches(pattern, text) {
   try {
-    return new RegExp(`^(?:${pattern})`).test(text); // Salt does not look at the end either (re.match)
+    return new RegExp(`^(?:${pattern})`).test(text); // Salt ignores the end too (re.match)
   } catch {
     return false;
   }

@@ -1,5 +1,5 @@
-// Begins the page with files that fit each other. A browser may hold some of a former release for weeks, as the server says
-// nothing about that, so each is asked for anew (the server answers "not modified") before any of them runs.
+// Starts the page with files of one release. The server sends no expiry, so a browser may cache files of an earlier release for
+// weeks. So each file is revalidated (the server answers "not modified") before any of them runs.
 
 export const FILES = [
   "index.html",
@@ -40,7 +40,7 @@ export const FILES = [
 
 async function begin() {
   if (window.top !== window.self) {
-    // A policy in the page itself cannot forbid frames, and within one a click may be another's.
+    // A policy in the page itself cannot forbid frames, and in a frame another page could steal clicks.
     document.body.textContent = "This page does not work within a frame.";
     return;
   }

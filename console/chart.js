@@ -6,8 +6,8 @@ const [WIDTH, HEIGHT, SPAN] = [240, 48, 3600];
 
 export class Chart {
   /**
-   * @param {string} title what is counted
-   * @param {(value: number) => string} read how a value reads
+   * @param {string} title of the figure
+   * @param {(value: number) => string} read returns a value as text
    */
   constructor(title, read) {
     this.title = title;

@@ -1,14 +1,14 @@
-// Questions that are asked once, and short messages.
+// Dialogs and short messages.
 
 import { el, replace } from "./dom.js";
 
 let serial = 0;
 
 /**
- * Ask before something is done that cannot be undone.
+ * Ask for confirmation of something that cannot be undone.
  * @param {string} title the question
- * @param {Array<string|Node>} says what will happen, a paragraph each
- * @param {string} verb what the button says that does it
+ * @param {Array<string|Node>} says what will happen, one paragraph each
+ * @param {string} verb the label of the button that does it
  * @returns {Promise<boolean>}
  */
 export function confirm(title, says, verb) {
@@ -21,7 +21,7 @@ export function confirm(title, says, verb) {
 /**
  * Show a dialog until it is closed.
  * @param {(close: (value) => void) => Node[]} buttons
- * @returns {Promise} what it was closed with; undefined after Escape
+ * @returns {Promise} the value with which it was closed; undefined after Escape
  */
 export function open(title, content, buttons) {
   return new Promise((answer) => {
@@ -52,12 +52,12 @@ export function messages() {
   return el("div", { class: "messages" }, notes, alarms);
 }
 
-/** Say what has been done. It goes by itself. */
+/** Say what has been done. The message goes away by itself. */
 export function tell(text) {
   show(notes, text, "note", 8);
 }
 
-/** Say what has gone wrong. It stays until it is closed. */
+/** Say what has gone wrong. The message stays until it is closed. */
 export function warn(text) {
   show(alarms, text, "alarm", 0);
 }

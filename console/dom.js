@@ -1,7 +1,7 @@
-// Makes what is on the page. Whatever comes from the API gets there as text or as the value of a harmless attribute, never as
-// markup: nothing in this page sets innerHTML, and the page's policy (require-trusted-types-for) makes that an error.
+// Makes the elements of the page. Data from the API becomes text or the value of a harmless attribute, never markup: nothing in
+// this page sets innerHTML, and the page's policy (require-trusted-types-for) makes that an error.
 
-// Attributes that a caller may set; of those that load or run something there is href alone, for links within the page.
+// Attributes that a caller may set. The only one that could load or run something is href, for links within the page.
 const ATTRIBUTES = new Set([
   "aria-controls", "aria-current", "aria-describedby", "aria-disabled", "aria-expanded", "aria-hidden", "aria-label",
   "aria-labelledby", "aria-live", "aria-pressed", "aria-valuemax", "aria-valuemin", "aria-valuenow", "aria-valuetext",
@@ -16,18 +16,18 @@ const SVG = "http://www.w3.org/2000/svg";
  * @param {string} tag
  * @param {object} props attributes; `href` for a link within the page or below the server, and `on<event>` functions.
  *   An attribute that is null, undefined or false is left out.
- * @param {...(Node|string|number|null|Array)} children text is text, whatever it looks like
+ * @param {...(Node|string|number|null|Array)} children a string is always text, even if it looks like markup
  */
 export function el(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** Return the address of one batch or job in this page, whatever its jid is. */
+/** Return the address of a batch or job in this page; any jid works. */
 export function to(view, jid) {
   return `#/${view}/${encodeURIComponent(String(jid).replace(/\p{Cs}/gu, "\ufffd"))}`;
 }
 
-/** Return a new element of an image. */
+/** Return a new SVG element. */
 export function svg(tag, props = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);
 }
@@ -41,7 +41,7 @@ function fill(node, props, children) {
   return node;
 }
 
-/** Set an attribute, or take it away where the value is null, undefined or false. */
+/** Set an attribute, or remove it if the value is null, undefined or false. */
 export function set(node, name, value) {
   if (name === "href") {
     if (!/^(#|\/(?!\/))/.test(value)) throw new Error(`no link within the page: ${value}`);
@@ -55,10 +55,10 @@ function flat(children) {
     .map((child) => (child instanceof Node ? child : plain(child)));
 }
 
-/** What nobody sees, and what turns the direction of writing; ends of lines and tabs stay. */
+/** Invisible characters, and those that change the direction of writing; but not line ends and tabs. */
 const UNSEEN = /(?!\r?\n|\t)[\p{C}\p{Zl}\p{Zp}]/gu;
 
-/** Return text in which each character can be seen, such as `\u202e`: with others an id could look like another. */
+/** Return text with invisible characters escaped, such as `\u202e`: with them one id could look like another. */
 export function plain(text) {
   return String(text).replace(UNSEEN, (one) => {
     const code = one.codePointAt(0);
@@ -67,20 +67,19 @@ export function plain(text) {
   });
 }
 
-/** Put these children in the place of those that a node has. */
+/** Replace the children of a node. */
 export function replace(node, ...children) {
   node.replaceChildren(...flat(children));
 }
 
-/** Set a node's text, if it is another one: a screen reader says a text again that is set again. */
+/** Set a node's text if it changes: a screen reader reads text aloud again whenever it is set. */
 export function say(node, text) {
   const wanted = text === null || text === undefined ? "" : plain(text);
   if (node.textContent !== wanted) node.textContent = wanted;
 }
 
 /**
- * Have a parent show these items, one node each, in this order. The node of an item stays while the item does, and so does
- * the keyboard's focus in it.
+ * Have a parent show these items, one node each, in this order. An item keeps its node, and with it the keyboard focus.
  * @param {Node} parent
  * @param {Array} items
  * @param {(item) => string} keyOf
@@ -89,7 +88,7 @@ export function say(node, text) {
 export function keyed(parent, items, keyOf, make) {
   const known = parent.keyedNodes || (parent.keyedNodes = new Map());
   const wanted = new Set(items.map(keyOf));
-  // First those that go: a node that is moved loses the focus.
+  // Remove nodes first: a node that is moved loses the focus.
   for (const [key, row] of known) {
     if (!wanted.has(key)) {
       row.node.remove();
@@ -105,7 +104,7 @@ export function keyed(parent, items, keyOf, make) {
     let row = known.get(key);
     if (!row) known.set(key, (row = make(item)));
     row.set(item);
-    // One that goes further down is moved in its turn, and those behind it stay where they are.
+    // A node that goes further down is moved in its turn; the nodes behind it stay where they are.
     if (place && row.node === place.nextSibling) place = row.node;
     if (row.node === place) place = place.nextSibling;
     else parent.insertBefore(row.node, place);

@@ -1,4 +1,4 @@
-// How numbers, times and values read. Pure.
+// Formats numbers, times and values as text. Pure.
 
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
@@ -18,7 +18,7 @@ export function duration(seconds) {
   return parts.join(" ");
 }
 
-/** Return how long ago, or ahead, a moment is; both Unix time. */
+/** Return how long ago, or ahead, a moment is; both are Unix times. */
 export function ago(at, now) {
   if (!Number.isFinite(at)) return "–";
   const passed = now - at;
@@ -32,8 +32,8 @@ function rough(seconds) {
 }
 
 /**
- * Return a moment, Unix time, as the clock of whoever looks shows it, and by how much that is ahead of UTC: a master's log and
- * what salt-run prints may go by another zone.
+ * Return a moment, a Unix time, in the user's own zone, with its offset from UTC: the master's log and salt-run may use another
+ * zone.
  */
 export function moment(at) {
   const date = new Date(at * 1000);
@@ -44,12 +44,12 @@ export function moment(at) {
   return `${local} ${ahead < 0 ? "-" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
 }
 
-/** Return a number as salt-run prints it, wherever the browser comes from: `10.000` would be ten in the sentences around it. */
+/** Return a number as salt-run prints it, whatever the browser's locale: in an English sentence `10.000` would be ten. */
 export function count(number) {
   return Number.isFinite(number) ? number.toLocaleString("en", { maximumFractionDigits: 20 }) : "–";
 }
 
-/** Return a pace as a number: with a decimal where it is small. */
+/** Return a pace as a number, with one decimal if it is small. */
 export function tempo(number) {
   return Number.isFinite(number) ? number.toLocaleString("en", { maximumFractionDigits: number < 10 ? 1 : 0 }) : "–";
 }
@@ -59,30 +59,30 @@ export function many(number, one, several = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : several}`;
 }
 
-/** Return any value of the API as text of a line. */
+/** Return any value from the API as one line of text. */
 export function line(value, most = 200) {
   if (value === null || value === undefined || value === "") return "–";
   return cut(typeof value === "string" ? value : block(value, 2 * most).replace(/\s+/g, " "), most);
 }
 
-/** Return text with its middle taken out where it is too long: of an id the end tells as much as the beginning. */
+/** Return text without its middle if it is too long: the end of an id tells as much as its beginning. */
 export function cut(text, most) {
   if (text.length <= most) return text;
   const half = Math.floor((most - 1) / 2);
   return `${text.slice(0, half)}…${text.slice(text.length - half)}`;
 }
 
-/** Most levels of a value that are indented: below, each line would be nothing but blanks. */
+/** Most levels of indentation: deeper lines would be nothing but blanks. */
 const DEEPEST = 30;
 
 /**
- * Return any value of the API as text of several lines: JSON, and a text as it is. A minion returns what it likes, so it is
- * written without recursion, and no further than it is wanted.
- * @param {number} most characters after which it may end; a text that is longer than that is not whole
+ * Return any value from the API as several lines of text: JSON, or a string as it is. A minion may return anything, so this
+ * does not recurse, and stops after the wanted characters.
+ * @param {number} most characters after which the text may end; a text longer than this is not whole
  */
 export function block(value, most) {
   if (typeof value === "string") return value.slice(0, most + 1);
-  const open = []; // the lists and mappings that have begun and not ended, outermost first
+  const open = []; // lists and mappings that have begun and not ended, outermost first
   let text = "";
   const begin = (one) => {
     if (one === null || typeof one !== "object") {
@@ -112,7 +112,7 @@ export function block(value, most) {
   return text;
 }
 
-/** Return a target as it was written: a list with commas. */
+/** Return a target as it was written; a list with commas. */
 export function target(tgt, type) {
   const text = Array.isArray(tgt) ? tgt.join(",") : line(tgt);
   return type && type !== "glob" ? `${text} (${line(type)})` : text;
@@ -128,9 +128,9 @@ export function bytes(number) {
 }
 
 /**
- * Return the value that somebody meant who typed it into a form: a number, true, false, null, a list or a mapping where it is
- * written as one in JSON, and text otherwise. A number is one only where it reads the same again: a jid, which JavaScript cannot
- * hold exactly, a version 1.10, and 12e4, which may be a hash, stay text.
+ * Return the value of text typed into a form: a number, true, false, null, a list or a mapping if it is JSON, else text. A number
+ * must read the same again: a jid, which JavaScript cannot hold exactly, a version 1.10, and 12e4, which may be a hash, stay
+ * text.
  */
 export function typed(text) {
   const trimmed = text.trim();

@@ -1,17 +1,17 @@
-// A square for each minion of a batch, on a canvas: ten thousand of them as easily as ten. Colour and mark both tell the state;
-// the table beside it says the same in words.
+// One square for each minion of a batch, on a canvas, which can draw ten thousand of them. Colour and mark both show the state;
+// the table below says the same in words.
 
 import { el, say } from "./dom.js";
 import { STATES } from "./model/batches.js";
 import { ago, many } from "./format.js";
 
-/** Edge of a square in CSS pixels, by how many minions there are at the most. */
+/** Edge of a square in CSS pixels, for up to so many minions. */
 const EDGES = [[60, 24], [400, 18], [2000, 12], [12000, 8], [Infinity, 5]];
 
 export class Grid {
   /**
    * @param {Members} members
-   * @param {(place: number) => void} choose somebody has chosen the minion at a place
+   * @param {(place: number) => void} choose called when the user chooses the minion at a place
    * @param {() => number} now Unix time
    */
   constructor(members, choose, now) {
@@ -25,7 +25,7 @@ export class Grid {
     });
     this.told = el("output", { class: "grid-told", "aria-live": "polite" });
     this.node = el("div", { class: "grid-frame" }, this.canvas, this.told,
-      el("p", { id: "grid-help", class: "quiet" }, "One square a minion. Arrow keys move, Enter shows the minion in the table below."));
+      el("p", { id: "grid-help", class: "quiet" }, "One square for each minion. Arrow keys move, Enter shows the minion in the table below."));
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
     this.again = () => this.draw(true);
     this.scheme.addEventListener("change", this.again);
@@ -83,7 +83,7 @@ export class Grid {
     context.fillRect(x, y, edge, edge);
     context.fillStyle = this.colours[this.members.states[place]];
     if (state === "pending" && edge > 5) {
-      // Nothing has happened there yet: an empty square.
+      // An empty square: nothing has happened there yet.
       context.fillRect(x, y, inner, inner);
       context.fillStyle = this.paper;
       context.fillRect(x + 1, y + 1, inner - 2, inner - 2);
@@ -149,7 +149,7 @@ export class Grid {
   }
 }
 
-/** A state as it reads. */
+/** Return a state in words. */
 export function name(state) {
   return String(state).replaceAll("_", " ");
 }

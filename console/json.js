@@ -1,13 +1,13 @@
-// JSON as Python writes it: exact, where JavaScript's own reading is not, and with NaN. Pure.
+// Reads JSON as Python writes it: with exact large numbers, unlike JavaScript's own parser, and with NaN. Pure.
 
-/** What JavaScript's own reading would round; in a text it is found as well, which costs a moment. */
+/** Numbers that JavaScript's own parser would round. It also finds them within strings, which only costs a moment. */
 const LONG = /[:[,]\s*-?\d{16}/;
-/** Texts as a whole, so that nothing within them is taken for a number. */
+/** Whole strings too, so that nothing within them is taken for a number. */
 const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|-?Infinity|NaN/g;
 
 /**
- * Return the value of a text. A whole number that JavaScript cannot hold (a jid, a counter of 64 bits) is its digits, as text:
- * rounded, it would be another one. NaN and Infinity, which Python writes and JSON does not know, are text likewise.
+ * Return the value of a text. A whole number that JavaScript cannot hold (a jid, a counter of 64 bits) becomes a string of its
+ * digits: rounded, it would be another number. NaN and Infinity, which Python writes though JSON lacks them, become strings too.
  * @throws {SyntaxError}
  */
 export function parse(text) {

@@ -1,4 +1,4 @@
-// The page: who is logged in, which view is shown, and what it is told. It reads when a view is opened and follows events then.
+// The page: the login, the view that is shown, and its events. A view is read when it is opened, and follows events from then on.
 
 import { Api, Away, Denied, LoggedOut, findApi, foretold } from "./api.js";
 import { messages, tell, warn } from "./dialog.js";
@@ -17,7 +17,7 @@ import { loginForm } from "./views/login.js";
 import { QueueView } from "./views/queue.js";
 import { StartView } from "./views/start.js";
 
-/** What is behind `#/…`: the view, and under which heading of the menu it stands. */
+/** For each `#/…`: the view, and its heading in the menu. */
 const ROUTES = [
   [/^$/, BatchesView, "batches"],
   [/^batches$/, BatchesView, "batches"],
@@ -28,7 +28,7 @@ const ROUTES = [
   [/^jobs\/([^/]+)$/, JobView, "jobs"],
   [/^health$/, HealthView, "health"],
 ];
-/** Seconds without any event after which a connection on which an engine was heard is taken for dead: each beats every few. */
+/** Seconds without events after which a connection counts as dead, if an engine was heard on it: engines beat every few seconds. */
 const SILENT = 60;
 /** Seconds within which an engine that runs is heard on a new connection. */
 const FIRST_BEAT = 5;
@@ -37,9 +37,9 @@ const MENU = [["batches", "Batches"], ["start", "Start"], ["queue", "Queue"], ["
 export class App {
   constructor(body, api) {
     Object.assign(this, { body, api, view: null, stream: null, lost: null });
-    /** When each engine has last shown a sign of life, by this machine's clock. */
+    /** The last sign of life of each engine, by this machine's clock. */
     this.beats = new Beats();
-    this.told = el("span", { role: "status" }); // what changes seldom, and is said aloud
+    this.told = el("span", { role: "status" }); // changes seldom, and is read aloud
     this.age = el("span");
     this.status = el("section", { class: "status", "aria-label": "Connection" }, this.told, " ", this.age);
     this.main = el("main", { id: "main", tabindex: -1 });
@@ -47,7 +47,7 @@ export class App {
       this.route();
       if (this.view) this.main.focus();
     });
-    // The one thing that goes by time: how long ago. It asks nobody.
+    // The only timer: it updates ages on the page, and asks the API nothing.
     setInterval(() => this.tellAge(), 1000);
   }
 
@@ -106,7 +106,7 @@ export class App {
   }
 
   async findNeighbour() {
-    // SaltGUI answers at salt-api's own address to whoever wants a page.
+    // SaltGUI answers at salt-api's own address if a page is asked for.
     const options = { headers: { Accept: "text/html" }, credentials: "omit" };
     const text = await fetch(this.api.base, options).then((answer) => answer.text()).catch(() => "");
     this.neighbour.hidden = !/<title>[^<]*SaltGUI/i.test(text);
@@ -123,22 +123,22 @@ export class App {
     if (this.view?.hear(event)) this.draw();
   }
 
-  /** For how many seconds an engine has not answered, where that is too long; 0 where it has, or nobody can tell. */
+  /** For how many seconds an engine has been silent, if that is too long; 0 if it has answered, or if that is not known. */
   silent(engine) {
     return this.#listens() ? this.beats.silent(engine, Date.now() / 1000, this.stream.heard) : 0;
   }
 
-  /** A runner says for how many seconds the engine of batches has shown no sign of life. */
+  /** Take from a runner for how many seconds the engine of batches has shown no sign of life. */
   toldSilent(seconds) {
     this.beats.told("batch_manager", seconds, Date.now() / 1000);
   }
 
-  /** Whether an engine that runs would have been heard: the connection is not just made. */
+  /** Whether a running engine would have been heard by now on this connection. */
   #listens() {
     return Boolean(this.stream?.open) && Date.now() / 1000 - this.openedAt > FIRST_BEAT;
   }
 
-  /** The stream is there (again): what happened before it is read once. */
+  /** The stream is open (again): read once what happened before. */
   opened() {
     const again = this.lost !== null;
     this.lost = null;
@@ -150,7 +150,7 @@ export class App {
   wasLost(reason) {
     if (this.lost === null) this.lost = { since: Date.now() / 1000, reason };
     this.tellAge();
-    // Without events the view is worth reading all the same.
+    // The view is read even if there are no events.
     if (this.view && !this.view.started) this.load();
   }
 
@@ -179,7 +179,7 @@ export class App {
 
   route() {
     if (!this.api.session) return;
-    const [path, asked = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s); // its parts are decoded below
+    const [path, asked = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s); // decoded below
     const [, View, name, found] = ROUTES.map(([pattern, ...rest]) => [pattern, ...rest, pattern.exec(path)]).find((row) => row[3])
       || [null, BatchesView, "batches", []];
     this.view?.close();
@@ -188,7 +188,7 @@ export class App {
     document.title = `${this.view.title} – Salt jobs`;
     replace(this.main, el("h1", {}, this.view.title), this.view.node);
     this.view.draw();
-    // Events first, then the read: what happens meanwhile is not missed.
+    // Follow events first, then read: nothing that happens meanwhile is missed.
     if (this.stream.open || this.lost) this.load();
   }
 
@@ -200,7 +200,7 @@ export class App {
     if (view === this.view) this.draw();
   }
 
-  /** Show soon what has changed: once a frame, however many events there are. */
+  /** Draw soon: at most once a frame, however many events there are. */
   draw() {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
@@ -212,7 +212,7 @@ export class App {
   // -- calls ----------------------------------------------------------------------------------------------------------
 
   /**
-   * Read something for a view; what goes wrong is returned, and said where the view stands.
+   * Call a runner to read for a view. An error is returned, for the view to show.
    * @returns {Promise<{value: any, error: Error|null}>}
    */
   async read(fun, kwarg) {
@@ -225,9 +225,9 @@ export class App {
   }
 
   /**
-   * Do what somebody has asked for, and say how it went.
-   * @param {(value) => string} done says what has been done
-   * @returns {Promise<any>} what the runner returned; undefined where it failed
+   * Do what the user has asked for, and say how it went.
+   * @param {(value) => string} done returns the message about what has been done
+   * @returns {Promise<any>} what the runner returned; undefined if it failed
    */
   async act(fun, kwarg, done) {
     const { value, error } = await this.read(fun, kwarg);
@@ -241,7 +241,7 @@ export class App {
     return value;
   }
 
-  /** Whether a function may be called, for how its button looks: the API has denied it, or the login's access list lacks it. */
+  /** Whether a function may be called, for the look of its button: not if the API has denied it, or the access list lacks it. */
   mayNot(fun) {
     return this.api.denied.has(fun) || foretold(this.api.session?.perms, fun) === false;
   }
@@ -259,7 +259,7 @@ function decode(text) {
   }
 }
 
-/** Begin the page. */
+/** Start the page. */
 export async function start(body) {
   replace(body, el("p", { class: "status" }, "Looking for salt-api…"));
   let api;

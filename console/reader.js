@@ -1,12 +1,12 @@
-// Says when something is read again because of events: soon after the first, and seldom while there are many. Never by itself.
+// Reads again because of events: soon after the first one, and seldom while there are many. It never reads by itself.
 
-/** Seconds after the first event, so that those that come together are one read. */
+/** Seconds from the first event to the read, so that events that come together cause one read. */
 const SOON = 0.3;
 
 export class Reader {
   /**
-   * @param {() => Promise} read reads, and shows what it has read; must not throw
-   * @param {number} gap seconds between two reads at least; it grows to ten times as long while events go on
+   * @param {() => Promise} read reads and shows the result; must not throw
+   * @param {number} gap shortest pause in seconds between two reads; it grows up to ten times as long while events go on
    */
   constructor(read, gap = 3) {
     Object.assign(this, { read, gap, pause: gap, ended: -Infinity, timer: null, running: null, again: false });
@@ -26,7 +26,7 @@ export class Reader {
       return;
     }
     this.waits = false;
-    const passed = Math.max(0, Date.now() / 1000 - this.ended); // a clock may be set back
+    const passed = Math.max(0, Date.now() / 1000 - this.ended); // the clock may have been set back
     if (passed > 2 * this.pause) this.pause = this.gap;
     else if (this.caused) this.pause = Math.min(this.pause * 1.5, this.gap * 10);
     const seconds = Math.max(SOON, this.pause - passed);
@@ -36,7 +36,7 @@ export class Reader {
     }, seconds * 1000);
   }
 
-  /** Read at once, or once more where a read is under way, which may have been too early. */
+  /** Read at once; if a read is under way, which may have begun too early, read once more after it. */
   async now(caused = false) {
     if (this.closed) return;
     if (this.running) {
@@ -46,7 +46,7 @@ export class Reader {
     clearTimeout(this.timer);
     this.timer = null;
     this.again = false;
-    this.caused = caused; // by events, and by nobody at the page
+    this.caused = caused; // by events, not by the user
     this.running = this.read();
     try {
       await this.running;

@@ -1,8 +1,8 @@
-// Where the login is kept: in this tab, until it is closed. Another tab, a cookie and the disk do not get it.
+// Keeps the login in this tab until it is closed. No other tab, no cookie and no disk gets it.
 
 const KEY = "saltext-jobs-console";
 
-/** What stands in the form for a new batch: it may hold a password that was typed as an argument, so it stays in this tab too. */
+/** The content of the form for a new batch stays in this tab too: it may hold a password that was typed as an argument. */
 const DRAFT = "saltext-jobs-console-draft";
 
 export function keepDraft(draft) {
@@ -33,11 +33,11 @@ export function keep(session) {
 export function forget() {
   store(() => {
     sessionStorage.removeItem(KEY);
-    sessionStorage.removeItem(DRAFT); // another user is not to see it
+    sessionStorage.removeItem(DRAFT); // another user must not see it
   });
 }
 
-/** A browser may forbid a page to store anything: then the login lasts until the page is loaded again. */
+/** If the browser forbids the page to store anything, the login lasts until the page is loaded again. */
 function store(change) {
   try {
     change();

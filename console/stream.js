@@ -1,4 +1,4 @@
-// The event stream of salt-api: hands on each event that is wanted, and connects again after an outage.
+// The event stream of salt-api: hands on each event that is wanted, and reconnects after an outage.
 
 import { LoggedOut } from "./api.js";
 import { parse } from "./json.js";
@@ -6,14 +6,14 @@ import { parse } from "./json.js";
 /** Seconds before it connects again; twice as long each time, up to the longest. */
 const SHORTEST = 1;
 const LONGEST = 30;
-/** Seconds without an event after which a page that is shown again takes the connection for dead. */
+/** Seconds without an event after which a page that becomes visible again counts the connection as dead. */
 const SILENCE = 30;
-/** Most characters of an event that has not ended. */
+/** Most characters of an incomplete event. */
 const MOST = 64 * 1024 * 1024;
 
 /**
- * Takes the stream apart as it comes in (Server-sent events; salt-api adds a `tag:` line before the `data:` line, so that what
- * is not wanted need not be decoded).
+ * Parses the stream as it comes in (Server-sent events). salt-api adds a `tag:` line before the `data:` line, so unwanted events
+ * need not be decoded.
  */
 export class Parser {
   #left = [];
@@ -28,7 +28,7 @@ export class Parser {
     const lines = text.split("\n");
     const rest = lines.pop();
     if (lines.length) {
-      // An event of some megabytes comes in many pieces, which are put together once.
+      // An event of some megabytes comes in many pieces, which are joined only once.
       lines[0] = this.#left.join("") + lines[0];
       [this.#left, this.#held] = [[], 0];
     }
@@ -62,11 +62,11 @@ export class Stream {
    */
   constructor(api, listener) {
     Object.assign(this, { api, listener });
-    /** Unix time, of this machine, of the last sign of the stream. */
+    /** When the stream last showed a sign of life: Unix time of this machine. */
     this.heard = null;
     this.open = false;
     this.closed = false;
-    /** Whether an engine has been heard on the connection that there is now: it is heard every few seconds, then. */
+    /** Whether an engine has been heard on the present connection: it must then be heard every few seconds. */
     this.alive = false;
     this.pause = SHORTEST;
     this.wake = () => this.#wake();
@@ -89,7 +89,7 @@ export class Stream {
         }
         why = error.message;
       } finally {
-        this.abort.abort(); // where an event has broken it off, the connection is still there
+        this.abort.abort(); // if a bad event ended the loop, the connection is still open
       }
       if (this.closed) return;
       this.open = false;
@@ -106,7 +106,7 @@ export class Stream {
       if (done) return;
       this.heard = Date.now() / 1000;
       if (!this.open) {
-        // salt-api sends its first line once it listens on the bus: what happens from now on comes along.
+        // salt-api sends its first line once it listens on the bus: no later event is missed.
         this.open = true;
         this.pause = SHORTEST;
         this.listener.opened();
@@ -116,7 +116,7 @@ export class Stream {
   }
 
   #wait() {
-    // Not all pages of a team come back at one moment.
+    // Spread out, so that not all pages come back at one moment.
     const seconds = this.pause * (0.75 + Math.random() / 2);
     this.pause = Math.min(this.pause * 2, LONGEST);
     return new Promise((go) => {
@@ -125,7 +125,7 @@ export class Stream {
     });
   }
 
-  /** A machine that has slept does not notice that its connection is gone. */
+  /** The page is visible again: a machine that slept does not notice that its connection is gone. */
   #wake() {
     if (this.closed || document.hidden) return;
     if (this.open && Date.now() / 1000 - this.heard > SILENCE) this.again("nothing has come for a while");
@@ -133,7 +133,7 @@ export class Stream {
     this.go?.();
   }
 
-  /** Give the connection up, and connect again. */
+  /** Give up the connection, and connect again. */
   again(why) {
     this.abort.abort(new Error(why));
   }

@@ -2,7 +2,7 @@
 
 import { Followed } from "./followed.js";
 
-/** What a minion of a batch can be, in the order in which it is shown. */
+/** The states of a minion of a batch, in the order in which they are shown. */
 export const STATES = ["completed", "active", "pending", "failed", "timed_out", "lost", "offline", "killed"];
 /** States of a minion that has ended without success. */
 export const UNSUCCESSFUL = ["failed", "timed_out", "lost", "offline", "killed"];
@@ -26,17 +26,17 @@ export function isOver(batch) {
   return OVER.has(batch.state);
 }
 
-/** Whether it goes on only when somebody resumes it. */
+/** Whether a batch goes on only when an operator resumes it. */
 export function isHeld(batch) {
   return batch.state === "paused" && ["operator", "publish", "permission"].includes(batch.paused_by);
 }
 
-/** Whether it goes on by itself when it is time. */
+/** Whether a batch goes on by itself when it is time. */
 export function isScheduled(batch) {
   return batch.state === "paused" && ["window", "start"].includes(batch.paused_by);
 }
 
-/** How a batch stands, in one word, as `salt-run batch.list` has it: `complete` does not say whether all went well. */
+/** The state of a batch in one word, as in `salt-run batch.list`: `complete` does not say whether all went well. */
 export function word(batch) {
   if (batch.state === "complete") return (batch.success === undefined ? !batch.failed : batch.success) ? "succeeded" : "unsuccessful";
   if (batch.state === "running" && batch.blocked_reason && !batch.active) return "waiting";
@@ -44,22 +44,22 @@ export function word(batch) {
   return batch.paused_by === "start" ? "scheduled" : "waiting";
 }
 
-/** What a batch runs, as it would be typed; what is named like a password has been hidden by the runner. */
+/** What a batch runs, as it would be typed. The runner has hidden arguments that are named like a password. */
 export function command(batch) {
   const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
   return [typeof batch.fun === "string" ? batch.fun : "", ...words].join(" ").trim();
 }
 
-/** Options that are shown elsewhere, or say nothing by themselves. */
+/** Options that are shown elsewhere, or mean nothing alone. */
 const ELSEWHERE = new Set(["batch", "max_failures"]);
 
-/** The options that a batch was started with, `[[name, value]]`; those that it was not are left out. */
+/** The options with which a batch was started, `[[name, value]]`, without those that were not given. */
 export function optionsOf(batch) {
   const given = batch.options && typeof batch.options === "object" ? Object.entries(batch.options) : [];
   return given.filter(([name, value]) => !ELSEWHERE.has(name) && ![null, undefined, false, "", 0].includes(value));
 }
 
-/** How much of its budget of failures a batch has used, such as `3 of 10%`; null where it has none. */
+/** How much of its failure budget a batch has used, such as `3 of 10%`; null if it has none. */
 export function budget(batch) {
   const allowed = batch.options?.failhard ? 0 : batch.options?.max_failures;
   if (allowed === null || allowed === undefined || allowed === "") return null;
@@ -67,8 +67,8 @@ export function budget(batch) {
 }
 
 /**
- * The stages of a batch: `[{number, size, state}]`; `size` is how many at a time, as it was asked for. `state` is completed, active,
- * pending (not reached), or failed: the one in which a batch ended that did not succeed.
+ * The stages of a batch: `[{number, size, state}]`. `size` is how many at a time, as it was asked for. `state` is completed,
+ * active, pending (not reached) or failed (the batch ended in this stage without success).
  */
 export function stagesOf(batch) {
   const count = Math.min(number(batch.stages), 50);
@@ -86,14 +86,14 @@ export function done(batch) {
 }
 
 /**
- * A summary with the counts of its minions, where those are known of all of them: each minion's own events move those, so that
- * the sum at the top of a page is that of the minions below it, though the engine says nothing.
+ * A summary with counts from its single minions, if all of these are known. Each minion's events change these counts, so the sum
+ * at the top of a page agrees with the minions below it even if the engine is silent.
  */
 export function counted(batch, members) {
   return members.names.length && members.names.length === batch.total ? { ...batch, ...members.counts } : batch;
 }
 
-/** The seconds that a batch will still take, from what `batch.status` said when it was read; null where unknown, or over. */
+/** The seconds that a batch will still take, from the last `batch.status`; null if unknown, or if the batch has ended. */
 function timeLeft(batch, now) {
   if (!(batch.eta_seconds > 0) || !batch.toldAt) return null;
   const share = batch.leftThen > 0 ? (number(batch.active) + number(batch.pending)) / batch.leftThen : 1;
@@ -101,7 +101,7 @@ function timeLeft(batch, now) {
   return left >= 1 ? Number(left.toPrecision(2)) : null;
 }
 
-/** Minions a minute since the batch was started, and the seconds that the rest will take; null where unknown. */
+/** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown. */
 export function pace(batch, now) {
   const ended = STATES.filter((state) => !["active", "pending", "offline"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
   const elapsed = (isOver(batch) ? batch.last_progress : now) - batch.created;
@@ -118,7 +118,7 @@ function finite(value) {
   return Number.isFinite(value) ? value : null;
 }
 
-/** Change a summary by what an event tells, whole or not at all; returns whether it told anything. */
+/** Change a summary by an event, completely or not at all; returns whether the event told anything. */
 export function apply(batch, what, data) {
   const told = STATES.map((state) => data[state]);
   if (!KINDS.has(what) || !told.every((one) => Number.isSafeInteger(one) && one >= 0)) return false;
@@ -148,7 +148,7 @@ export class Batches extends Followed {
     this.rows = new Map(list.map((batch) => [String(batch.jid), { ...batch, jid: String(batch.jid), toldAt: now, leftThen: number(batch.active) + number(batch.pending) }]));
   }
 
-  /** An event that says more than how far a batch has come may be forged, and does not say all: then it is read again. */
+  /** Take an event. All but progress is read again: the event may be forged, and does not tell everything. */
   follow({ jid, what, data }, now) {
     let batch = this.rows.get(jid);
     if (!batch) {
@@ -162,7 +162,7 @@ export class Batches extends Followed {
     return what !== "progress" || batch.state !== state || batch.total !== total;
   }
 
-  /** All, newest first: those that have not ended, and then the others. */
+  /** All batches: first those that have not ended, then the others, each newest first. */
   sorted() {
     const rows = [...this.rows.values()].sort((one, other) => (one.jid < other.jid ? 1 : -1));
     return [...rows.filter((row) => !isOver(row)), ...rows.filter(isOver)];

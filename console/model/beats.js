@@ -1,6 +1,6 @@
-// When each engine has last shown a sign of life. Pure: times are handed in.
+// The last sign of life of each engine. Pure: times are arguments.
 
-/** Seconds without a sign after which an engine does not look alive; it shows one every few. The runners go by the same. */
+/** Seconds without a sign of life after which an engine looks dead; it shows one every few seconds. As in the runners. */
 const SILENT = 35;
 
 export class Beats {
@@ -11,27 +11,27 @@ export class Beats {
     this.#last.set(engine, now);
   }
 
-  /** A runner says for how many seconds an engine has shown none: it can see what no event tells. */
+  /** Take from a runner for how many seconds an engine has shown no sign of life, which no event can tell. */
   told(engine, seconds, now) {
     if (seconds > 0) this.#last.set(engine, now - seconds);
   }
 
-  /** When it has last shown one; undefined where that is not known. */
+  /** When an engine last showed a sign of life; undefined if that is not known. */
   last(engine) {
     return this.#last.get(engine);
   }
 
   /**
-   * For how many seconds an engine has shown none, where that is too long; 0 where it has, or nobody can tell.
+   * For how many seconds an engine has shown no sign of life, if that is too long; 0 if it has, or if that is not known.
    * @param {number} now
-   * @param {number} heard when anything has last come: a connection that is dead tells nothing of an engine
+   * @param {number} heard when anything last came: a dead connection tells nothing about an engine
    */
   silent(engine, now, heard) {
     const last = this.#last.get(engine);
     return last !== undefined && Math.min(now, heard) - last > SILENT ? now - last : 0;
   }
 
-  /** All that are silent: `[[engine, seconds]]`. */
+  /** All silent engines: `[[engine, seconds]]`. */
   allSilent(now, heard) {
     return [...this.#last.keys()].map((engine) => [engine, this.silent(engine, now, heard)]).filter(([, seconds]) => seconds);
   }

@@ -1,4 +1,4 @@
-// What stands in the form for a new batch: as it is kept over a reload, and as another batch fills it. Pure.
+// The content of the form for a new batch: as it is kept over a reload, and as another batch fills it. Pure.
 
 /** Fields of the form, each a text; `failhard` is true or missing. */
 export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "window", "timezone", "start_at", "max_runtime", "exclusive", "offline", "presence"];
@@ -6,7 +6,7 @@ const OF_OPTIONS = ["max_failures", "by", "check", "window", "timezone", "max_ru
 /** A keyword argument, as a runner writes it among the words of a job. */
 const KEYWORD = /^[A-Za-z_]\w*=/;
 
-/** The form, filled as for a batch that there was; when it began is left out, since that has passed. */
+/** The form, filled from an earlier batch, without its start time, which has passed. */
 export function draftOf(batch) {
   const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
   const options = batch.options && typeof batch.options === "object" ? batch.options : {};
@@ -23,7 +23,7 @@ export function draftOf(batch) {
   return kept(draft);
 }
 
-/** The form, filled as for a job of the job cache (`jobs.list_job`), whose keyword arguments stand in a mapping of their own. */
+/** The form, filled from a job in the job cache (`jobs.list_job`), whose keyword arguments are in a mapping of their own. */
 export function draftOfJob(job) {
   const given = Array.isArray(job.Arguments) ? job.Arguments : [];
   const isKeywords = (one) => one !== null && typeof one === "object" && one.__kwarg__ === true;
@@ -34,7 +34,7 @@ export function draftOfJob(job) {
   return kept({ ...draft, arg: lines(given.filter((one) => !isKeywords(one))), kwarg: keywords.map(([name, value]) => `${name}=${written(value)}`).join("\n") });
 }
 
-/** What of a value may be filled into the form: a draft that was kept may be anything. */
+/** The usable fields of a kept draft, which may be anything. */
 export function kept(found) {
   const given = found && typeof found === "object" ? found : {};
   return Object.fromEntries(FIELDS.filter((name) => given[name] && (name === "failhard" ? given[name] === true : typeof given[name] === "string")).map((name) => [name, given[name]]));

@@ -1,5 +1,5 @@
-// What an event says, from its tag and its data; nothing where it says nothing to this page. Every accepted minion can fire any
-// event, so an event is a hint: it moves what is shown, and what matters is read from the API afterwards.
+// The meaning of an event for this page, from its tag and its data. Every accepted minion can fire any event, so an event is a
+// hint: it changes what is shown, and everything that matters is then read from the API.
 
 const ENGINES = new Set(["batch_manager", "job_retry", "job_recorder", "job_notices"]);
 const PLAIN = /^[^\s/\p{Cc}\p{Cs}]{1,255}$/u;
@@ -7,7 +7,7 @@ const PLAIN = /^[^\s/\p{Cc}\p{Cs}]{1,255}$/u;
 /**
  * Whether an event with this tag is worth decoding: a return may have megabytes.
  * @param {string} tag
- * @param {object} view what is shown: `jid` is the job that it follows, `published` says that it follows all that are published
+ * @param {object} view the view: `jid` is the job that it follows; with `published` it follows all published jobs
  */
 export function wants(tag, { jid, published = false } = {}) {
   if (tag.startsWith("salt/job/")) {
@@ -19,7 +19,7 @@ export function wants(tag, { jid, published = false } = {}) {
 
 /**
  * Return `{kind, …}` or null. Kinds: `batch` (jid, what), `entry` (minion, jid, what), `published` (jid, minions),
- * `began` and `returned` (jid, minion), `beat` (engine), `called` (fun: somebody has called a runner).
+ * `began` and `returned` (jid, minion), `beat` (engine), `called` (fun: a user has called a runner).
  */
 export function meaning(tag, data) {
   const parts = tag.split("/");
@@ -46,7 +46,7 @@ function names(value) {
   return Array.isArray(value) ? value.filter((name) => typeof name === "string") : [];
 }
 
-/** Whether a return is one of a failure: an exit code other than 0, or `success: false`. */
+/** Whether a return tells of a failure: an exit code other than 0, or `success: false`. */
 export function hasFailed(ret) {
   const code = ret.retcode;
   const codes = code && typeof code === "object" ? Object.values(code) : [code];

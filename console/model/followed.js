@@ -1,22 +1,22 @@
-// What is read once, and follows events from then on. Pure.
+// Data that is read once and follows events from then on. Pure.
 
 /**
- * A subclass has `put(found, now)`, which takes what was read, and `follow(event, now)`, which takes an event and returns whether
- * all should be read again.
+ * A subclass has `put(found, now)`, which takes the result of a read, and `follow(event, now)`, which takes an event and returns
+ * whether to read again.
  */
 export class Followed {
   #heard = null;
   /** Whether it has been read. */
   read = false;
 
-  /** A read begins: what is heard from now on is newer than what it brings, or the same. */
+  /** A read begins: events from now on are at least as new as its result. */
   begin() {
     this.#heard = [];
   }
 
   /**
    * A read has ended.
-   * @returns {boolean} whether it should be read again, for what was heard meanwhile
+   * @returns {boolean} whether to read again because of events that came meanwhile
    */
   take(found, now) {
     const heard = this.#heard ?? [];
@@ -33,7 +33,7 @@ export class Followed {
 
   /**
    * Take an event.
-   * @returns {boolean} whether it should be read again
+   * @returns {boolean} whether to read again
    */
   hear(event, now) {
     this.#heard?.push(event);

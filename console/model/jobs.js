@@ -16,14 +16,14 @@ export function returnsOf(job) {
   });
 }
 
-/** Counts of them by state. */
+/** The counts of returns by state. */
 export function countsOf(returns) {
   const counts = { failed: 0, missing: 0, returned: 0 };
   for (const { state } of returns) counts[state] += 1;
   return counts;
 }
 
-/** Those that are shown first: failures, then what is missing, then the rest. */
+/** Returns in the order in which they are shown: failures, then missing ones, then the rest. */
 export function worstFirst(returns) {
   const rank = { failed: 0, missing: 1, returned: 2 };
   return [...returns].sort((one, other) => rank[one.state] - rank[other.state]);

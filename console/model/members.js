@@ -4,9 +4,9 @@ import { STATES } from "./batches.js";
 import { Followed } from "./followed.js";
 
 const [PENDING, ACTIVE, COMPLETED, FAILED, LOST, OFFLINE] = ["pending", "active", "completed", "failed", "lost", "offline"].map((state) => STATES.indexOf(state));
-/** The order of the table: what went wrong, then who has run the job for longest, who waits, and what is well. */
+/** The order of the table: minions with failures, then those that run the job, the longest first, those that wait, the others. */
 const WORST_FIRST = ["failed", "timed_out", "lost", "killed", "offline", "active", "pending", "completed"].map((state) => STATES.indexOf(state));
-/** States that a return may still change: it comes late, or tells what was in doubt. */
+/** States that a return may still change, since it comes late or settles a doubt. */
 const OPEN = [PENDING, ACTIVE, LOST, OFFLINE];
 
 export class Members extends Followed {
@@ -17,14 +17,14 @@ export class Members extends Followed {
     this.places = new Map();
     this.records = {};
     this.counts = zeros();
-    /** Places whose state has changed since they were drawn; null for all. */
+    /** Places whose state has changed since the last drawing; null for all. */
     this.changed = null;
   }
 
-  /** Take what `batch.minions` has returned. */
+  /** Take the result of `batch.minions`. */
   put(records) {
     const names = Object.keys(records);
-    // Minions of a group stand together, in the order of the groups.
+    // Minions of a group are together, in the order of the groups.
     const groups = new Map([...new Set(names.map((name) => records[name].group))].map((group, rank) => [group, rank]));
     if (groups.size > 1) names.sort((one, other) => groups.get(records[one].group) - groups.get(records[other].group));
     const before = this.names;
@@ -37,7 +37,7 @@ export class Members extends Followed {
     this.changed = null;
   }
 
-  /** Take an event of the batch's job: where it leaves doubts, the batch's own counts tell. */
+  /** Take an event of the batch's job. If it leaves a doubt, the batch's own counts settle it. */
   follow(event) {
     if (event.kind === "published") for (const name of event.minions) this.#move(name, ACTIVE, [PENDING]);
     if (event.kind === "began") this.#move(event.minion, ACTIVE, [PENDING]);
@@ -58,7 +58,7 @@ export class Members extends Followed {
     return STATES[this.states[place]];
   }
 
-  /** What is known of the minion at a place; `since`, `seen` and `retcode` are those of the last read, where its state is that one. */
+  /** What is known of the minion at a place; `since`, `seen` and `retcode` are of the last read, if the state is still the same. */
   at(place) {
     const name = this.names[place];
     const record = this.records[name];
@@ -66,18 +66,18 @@ export class Members extends Followed {
     return { name, state, group: record.group, ...(record.state === state ? { since: record.since, seen: record.seen, retcode: record.retcode } : {}) };
   }
 
-  /** Whether the counts of an event are those that are shown here. */
+  /** Whether the counts of an event agree with those that are shown. */
   agrees(data) {
     return STATES.every((state) => !Number.isSafeInteger(data[state]) || data[state] === this.counts[state]);
   }
 
-  /** Unix time since which the minion at a place has run the job; Infinity where an event alone has told. */
+  /** Unix time since which the minion at a place has run the job; Infinity if only an event has told so. */
   #began(place) {
     const { state, since } = this.records[this.names[place]];
     return state === "active" && Number.isFinite(since) ? since : Infinity;
   }
 
-  /** Minions in `states` whose name contains `text`, what went wrong first, at most so many: `{places, more}`. */
+  /** Minions in `states` whose name contains `text`, failures first, up to a limit: `{places, more}`. */
   find(text, states, most) {
     const wanted = text.toLowerCase();
     const found = STATES.map(() => []);
@@ -85,7 +85,7 @@ export class Members extends Followed {
       if (states.size && !states.has(this.stateAt(place))) continue;
       if (!wanted || this.names[place].toLowerCase().includes(wanted)) found[this.states[place]].push(place);
     }
-    // Among equal times the order stays: that of the names.
+    // Minions with equal times stay in the order of their names.
     found[ACTIVE] = found[ACTIVE].map((place) => [this.#began(place), place]).sort(([one, at], [other, then]) => (one < other ? -1 : one > other ? 1 : at - then))
       .map(([, place]) => place);
     const places = WORST_FIRST.flatMap((state) => found[state]);

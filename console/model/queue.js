@@ -2,10 +2,10 @@
 
 import { Followed } from "./followed.js";
 
-/** States of an entry, in the order in which they are shown: what needs somebody first. */
+/** States of an entry, in the order in which they are shown: first those that need an operator. */
 export const STATES = ["held", "dead", "pending", "claimed", "sent", "running", "expired", "cancelled"];
 export const PURGEABLE = ["held", "expired", "cancelled", "dead"];
-/** What is announced of an entry, and the state it is in then; `done` is gone. */
+/** The state of an entry after each event; after `done` it is gone. */
 const AFTER = { queued: "pending", sent: "sent", held: "held", expired: "expired", cancelled: "cancelled", dead: "dead" };
 
 export function keyOf(entry) {
@@ -20,7 +20,7 @@ export class Queue extends Followed {
     this.rows = new Map(list.map((entry) => [keyOf(entry), { ...entry }]));
   }
 
-  /** When an entry expires, and whether it waits for a window, no event tells: then it is read again. */
+  /** Take an event. None tells when an entry expires, or that it waits for a window, so the list is read again. */
   follow(event) {
     const { what, minion, jid } = event;
     const key = keyOf(event);
@@ -39,7 +39,7 @@ export class Queue extends Followed {
     return found;
   }
 
-  /** Entries in groups: `[{key, entries}]`, those first that need somebody; `by` is `minion` or `jid`. */
+  /** Entries in groups: `[{key, entries}]`, first those that need an operator; `by` is `minion` or `jid`. */
   grouped(by) {
     const groups = new Map();
     for (const entry of this.rows.values()) {
@@ -54,7 +54,7 @@ export class Queue extends Followed {
   }
 }
 
-/** What a group is about, in one line: `{states: [[state, count]], reason, since, attempts}`, of those entries first that need somebody. */
+/** A group in one line: `{states: [[state, count]], reason, since, attempts}`, first of entries that need an operator. */
 export function gist(entries) {
   const states = STATES.map((state) => [state, entries.filter((entry) => entry.state === state).length]).filter(([, size]) => size);
   const reasons = new Map();

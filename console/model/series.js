@@ -1,4 +1,4 @@
-// Figures over the last hour, as the engines have kept them. Pure.
+// Figures over the last hour, as the engines keep them. Pure.
 
 const SPAN = 3600;
 /** Most points of one series. */
@@ -18,7 +18,7 @@ export class Series {
     while (this.points.length > MOST || this.points[0][0] < at - SPAN) this.points.shift();
   }
 
-  /** What was added to a counter each minute: one point for each step that does not go down, which is a restart. */
+  /** The increase of a counter each minute. A step down is a restart, and gives no point. */
   rates() {
     const found = [];
     for (let index = 1; index < this.points.length; index += 1) {
@@ -29,7 +29,7 @@ export class Series {
   }
 }
 
-/** Return figures flat: `{name: number}`, with `name{label}` where there is one for each value of a label. */
+/** Return figures flat: `{name: number}`, with `name{label}` for a figure with one value for each label. */
 export function flat(figures) {
   const found = {};
   for (const [name, value] of Object.entries(figures || {})) {

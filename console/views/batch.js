@@ -1,4 +1,4 @@
-// One batch: how far it is, each of its minions, and what can be done with it.
+// One batch: its progress, its minions, and the buttons that control it.
 
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
@@ -63,7 +63,7 @@ export class BatchView {
     for (const one of Object.values(this.buttons)) one.set(known);
   }
 
-  /** What is known of the batch; nothing before it is read. */
+  /** What is known of the batch; undefined before the first read. */
   get batch() {
     return this.batches.rows.get(this.jid);
   }
@@ -90,12 +90,12 @@ export class BatchView {
     if (minions.value && typeof minions.value === "object") this.members.take(minions.value);
     else this.members.fail();
     this.app.draw();
-    // Returns are read for it, so it is not read again for each of them, but when the batch has ended.
+    // Returns change the counts, so the batch is not read again for each return, but when it has ended.
     const wrong = this.batch ? UNSUCCESSFUL.reduce((sum, state) => sum + (this.batch[state] || 0), 0) : 0;
     await this.failures.want(wrong, this.batch && isOver(this.batch));
   }
 
-  /** The form, as it was for this batch: it shows what would run before anything does. */
+  /** Open the form, filled from this batch. It shows what would run before anything runs. */
   again() {
     keepDraft(draftOf(this.batch));
     location.hash = "#/start";
@@ -104,7 +104,7 @@ export class BatchView {
   hear(event) {
     if (event.jid !== this.jid) return false;
     if (event.kind !== "batch") this.members.hear(event);
-    // The events of the job move single minions: where they do not add up to what the batch says, they are read again.
+    // The events of the job change single minions. If they do not add up to the batch's counts, the minions are read again.
     else if (this.batches.hear(event, this.app.api.now()) || (this.members.read && !this.members.agrees(event.data))) this.reader.want();
     return true;
   }
@@ -124,7 +124,7 @@ export class BatchView {
     this.progress.set(batch);
     say(this.done, counts(batch));
     say(this.note, this.remark(now));
-    // A note that needs nobody is plain; there is one bar of the colour of a warning, and not more.
+    // Only a note that needs an operator has the colour of a warning.
     this.note.classList.toggle("remark", Boolean(app.silent("batch_manager") || batch.halted_reason || batch.state === "paused"));
     this.drawStages();
     const { rate, eta } = pace(batch, now);
@@ -213,7 +213,7 @@ export class BatchView {
     };
   }
 
-  /** Of who runs the job, since when, and when it was last seen to: who is stuck has both far apart, or the second long ago. */
+  /** For how long a minion has run the job, and when it was last seen to: if the latter is long ago, it may be stuck. */
   since({ state, since, seen }) {
     const now = this.app.api.now();
     if (!Number.isFinite(since)) return "";
@@ -245,7 +245,7 @@ export class BatchView {
   }
 
   async approve() {
-    // With its number: an approval that comes late is none for the next stage.
+    // With the number of the stage, so that a late approval does not count for the next one.
     const stage = this.batch.approve;
     await this.app.act("batch.approve", { jid: this.jid, stage }, () => `Stage ${stage + 1} is approved.`);
     await this.load();

@@ -1,4 +1,4 @@
-// All batches: those that run, and those that have ended.
+// All batches: those under way, and those that have ended.
 
 import { el, to } from "../dom.js";
 import { ago, duration, line, target, tempo } from "../format.js";
@@ -74,7 +74,7 @@ export class BatchesView {
       ],
       set(now) {
         if (now !== known) {
-          // What only an event has told may be forged: what is read comes in its place.
+          // Data from an event may be forged, so data that is read replaces it.
           known = now;
           fun.set(line(command(now), 80));
           tgt.set(target(line(Array.isArray(now.tgt) ? now.tgt.join(",") : now.tgt, 60), now.tgt_type));
@@ -97,8 +97,8 @@ export class BatchesView {
 }
 
 /**
- * What else is to be said of a batch.
- * @param {number} silent seconds for which its engine has not answered; 0 where it has
+ * Return the remark about a batch.
+ * @param {number} silent seconds for which its engine has not answered; 0 if it has
  */
 export function remark(batch, silent) {
   if (silent > 0 && batch.driver === "engine" && !isOver(batch)) return `the engine has not answered for ${duration(silent)}`;

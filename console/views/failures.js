@@ -1,17 +1,17 @@
-// Why minions failed: those that say the same together, the largest group first.
+// Why minions failed: minions with the same reason in one group, the largest group first.
 
 import { el, replace, say } from "../dom.js";
 import { count, line, many } from "../format.js";
 import { name } from "../grid.js";
 import { Trouble } from "./parts.js";
 
-/** Most groups, names of a group, and characters of a text that are shown. */
+/** Most groups, most names in a group, and most characters of a text that are shown. */
 const GROUPS = 20;
 const NAMES = 30;
 const MOST = 4000;
 
 export class Failures {
-  /** @param {string} fun the runner that tells */
+  /** @param {string} fun the runner function that returns the reasons */
   constructor(app, fun, jid) {
     Object.assign(this, { app, fun, jid, known: null });
     this.trouble = new Trouble();
@@ -22,7 +22,7 @@ export class Failures {
     this.node.hidden = true;
   }
 
-  /** @param {number} wrong how many minions it is about; `over`: whether no more come. */
+  /** @param {number} wrong how many minions have failed; `over`: whether no more can. */
   async want(wrong, over) {
     this.node.hidden = !wrong;
     const about = `${wrong} ${over}`;

@@ -1,4 +1,4 @@
-// Whether all is well: what the doctors find, and the engines' figures over the last hour.
+// The health page: the doctors' findings, and the engines' figures over the last hour.
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
@@ -59,7 +59,7 @@ export class HealthView {
   }
 
   hear(event) {
-    // Figures move when something happens; an idle fleet is not asked.
+    // Figures change only when something happens, so an idle fleet causes no reads.
     if (event.kind === "batch" || event.kind === "entry") this.reader.want();
     return event.kind === "beat";
   }
@@ -77,7 +77,7 @@ export class HealthView {
   }
 }
 
-/** What one doctor finds. */
+/** The findings of one doctor. */
 function doctor(fun, title) {
   const [trouble, list, said] = [new Trouble(), el("ul", { class: "findings" }), el("p", { class: "quiet" })];
   const state = badge();
@@ -87,7 +87,7 @@ function doctor(fun, title) {
       say(said, "Examining…");
       const { value, error } = await app.read(fun);
       const told = Array.isArray(value?.findings);
-      trouble.show(error || (told ? null : new Error("The answer is no list of findings")));
+      trouble.show(error || (told ? null : new Error("The answer is not a list of findings")));
       const findings = told ? value.findings.map(String) : [];
       say(said, told && !findings.length ? "Nothing to say: all is well." : "");
       state.node.hidden = !told;

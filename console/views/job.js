@@ -9,7 +9,7 @@ import { keepDraft } from "../session.js";
 import { Failures } from "./failures.js";
 import { Table, Trouble, badge, cell, facts } from "./parts.js";
 
-/** Most characters of a return that are shown, and of one that somebody wants more of. */
+/** Most characters of a return that are shown at first, and after a click on "more". */
 const MOST = 2000;
 const MORE = 500_000;
 
@@ -55,7 +55,7 @@ export class JobView {
   }
 
   hear(event) {
-    // Events tell that a minion has returned; what counts is what the job cache has.
+    // An event tells that a minion has returned; only the return in the job cache counts.
     if (event.jid === this.jid && (event.kind === "returned" || event.kind === "published")) this.reader.want();
     return false;
   }
@@ -78,7 +78,7 @@ export class JobView {
     }
     const text = this.search.value.toLowerCase();
     const shown = this.returns.filter(({ minion, state }) => (!this.states.size || this.states.has(state)) && minion.toLowerCase().includes(text));
-    this.table.draw(shown, this.returns.length ? "No minion is like that." : "Nobody has returned.");
+    this.table.draw(shown, this.returns.length ? "No minion is like that." : "No minion has returned.");
   }
 
   row() {

@@ -8,11 +8,11 @@ import { Running } from "./running.js";
 const LIMIT = 50;
 
 export class JobsView {
-  /** @param {string} asked the search, as it stands in the address behind `?` */
+  /** @param {string} asked the search, as in the address behind `?` */
   constructor(app, _jid, asked = "") {
     this.app = app;
     this.title = "Jobs";
-    /** It follows which jobs are published, whichever they are. */
+    /** The view follows the publishes of all jobs. */
     this.published = true;
     this.jobs = [];
     this.next = null;
@@ -58,11 +58,11 @@ export class JobsView {
     return found;
   }
 
-  /** Search for what is typed; the address names it, so that it can be kept and sent to somebody. */
+  /** Search for what is typed. The search is in the address, so that it can be kept and shared. */
   search() {
     const { limit, ...wanted } = this.wanted();
     const asked = new URLSearchParams(wanted).toString();
-    this.app.searched = `#/jobs${asked ? `?${asked}` : ""}`; // where the page of a job leads back to
+    this.app.searched = `#/jobs${asked ? `?${asked}` : ""}`; // the page of a job links back to it
     history.replaceState(null, "", this.app.searched);
     return this.load();
   }
@@ -81,7 +81,7 @@ export class JobsView {
     this.reading = true;
     this.app.draw();
     const { value, error } = await this.app.read("job_cache.search", wanted);
-    if (turn !== this.turn) return; // somebody has asked for something else meanwhile
+    if (turn !== this.turn) return; // another search has begun meanwhile
     this.reading = false;
     this.trouble.show(error);
     if (value && Array.isArray(value.jobs)) {

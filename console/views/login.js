@@ -1,11 +1,11 @@
-// The login, which is salt-api's own.
+// The login form for salt-api.
 
 import { el, say } from "../dom.js";
 
 const BACKENDS = ["pam", "auto", "django", "file", "keystone", "ldap", "mysql", "pki", "rest", "sharedsecret", "yubico"];
 const REMEMBERED = "saltext-jobs-console-eauth";
 
-/** Return the form. `done(session)` is called when salt-api has accepted somebody. */
+/** Return the form. `done(session)` is called when salt-api has accepted the user. */
 export function loginForm(api, reason, done) {
   const user = el("input", { id: "user", name: "username", autocomplete: "username", autocapitalize: "none", spellcheck: "false", required: true });
   const password = el("input", { id: "password", name: "password", type: "password", autocomplete: "current-password", required: true });
@@ -38,7 +38,7 @@ export function loginForm(api, reason, done) {
       button, trouble));
 }
 
-// A browser may forbid a page to store anything; then nothing is remembered.
+// If the browser forbids the page to store anything, nothing is remembered.
 function remembered() {
   try {
     return localStorage.getItem(REMEMBERED) || "pam";

@@ -1,4 +1,4 @@
-// What several views are made of.
+// Parts that several views use.
 
 import { warn } from "../dialog.js";
 import { el, keyed, replace, say, set } from "../dom.js";
@@ -6,7 +6,7 @@ import { count } from "../format.js";
 import { name } from "../grid.js";
 import { STATES, done } from "../model/batches.js";
 
-/** Says what could not be read, and in place of what. */
+/** Says what could not be read. */
 export class Trouble {
   constructor() {
     this.node = el("p", { class: "trouble", role: "alert" });
@@ -19,7 +19,7 @@ export class Trouble {
   }
 }
 
-/** A state, in a colour of its own and in words. */
+/** A state in words, with a colour of its own. */
 export function badge(state = "") {
   const node = el("span", { class: "badge" });
   const show = (now) => {
@@ -31,7 +31,7 @@ export function badge(state = "") {
 }
 
 /**
- * A button that calls a runner. Where the user may not call it, it says so; whether that is so is the API's to say.
+ * A button that calls a runner. It says so if the user may not call it, which the API alone decides.
  * @param {App} app
  * @param {string} text
  * @param {string} fun the function that it calls
@@ -41,7 +41,7 @@ export function action(app, text, fun, run, kind = "") {
   const note = el("span", { class: "note" });
   const node = el("button", { type: "button", class: kind }, text, note);
   node.addEventListener("click", async () => {
-    if (node.classList.contains("busy")) return; // a double click, or a key that is held down, is one
+    if (node.classList.contains("busy")) return; // a double click, or a key that is held down, counts once
     if (app.api.denied.has(fun)) {
       warn(`You are not permitted to call ${fun}`);
       return;
@@ -67,7 +67,7 @@ export function action(app, text, fun, run, kind = "") {
   };
 }
 
-/** How a batch's minions stand, as a bar of the colours of their states. */
+/** A bar of a batch's minions in the colours of their states. */
 export function bar() {
   const parts = STATES.map((state) => el("span", { "data-state": state }));
   const node = el("div", { class: "bar", role: "progressbar", "aria-valuemin": 0, "aria-label": "Minions that have ended" }, parts);
@@ -108,7 +108,7 @@ export class Table {
     this.node = el("div", { class: "table" }, this.table, this.empty, this.more);
   }
 
-  /** @param {string} none what is said where there is no row; `beyond`: how many more there are that are not in `items`. */
+  /** @param {string} none the text if there are no rows; `beyond`: how many more there are that are not in `items`. */
   draw(items, none, beyond = 0) {
     this.again = () => this.draw(items, none, beyond);
     keyed(this.body, items.slice(0, this.most), this.keyOf, (item) => {

@@ -1,4 +1,4 @@
-// The retry queue: what each minion is owed, why it waits, and when it is tried next.
+// The retry queue: the jobs that each minion is owed, why they wait, and when they are tried next.
 
 import { confirm, open, tell, warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
@@ -21,7 +21,7 @@ export class QueueView {
     this.title = "Retry queue";
     this.queue = new Queue();
     this.stats = null;
-    /** The filter of the list that is shown, which may be another one than what is being typed. */
+    /** The filter of the list that is shown, which may differ from what is being typed. */
     this.of = {};
     this.trouble = new Trouble();
     this.noList = new Trouble();
@@ -38,7 +38,7 @@ export class QueueView {
     this.pause = action(app, "Pause the queue", "job_retry.pause", () => this.hold());
     this.resume = action(app, "Resume the queue", "job_retry.resume", () => this.do("resume", {}, () => "The queue goes on."));
     this.purge = action(app, "Purge…", "job_retry.purge", () => this.forget(), "danger");
-    /** Groups whose entries are shown, and entries that are chosen, by their keys. */
+    /** Keys of the groups whose entries are shown, and of the chosen entries. */
     this.opened = new Set();
     this.chosen = new Set();
     const chosen = () => [...this.chosen].map((key) => this.queue.rows.get(key)).filter(Boolean);
@@ -97,7 +97,7 @@ export class QueueView {
     if (event.kind !== "entry") return false;
     const { minion, jid } = this.filter();
     const shown = !this.tooMany && (!minion || minion === event.minion) && (!jid || jid === event.jid);
-    // Of what is not in the list the figures above it tell.
+    // The figures above the list cover the entries that are not in it.
     if (!shown || this.queue.hear(event)) this.reader.want();
     return shown;
   }
@@ -127,7 +127,7 @@ export class QueueView {
     for (const { key, entries } of queue.grouped(by)) {
       const shown = this.states.size ? entries.filter((entry) => this.states.has(entry.state)) : entries;
       if (!shown.length) continue;
-      // A group of one is that entry, in one row.
+      // A group of one entry is shown as that entry, in one row.
       if (shown.length > 1) rows.push({ key: `${by} ${key}`, name: key, by, entries: shown });
       if (shown.length === 1 || this.opened.has(`${by} ${key}`)) rows.push(...shown.map((entry) => ({ key: `${by} ${keyOf(entry)}`, by, entry, alone: shown.length === 1 })));
     }
@@ -161,7 +161,7 @@ export class QueueView {
     let shown = group;
     const box = this.box(`Choose all of ${group.name}`, () => shown.entries);
     const open = el("button", { type: "button", class: "plain", onclick: () => { if (!this.opened.delete(group.key)) this.opened.add(group.key); app.draw(); } });
-    const of = () => ({ ...this.of, [group.by]: group.name }); // what the list is narrowed to, and no more
+    const of = () => ({ ...this.of, [group.by]: group.name }); // only what the list is narrowed to
     const replay = action(app, "Replay now", "job_retry.replay", () => this.replay(group.name, this.groupOf(group)));
     const cancel = action(app, "Cancel all…", "job_retry.cancel", () => this.cancel(of(), this.groupOf(group)), "danger");
     const retry = action(app, "Retry all…", "job_retry.retry", () => this.retry(of(), this.groupOf(group)));
@@ -251,7 +251,7 @@ export class QueueView {
   }
 
   async hold() {
-    const says = ["Nothing is delivered to any minion until the queue is resumed. Jobs that minions miss go on being queued, and expire as ever."];
+    const says = ["Nothing is delivered to any minion until the queue is resumed. Jobs that minions miss are still queued, and expire as ever."];
     if (await confirm("Pause the retry queue?", says, "Pause the queue")) await this.do("pause", {}, () => "The queue is paused.");
   }
 
@@ -274,7 +274,7 @@ export class QueueView {
     if (await confirm("Cancel?", says, "Do not deliver")) await this.do("cancel", of, (value) => `${many(value, "entry is", "entries are")} cancelled.`);
   }
 
-  /** Do one thing with each of some entries, and say once how it went. */
+  /** Do the same with each of some entries, and say once how it went. */
   async each(verb, entries) {
     const retries = verb === "retry";
     const says = [`${many(entries.length, "entry", "entries")} ${retries ? "may be delivered again" : "will not be delivered"}.`];
@@ -326,7 +326,7 @@ function words(of) {
 
 /** What an entry waits for, and until when. */
 function nextTry(entry, now, paused) {
-  if (entry.state !== "pending") return entry.state === "held" || entry.state === "dead" ? "when somebody says so" : "–";
+  if (entry.state !== "pending") return entry.state === "held" || entry.state === "dead" ? "when an operator says so" : "–";
   if (paused) return "when the queue is resumed";
   const opens = entry.opens_at;
   if (Number.isFinite(opens)) return `${ago(opens, now)}, when its window opens`;

@@ -1,11 +1,11 @@
-// What runs now, as the minions themselves say. They are asked, so it is read when somebody wants it, and not by events.
+// What runs now, as the minions themselves say. The minions are asked, so this is read when the user wants it, not by events.
 
 import { el, replace, say, to } from "../dom.js";
 import { ago, line, many } from "../format.js";
 import { command } from "../model/batches.js";
 import { Trouble, action } from "./parts.js";
 
-/** Most jobs, and names of silent minions, that are shown. */
+/** Most jobs, and most names of silent minions, that are shown. */
 const MOST = 100;
 const NAMES = 20;
 

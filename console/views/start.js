@@ -1,4 +1,4 @@
-// The form for a new batch: it shows which minions match, and starts nothing before that.
+// The form for a new batch. It starts nothing before it has shown which minions match.
 
 import { warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
@@ -16,7 +16,7 @@ export class StartView {
   constructor(app) {
     this.app = app;
     this.title = "Start a batch";
-    /** Counts what is typed and asked: an answer about something else is not shown. */
+    /** Counts changes and questions, so that an answer about an earlier state of the form is not shown. */
     this.turn = 0;
     this.told = null;
     const text = (name, more = {}) => el("input", { name, spellcheck: "false", autocapitalize: "none", autocomplete: "off", ...more });
@@ -44,13 +44,13 @@ export class StartView {
     this.matched = el("div", { class: "matched", "aria-live": "polite" });
     this.preview = action(app, "Show which minions match", "batch.preview", () => this.match());
     this.start = action(app, "Start the batch", "batch.start", () => this.begin(), "primary");
-    // Enter in a field is a click on the button that submits.
+    // Enter in a field clicks the button that submits.
     set(this.preview.node, "type", "submit");
     const part = (title, ...fields) => el("fieldset", {}, el("legend", {}, title), el("div", { class: "fields" }, fields));
     this.node = el("form", { class: "start", onsubmit: (event) => event.preventDefault(), oninput: () => this.typing(), onchange: () => this.typing() },
       part("What",
         field("fun", "Function", inputs.fun),
-        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings as JSON are taken as such, all else as text."),
+        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings in JSON keep their type; all else is text."),
         field("kwarg", "Keyword arguments, one a line", inputs.kwarg, "name=value")),
       part("Where",
         field("tgt", "Target", inputs.tgt),
@@ -86,13 +86,13 @@ export class StartView {
     this.typing();
   }
 
-  /** Something is typed: it outlives a reload of the page, and what was shown does not hold for it. */
+  /** The form has changed: keep it over a reload of the page, and hide the minions, which may not match any more. */
   typing() {
     keepDraft(kept(Object.fromEntries(FIELDS.map((name) => [name, this.inputs[name].type === "checkbox" ? this.inputs[name].checked : this.inputs[name].value]))));
     this.forget();
   }
 
-  /** What is typed, as batch.start takes it. */
+  /** The form as arguments of batch.start. */
   wanted() {
     const found = {};
     for (const [name, input] of Object.entries(this.inputs)) {
@@ -104,7 +104,7 @@ export class StartView {
     found.arg = lines(found.arg).map(typed);
     const pairs = lines(found.kwarg).map((one) => /^\s*([A-Za-z_]\w*)\s*=(.*)$/s.exec(one) || [one]);
     const wrong = pairs.find((pair) => pair.length === 1);
-    if (wrong) throw new Error(`“${wrong[0]}” is no keyword argument; write name=value`);
+    if (wrong) throw new Error(`“${wrong[0]}” is not a keyword argument; write name=value`);
     found.kwarg = Object.fromEntries(pairs.map(([, name, value]) => [name, typed(value)]));
     return found;
   }
@@ -121,7 +121,7 @@ export class StartView {
     say(this.matched, "Matching…");
     const turn = (this.turn += 1);
     const { value, error } = await this.app.read("batch.preview", wanted);
-    if (turn !== this.turn) return; // something else is typed meanwhile
+    if (turn !== this.turn) return; // the form has changed meanwhile
     replace(this.matched);
     this.trouble.show(error);
     this.told = null;
@@ -140,7 +140,7 @@ export class StartView {
       found.check && el("p", { class: "remark" }, `${found.check === "approve" ? "Somebody has to approve" : `${line(found.check)} has to hold`} after minion ${found.check_after.slice(0, 20).map(count).join(", ")}${found.check_after.length > 20 ? ", …" : ""}.`),
       found.max_in_flight && el("p", { class: "remark" }, limitOf(found.max_in_flight)),
       found.groups && el("p", {}, "Groups, in this order: ", found.groups.map(([group, size]) => `${line(group, 40)} (${count(size)})`).join(", ")),
-      unsure.size > 0 && el("p", { class: "remark" }, `Of ${many(unsure.size, "minion")} the master does not know whether the target matches; they decide for themselves.`),
+      unsure.size > 0 && el("p", { class: "remark" }, `The master does not know whether the target matches ${many(unsure.size, "minion")}; they decide for themselves.`),
       el("ul", { class: "names" }, names.map((minion) => el("li", { class: "id" }, minion, unsure.has(minion) && " (not known)"))),
       found.minions.length > MOST && el("p", { class: "quiet" }, `${count(found.minions.length - MOST)} more are not shown.`));
   }
@@ -150,7 +150,7 @@ export class StartView {
     return sizes.length === 1 ? count(sizes[0]) : `${sizes.slice(0, -1).map(count).join(", then ")}, then ${count(sizes.at(-1))}`;
   }
 
-  /** Something is typed: what was shown does not hold for that. */
+  /** The form has changed: hide the minions, which may not match any more. */
   forget() {
     this.turn += 1;
     replace(this.matched);

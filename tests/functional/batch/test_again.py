@@ -76,5 +76,5 @@ def test_a_batch_like_a_job_runs_what_that_ran(site):
 
 @pytest.mark.parametrize("fun", ["runner.batch.list", ["test.ping", "test.version"], None])
 def test_what_no_batch_can_run_is_refused(fun):
-    with pytest.raises(Refused, match="like is x, which is no job of one function on minions"):
+    with pytest.raises(Refused, match="like is x, which is not a job of one function on minions"):
         of_job("x", {"fun": fun, "arg": [], "tgt": "*"})
