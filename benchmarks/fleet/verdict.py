@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.fleet import causes
@@ -183,23 +183,38 @@ def responsive(
     spared, checks = list(spared), []
     for engine in sorted({engine for sample in samples for engine in sample.answered}):
         asked = [(s.at, s.answered[engine], s.processes.get(engine)) for s in samples if engine in s.answered]
-        longest = [0.0, 0.0]  # of all, and of first ones
-        waits, silent, slow, process, recovers, silence = 0, 0, False, asked[0][2], False, 0.0
-        for at, answer, now in asked:
-            recovers, process = recovers or now != process, now
-            if _overlaps(at, at + answer.seconds, spared):
-                recovers, silence = True, 0.0  # an answer that was awaited meanwhile does not count
-                continue
-            waits, silent = waits + 1, silent + (not answer.came)
-            taken = silence + answer.own if recovers else answer.own  # each request is given up sooner than RECOVERS
-            slow = slow or taken > (max(within, RECOVERS) if recovers else within)
-            longest[recovers] = max(longest[recovers], taken)
-            silence, recovers = 0.0 if answer.came else taken, recovers and not answer.came
-        told = f"longest {longest[False]:.2f} s, of {waits:,} requests"
-        told += f"; {longest[True]:.2f} s after it could answer none" if longest[True] else ""
+        answers = list(_answers(asked, spared))
+        usual = [seconds for seconds, first, _ in answers if not first]
+        firsts = [seconds for seconds, first, _ in answers if first]
+        silent = sum(not came for _, _, came in answers)
+        slow = max(usual, default=0.0) > within or max(firsts, default=0.0) > max(within, RECOVERS)
+        told = f"longest {max(usual, default=0.0):.2f} s, of {len(answers):,} requests"
+        told += f"; {max(firsts):.2f} s after it could answer none" if firsts else ""
         told += f"; {silent} without answer" if silent else ""
         checks.append(Check(f"{engine} answers a runner within {within:g} s", not slow, told))
     return checks
+
+
+def _answers(
+    asked: Sequence[tuple[float, Any, Any]], spared: Collection[tuple[float, float]]
+) -> Iterator[tuple[float, bool, bool]]:
+    """
+    Yield (seconds, whether it is a first answer, whether it came) for each request that counts.
+
+    The first answer is that of a new process, or after a spared time. Its seconds include those of the unanswered requests
+    before it, because a runner gives up each request sooner than RECOVERS.
+
+    :param asked: (time, answer, process) of each request, in order.
+    """
+    known, first, silence = asked[0][2], False, 0.0
+    for at, answer, process in asked:
+        first, known = first or process != known, process
+        if _overlaps(at, at + answer.seconds, spared):
+            first, silence = True, 0.0
+            continue
+        seconds = silence + answer.own if first else answer.own
+        yield seconds, first, answer.came
+        first, silence = (False, 0.0) if answer.came else (first, seconds)
 
 
 def alive(samples: Sequence[Any], spared: Iterable[tuple[float, float]], engines: Iterable[str]) -> list[Check]:
