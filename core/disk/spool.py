@@ -2,7 +2,7 @@
 The recorder's spool: one append-only log of records on disk, read by every returner at its own pace.
 
 A record has a number, which rises by one. The log is a row of segment files, each named by the number of its first
-record; a record is a frame of mark, number, length, checksum and payload. What survives what:
+record; a record is a frame of mark, number, length, checksum and payload. What survives:
 
 * kill -9 at any moment: everything that append has written. A torn frame at the end is cut off.
 * A power cut: everything whose append had returned; it returns with the data on the disk.

@@ -1,8 +1,8 @@
 """
-Reads the logs of all masters that share a cachedir, as one: each in its own order, and among each other by their clocks.
+Reads the logs of all masters that share a cachedir as one log: each in its own order, and all together by their clocks.
 
-A master is one whose log lies there. Of a log that appears, or goes away, it must never conclude that there was nothing in
-it: then it tells of a gap.
+Every log in there is that of a master. If a log appears or goes away, this must never conclude that nothing was in it: it
+reports a gap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LogOfAll:
 
     :param cachedir: where the logs are.
     :param master: the id of the master whose engine reads.
-    :param positions: from where on, by the names of the logs' folders. Another one is read from its end on, after a gap.
+    :param positions: where to begin, by the names of the logs' folders. A log without one is read from its end, with a gap.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LogOfAll:
             found.append(news.records)
             gaps += [f"of {name}: {news.gap}"] if news.gap else []
             more = more or news.more
-            # One whose folder stays may be made anew there, of which the folder above would not tell.
+            # A log can be made anew in its own folder, which does not change the folder above.
             if not reader.there and name != self._own.name and not (self._root / name).exists():
                 self._readers.pop(name).close()
         if trouble and not found:

@@ -95,7 +95,7 @@ def test_masters_that_share_a_redis_keep_to_their_own_jobs_until_one_adopts_the_
         stop(carl, dora, one, two)
 
 
-def test_another_job_cache_is_believed_where_that_is_wanted_and_shows_the_job_as_it_was(salt_factories, tmp_path):
+def test_another_job_cache_is_believed_if_trusted_and_shows_the_job_as_it_was(salt_factories, tmp_path):
     options = {**OPTIONS, "trust_job_cache": True}
     master = start_master(salt_factories, job_retry=options, master_job_cache="local_cache")
     carl = start_minion(master, "carl")

@@ -19,19 +19,19 @@ test("an entry that is announced is shown in the state that it is in then", () =
   }
 });
 
-test("what is done is gone, and neither that nor a publish has all read again", () => {
+test("an entry that is done is removed, and neither that nor a publish causes a read", () => {
   const queue = new Queue();
   assert.deepEqual(["queued", "sent", "done"].map((what) => queue.follow(event(what))), [true, false, false]);
   assert.equal(queue.rows.size, 0);
 });
 
-test("what is announced in a word that is not known changes nothing", () => {
+test("an event of an unknown kind changes nothing", () => {
   const queue = new Queue();
   for (const what of ["invented", "constructor", "__proto__"]) queue.follow(event(what));
   assert.equal(queue.rows.size, 0);
 });
 
-test("what only a read tells stays when an event comes", () => {
+test("an event leaves alone what only a read can tell", () => {
   const queue = new Queue();
   queue.put([entry("web1", "1", "pending", { expires_at: 99 })]);
   queue.follow(event("sent"));
@@ -44,7 +44,7 @@ test("entries are counted by state, those in an unknown one not at all", () => {
   assert.deepEqual(queue.counts(), { ...Object.fromEntries(STATES.map((state) => [state, 0])), held: 2 });
 });
 
-test("groups stand first that need somebody, and their entries likewise", () => {
+test("groups that need an operator come first, and so do their entries", () => {
   const queue = new Queue();
   queue.put([entry("b", "2", "pending"), entry("a", "1", "running"), entry("a", "3", "dead"), entry("c", "1", "held")]);
   assert.deepEqual(queue.grouped("minion").map(({ key, entries }) => [key, entries.map(({ jid }) => jid)]), [["c", ["1"]], ["a", ["3", "1"]], ["b", ["2"]]]);
