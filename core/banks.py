@@ -9,4 +9,4 @@ ENDTIMES = "jobs/endtimes"
 NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
 ASIDE = "jobs/corrupt"  # records that were set aside
-OWED = "job_retry/jobs"  # of the retry queue: the jobs that somebody is owed; keys are jids
+OWED = "job_retry/jobs"  # of the retry queue: the jobs that minions are owed; keys are jids

@@ -27,7 +27,7 @@ from demo.fleet import quiet_salt
 
 Counts = Mapping[str, int]
 
-#: Seconds for which a minion of Salt 3008 waits for the answer to its acknowledgement before it begins all the same.
+#: Seconds for which a minion of Salt 3008 waits for the answer to its acknowledgement before it begins anyway.
 _ACKNOWLEDGED = 60
 #: Seconds from the beginning of a job to each repeat of its acknowledgement, where the executor sends it.
 _REPEATS = (5, 20, 80, 320)

@@ -163,7 +163,7 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
     for process in processes_of(root):
         with contextlib.suppress(psutil.Error), process.oneshot():
             known = spent.get((process.pid, process.create_time()), ("",))[0]
-            # One that is about to end has no lock any more, and is of its kind all the same.
+            # A process that is about to end has no lock any more, but is still of its kind.
             kind = engines.get(process.pid) or (known if known in ENGINES else _kind(process.info["cmdline"] or ()))
             carriers += [process.pid] * (kind == _CARRIER)
             memory, times = process.memory_info().rss, process.cpu_times()

@@ -1,5 +1,5 @@
 """
-What a job runs, as somebody would type it: the arguments of a function, without the secrets among them. Pure.
+What a job runs, as an operator would type it: the arguments of a function, without the secrets among them. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-In which groups whoever asks is, as Salt's backend of that login or this machine says. Blocks.
+The groups of a caller, from Salt's backend of that login or from this machine. Blocks.
 
-It must never take a group from what whoever asks says, nor guess: of whom nobody can tell it, there are none.
+It must never take a group from the caller's own words, nor guess: if the groups are not known, the caller has none.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from saltext.jobs.core.master.identity import KEY, MASTER, SUDO
 
 def names_of(who: Caller) -> frozenset[str]:
     """
-    Return what whoever asks may be called by: the name under which batches show them, and those with the backend before it.
+    Return the names of a caller: the one that batches show, and that with the backend before it.
 
-    A user of the API who is called as one of this machine that means something to Salt (``root``) has the latter alone.
+    A user of the API whose name has a meaning to Salt (``root``) has only the name with the backend.
     """
     known = who.who
     own = {who.name, *({known.name} if known and known.kind in (MASTER, SUDO, KEY) else ())}
-    # Some backends let in whoever is called "%ops" or "pam:anna", which is a group or a user of another backend here.
+    # Some backends have users named "%ops" or "pam:anna", which mean a group or a user of another backend here.
     plain = {name for name in own if not name.startswith("%") and ":" not in name}
     return frozenset({*plain, *(f"{backend}:{known.name}" for backend in known.backends)} if known else plain)
 
 
 def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:
-    """Return the groups of whoever asks; none where they are not known, as with a token that may be of several backends."""
+    """Return the groups of a caller; none if they are not known, as with a token that may be of several backends."""
     known = who.who
     if known is None or who.peer:
         return frozenset()

@@ -1,8 +1,8 @@
 """
-What Salt 3008 has a master of a cluster store though no minion has brought it: returns of which the event of a peer tells.
+Returns that a master of a cluster stores because of a peer's event, though no minion sent them to it (Salt 3008).
 
-An event proves nothing: any accepted minion can fire one in another's name. What a peer has stored itself, from the minion
-that sent it, it has in its own log.
+Such an event proves nothing: any accepted minion can fire one in another's name. A return that a peer itself got from a
+minion is in the peer's own log.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.frames import codes, of_this_call
 
-#: The file, beside a master's log, that says that its job cache has what events of peers told; it names the first peer.
+#: The file beside a master's log that says that its job cache has returns from events of peers; it names the first peer.
 _MIRRORED = "mirrored"
 
 
 def told_by(opts: Mapping[str, Any]) -> str:
-    """Return the peer of a cluster by whose event Salt has something stored at this moment; empty where it is none's."""
+    """Return the peer of a cluster whose event Salt is storing at this moment; empty if there is none."""
     if not opts.get("cluster_id"):
         return ""
     methods = codes("salt.master", "EventMonitor", "handle_event")
@@ -31,12 +31,12 @@ def told_by(opts: Mapping[str, Any]) -> str:
 
 
 def stores_itself(opts: Mapping[str, Any], peer: str) -> bool:
-    """Tell whether what a peer's event tells is stored by that peer in the same place."""
+    """Tell whether a peer itself stores the returns of its events in the same place."""
     return shares(opts["cachedir"], peer)
 
 
 def note_mirrored(opts: Mapping[str, Any], peer: str) -> None:
-    """Note that something is stored of which nothing but a peer's event tells. :raises OSError:"""
+    """Note that a return is stored that only a peer's event tells of. :raises OSError:"""
     path = _path(opts)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def note_mirrored(opts: Mapping[str, Any], peer: str) -> None:
 
 
 def mirrored_from(opts: Mapping[str, Any]) -> str:
-    """Return a peer by whose event something was stored; empty where there is none."""
+    """Return a peer whose event was stored; empty if there is none."""
     try:
         return _path(opts).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):

@@ -1,1 +1,1 @@
-"""Tells people, where they are, what became of batches: by a webhook, and by Salt's own returners."""
+"""Sends notices about batches and engines to people: by a webhook, and by Salt's own returners."""

@@ -1,4 +1,4 @@
-"""Where the ledger is kept: one file, which is replaced as a whole."""
+"""The file of the ledger, which is always replaced as a whole."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class LedgerFile:
 
     def read(self) -> dict[str, Any] | None:
         """
-        Return what was kept, or None where nothing was. What is damaged is set aside.
+        Return the kept record, or None if there is none. A damaged file is set aside.
 
-        :raises LaterVersion: where a later version has written it.
+        :raises LaterVersion: if a later version has written it.
         """
         try:
             return self.look()
@@ -68,6 +68,6 @@ class LedgerFile:
 
 
 def pack(record: dict[str, Any]) -> bytes:
-    """Return the form in which a ledger is kept."""
+    """Return a ledger's record in the form of the file."""
     packed: bytes = salt.payload.dumps(record)
     return packed

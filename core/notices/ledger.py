@@ -2,7 +2,7 @@
 What was told of each batch, owed job and engine, and the notices that have not arrived yet: kept as one, so that a crash
 loses none.
 
-Pure: stdlib only. It goes by how things stand and not by events, which can be lost or forged.
+Pure: stdlib only. It compares states, and does not rely on events, which can be lost or forged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from saltext.jobs.core.notices.notice import TEST, Condition, GivenUp, Seen, of_batch, of_engine, of_given_up, written
 
-#: The number of the form in which it is kept.
+#: The format of the record.
 FORMAT = 1
 #: Most notices that wait for one target; beyond it the oldest are dropped.
 MOST = 200
@@ -21,10 +21,10 @@ MOST = 200
 class Ledger:
     """
     :param master: the master's id.
-    :param kinds: what is told, of ``notice.KINDS``.
+    :param kinds: the kinds that are reported, of ``notice.KINDS``.
     :param console: the address of the console; empty for none.
-    :param targets: names of those that are told.
-    :param record: what ``record`` has returned; None at a first start.
+    :param targets: the names of the targets.
+    :param record: the result of an earlier ``record``; None at a first start.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Ledger:
     ) -> None:
         self._master, self._kinds, self._console = master, frozenset(kinds), console
         kept = record or {}
-        #: At a first start all that is there is taken for told: nobody wants to hear of last week.
+        #: At a first start the present states count as reported: nobody wants to hear of last week.
         self._is_first = not kept.get("begun", False)
         self._told: dict[str, str] = dict(kept.get("told", {}))
         self._over: set[str] = set(kept.get("over", ()))
@@ -45,7 +45,7 @@ class Ledger:
         #: For how many minions each job was given up when that was told last; None before the first look.
         self._given_up: dict[str, int] | None = kept.get("given_up")
         before = kept.get("waiting", {})
-        #: What each target has not got yet, oldest first.
+        #: The notices that each target has not got yet, oldest first.
         self.waiting: dict[str, list[dict[str, Any]]] = {name: list(before.get(name, ())) for name in targets}
         reached = kept.get("delivered", {})
         #: When each target got one last, in Unix time; None where it never has.
@@ -54,7 +54,7 @@ class Ledger:
         self.dropped = dict.fromkeys(targets, 0)
 
     def record(self) -> dict[str, Any]:
-        """Return the form in which it is kept."""
+        """Return the record to keep."""
         return {
             "format": FORMAT,
             "begun": not self._is_first,
@@ -67,15 +67,15 @@ class Ledger:
         }
 
     def to_read(self, jids: Collection[str]) -> list[str]:
-        """Return which of these batches are to be looked at: those of which the end is not known yet."""
+        """Return those of these batches that must be looked at, since their end is not known yet."""
         return sorted(set(jids) - self._over)
 
     def take_batches(self, seen: Mapping[str, Seen], jids: Collection[str], now: float) -> bool:
         """
-        Take how batches stand, and return whether anything has changed.
+        Take the states of batches, and return whether anything has changed.
 
-        :param seen: those that could be read.
-        :param jids: all that there are; what is known of others is forgotten.
+        :param seen: the batches that could be read.
+        :param jids: all batches that exist; what is known of others is forgotten.
         :param now: Unix time.
         """
         before = (self._is_first, dict(self._told), set(self._over))
@@ -114,7 +114,7 @@ class Ledger:
         return before != self._told
 
     def take_test(self, now: float) -> None:
-        """Somebody wants to see whether notices arrive."""
+        """Send a test: a user wants to see whether notices arrive."""
         self._write(TEST, "A test of the notices: somebody has asked for it. Nothing is wrong.", None, now)
 
     def arrived(self, target: str, number: str, now: float) -> None:
@@ -139,7 +139,7 @@ class Ledger:
         self._write(condition.kind if after else "recovered", condition.text, seen, now)
 
     def _end_of_parent(self, seen: Seen, now: float) -> None:
-        """A retry has succeeded: what it was made for is over too."""
+        """A retry has succeeded, so the failure of the batch that it retried is over too."""
         parent = str(seen.summary.get("parent") or "")
         if self._told.pop(f"batch {parent}", "") and not self._is_first:
             text = f"Batch {seen.summary['jid']}, a retry of {parent}, has succeeded."
@@ -149,12 +149,12 @@ class Ledger:
         if kind != TEST and kind not in self._kinds:
             return
         self._number += 1
-        # With the time: a number that a crash has taken back is no other notice's.
+        # The time makes it unique: after a crash the same number can come again.
         number = f"{self._master}-{round(now * 1000)}-{self._number}"
         notice = written(number, kind, text, now, self._master, seen, self._console, jobs)
         for target, waiting in self.waiting.items():
             if kind == TEST and any(one["kind"] == TEST for one in waiting):
-                continue  # however often it is asked for, it pushes nothing out that is true
+                continue  # tests, however many, must not push out real notices
             waiting.append(notice)
             too_many = len(waiting) - MOST
             if too_many > 0:

@@ -1,5 +1,5 @@
 """
-The figures of the job_notices engine. Pure: what they are taken from is handed in.
+The figures of the job_notices engine. Pure: their sources are arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from saltext.jobs.core.metrics import Metric, counter, gauge
 
 
 def metrics_of(targets: Mapping[str, tuple[int, int, int, int]]) -> list[Metric]:
-    """Return the figures. :param targets: of each target how many notices wait, were sent, failed and were dropped."""
+    """Return the figures. :param targets: for each target how many notices wait, were sent, failed and were dropped."""
     prefix = "saltext_jobs_notices"
     waiting, sent, failures, dropped = ({name: found[place] for name, found in targets.items()} for place in range(4))
     return [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-#: What there is to tell, and what each means. ``test`` is what somebody asks for.
+#: The kinds of notices, and what each means. A ``test`` is sent on request.
 KINDS = {
     "approval": "a batch waits for an approval",
     "paused": "a batch waits for somebody to resume it, and nobody has paused it",
@@ -36,11 +36,11 @@ _WRONG = ("failed", "timed_out", "lost", "killed", "offline")
 @dataclass(frozen=True)
 class Condition:
     """
-    How something stands.
+    The state of a batch or an engine.
 
-    :param kind: one of KINDS, or empty where nothing is to be told.
+    :param kind: one of KINDS, or empty if there is nothing to report.
     :param text: a sentence for people.
-    :param mark: what tells one such condition from the next, such as the stage that waits for its approval.
+    :param mark: tells one condition of a kind from the next, such as the number of the stage that waits for an approval.
     :param over: whether nothing will change any more.
     """
 
@@ -51,13 +51,13 @@ class Condition:
 
     @property
     def identity(self) -> str:
-        """What is kept of it once it was told."""
+        """The text that is kept once the condition was reported."""
         return f"{self.kind} {self.mark}".strip()
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A batch as it stands: its summary (``batch.status``) and its minions (``batch.minions``)."""
+    """The present state of a batch: its summary (``batch.status``) and its minions (``batch.minions``)."""
 
     summary: Mapping[str, Any]
     minions: Mapping[str, Mapping[str, Any]]
@@ -77,7 +77,7 @@ class GivenUp:
 
 
 def of_batch(found: Mapping[str, Any]) -> Condition:
-    """Return how a batch stands. :param found: its summary."""
+    """Return the condition of a batch. :param found: its summary."""
     state, by, jid = found["state"], found.get("paused_by"), found["jid"]
     if state == "halted":
         return Condition("halted", f"Batch {jid} was halted: {found['halted_reason']}. {_counted(found)}", over=True)
@@ -93,7 +93,7 @@ def of_batch(found: Mapping[str, Any]) -> Condition:
 
 
 def of_engine(name: str, silent: float) -> Condition:
-    """Return how an engine stands. :param silent: seconds for which it has not answered; 0 where it has."""
+    """Return the condition of an engine. :param silent: seconds for which it has not answered; 0 if it has."""
     if silent:
         return Condition("engine", f"The {name} engine has not answered for {silent:.0f} s: it hangs or is stopped")
     return Condition(text=f"The {name} engine answers again")
@@ -139,9 +139,9 @@ def written(
     jobs: Sequence[GivenUp] = (),
 ) -> dict[str, Any]:
     """
-    Return a notice as it is sent.
+    Return a notice in the form that is sent.
 
-    :param number: what it is known by, wherever it comes to more than once.
+    :param number: its id, by which a receiver knows a repeated one.
     :param at: Unix time.
     :param console: the address of the console.
     :param jobs: those that were given up, where that is told.
@@ -169,7 +169,7 @@ def written(
 
 
 def _bounded(value: Any) -> Any:
-    """Return a value of a summary, of a list of names no more than are named: 200 notices may wait, each with a list."""
+    """Return a value of a summary, with long lists of names cut: 200 notices may wait, each with such lists."""
     if isinstance(value, (list, tuple)):
         return [*value[:NAMED], *(["…"] if len(value) > NAMED else [])]
     return _cut(value) if isinstance(value, str) else value
@@ -181,8 +181,8 @@ def _cut(text: str, most: int = _LONGEST) -> str:
 
 def plain(text: str) -> str:
     """
-    Return text for a returner: nothing that means something to a shell, to YAML, or to Jinja, from which that for mail makes
-    its subject and its text.
+    Return text for a returner, without characters that have a meaning to a shell, to YAML or to Jinja, with which the
+    returner for mail renders subject and text.
     """
     return _UNSAFE.sub("_", text)
 

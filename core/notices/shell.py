@@ -32,22 +32,22 @@ log = lines.logger(__name__)
 
 #: Seconds between two looks at requests and at the engines' beats.
 _TICK = 5.0
-#: Seconds between two looks at the batches that events cause, and without any event.
+#: Seconds between two looks at the batches: with events, and without any.
 _SOON, _ANYWAY = 1.0, 300.0
 #: Seconds between two looks at the retry queue, of which one reads all of it.
 _QUEUE = 15.0
 #: Seconds before a notice that did not arrive is sent again; twice as long each time, up to the longest.
 _SHORTEST, _LONGEST = 5.0, 300.0
-#: Events of a batch after which there may be something to tell.
+#: Events of a batch after which there may be something to report.
 _TELLING = frozenset(("check", "checked", "paused", "resumed", "halted", "complete"))
 
-#: Gets a notice to where it is told, or raises; blocks.
+#: Delivers a notice to a target, or raises; blocks.
 Send = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass
 class Target:
-    """Somebody who is told. :param worker: the thread in which ``send`` is called."""
+    """A receiver of notices. :param worker: the thread in which ``send`` is called."""
 
     send: Send
     worker: Worker
@@ -55,7 +55,7 @@ class Target:
     failures: int = 0
     trouble: str | None = None
     pause: float = _SHORTEST
-    #: Whether a delivery is under way, or waits for its next try.
+    #: Whether a delivery is under way, or waits for its next attempt.
     busy: bool = False
 
 
@@ -90,9 +90,9 @@ class NoticesShell:
     """
     The job_notices engine's work; an engine.process.App and a bus.Listener.
 
-    :param ledger: what was told, as it was kept.
+    :param ledger: the ledger, as it was kept.
     :param keep: seconds after which a notice is given up.
-    :param shortest: seconds before the first of further tries.
+    :param shortest: seconds before the second attempt.
     """
 
     def __init__(self, ports: Ports, ledger: Ledger, keep: float, shortest: float = _SHORTEST) -> None:
@@ -110,7 +110,7 @@ class NoticesShell:
         self._dropped: dict[str, int] = {}
 
     def start(self) -> None:
-        # What happened while nobody listened is looked for once somebody does.
+        # Once the bus is heard, the engine looks for what happened before.
         self._ports.bus.listen(self, self.on_gap)
         self._want_queue()
         self._tick()
@@ -129,7 +129,7 @@ class NoticesShell:
         return [*metrics_of(found), *of_bus(JOB_NOTICES, self._ports.bus)]
 
     def close(self) -> None:
-        """End. What has not arrived is on the disk."""
+        """End. Notices that have not arrived are on the disk."""
         self._ports.bus.close()
         for worker in (self._ports.disk, *(target.worker for target in self._ports.targets.values())):
             worker.close()
@@ -175,7 +175,7 @@ class NoticesShell:
         changed = [self._ledger.take_engine(name, silent, now) for name, silent in self._ports.silent().items()]
         if any(changed) or self._is_unsaved:
             self._ports.loop.spawn_callback(self._tell)
-        if not 0 <= now - self._looked < _ANYWAY:  # a clock may be set back
+        if not 0 <= now - self._looked < _ANYWAY:  # the clock may have been set back
             self.on_gap()
 
     async def _look(self) -> None:
@@ -203,7 +203,7 @@ class NoticesShell:
         return {jid: seen for jid in jids if (seen := self._ports.look(jid)) is not None}
 
     async def _tell(self) -> None:
-        """Keep what has changed, and send what waits."""
+        """Write the ledger, and send the waiting notices."""
         for name, dropped in self._ledger.dropped.items():
             if dropped > self._dropped.get(name, 0):
                 self._quiet.error(f"dropped {name}", "%d notices wait for %s, so older ones were dropped", MOST, name)
@@ -228,7 +228,7 @@ class NoticesShell:
                 self._ports.loop.spawn_callback(self._deliver, name, target)
 
     async def _deliver(self, name: str, target: Target) -> None:
-        """Send what waits for a target, oldest first, until all has arrived or one does not."""
+        """Send the waiting notices of a target, oldest first, until all have arrived or one fails."""
         while self._ledger.waiting[name]:
             notice = self._ledger.waiting[name][0]
             if self._ports.wall() - notice["time"] > self._keep:

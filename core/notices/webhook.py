@@ -1,8 +1,8 @@
 """
-A notice as a signed POST of JSON.
+Sends a notice as a signed POST of JSON.
 
-It blocks, for ``deadline`` seconds at most: use it in a Worker of its own. It must never log or raise the secret, nor the
-address, which may hold a secret too.
+It blocks, for ``deadline`` seconds at most: use it in a Worker of its own. Neither the secret nor the address, which may
+hold a secret too, may ever be logged or be in an error.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from urllib.parse import SplitResult, urlsplit
 
 from saltext.jobs.core.errors import JobsError, SettingsError
 
-#: What a receiver checks: ``sha256=`` and the HMAC of the body, as a hexadecimal number.
+#: The header that a receiver checks: ``sha256=`` and the HMAC of the body in hexadecimal.
 SIGNATURE = "X-Salt-Signature"
-#: Seconds that one operation of the network may take, and the whole of a delivery.
+#: Most seconds for one network operation, and for a whole delivery.
 _PATIENCE, _DEADLINE = 10.0, 30.0
 
 
 class Undelivered(JobsError):
-    """A notice has not arrived, as far as is known; the message says why."""
+    """A notice has not arrived, as far as known; the message says why."""
 
 
 class Webhook:
     """
-    :param url: where notices are sent.
-    :param secret: what they are signed with; empty for not at all.
-    :param secret_file: a file whose content is the secret, without the line's end. Read each time: it may be replaced.
-    :param ca_file: certificates by which the receiver's is checked; empty for those of the system.
+    :param url: the address of the receiver.
+    :param secret: the secret that signs notices; empty for no signature.
+    :param secret_file: a file with the secret, without the end of the line. It is read each time, since it may be replaced.
+    :param ca_file: certificates that the receiver's is checked against; empty for those of the system.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Webhook:
         self._patience, self._deadline = patience, deadline
 
     def __call__(self, notice: Mapping[str, Any]) -> None:
-        """Send a notice. :raises Undelivered: whatever goes wrong."""
+        """Send a notice. :raises Undelivered: if anything goes wrong."""
         try:
             status = self._post(json.dumps(notice).encode())
         except (OSError, http.client.HTTPException, ValueError) as exc:
@@ -83,7 +83,7 @@ class Webhook:
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
         """Give a connection to the receiver, which is opened when it is used, and closed after the block."""
         connection = self._connection(self._url)
-        # Each operation has its own patience; one that goes on byte by byte is ended with the connection.
+        # Each operation has its own time-out. One that goes on byte by byte is ended by closing the connection.
         ends = threading.Timer(self._deadline, _cut, [connection])
         ends.daemon = True
         ends.start()
@@ -111,7 +111,7 @@ class Webhook:
 
 
 def check_address(url: str) -> None:
-    """:raises SettingsError: where it is no address of a webhook; the address is not in it, which may hold a secret."""
+    """:raises SettingsError: if it cannot be the address of a webhook; without the address, which may hold a secret."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
@@ -126,7 +126,7 @@ def check_address(url: str) -> None:
 
 
 def signature(secret: bytes, body: bytes) -> str:
-    """Return what ``SIGNATURE`` says of a body."""
+    """Return the value of the header ``SIGNATURE`` for a body."""
     return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
 
 
@@ -136,7 +136,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 
 
 def _said(exc: Exception) -> str:
-    """Return what went wrong, without what the error may name."""
+    """Return what went wrong, without the secrets that an error may name."""
     if isinstance(exc, TimeoutError):
         return "the receiver does not answer in time"
     if isinstance(exc, ssl.SSLError):

@@ -94,7 +94,7 @@ class DatabaseFile:
         with self.alone() as handle:
             saved, now = self._saved(handle), self.log_identity()
             if used in saved or now == used:
-                return  # somebody was faster
+                return  # another process was faster
             # An empty -wal in its place belongs to a process that came just now and has written nothing.
             is_another = now is not None and os.stat(self._log).st_size
             error = "another one is in its place" if is_another else self._moved(sql)
@@ -230,7 +230,7 @@ class DatabaseFile:
         """Take into use a backup that was put here. What lies beside it is kept under another name."""
         with self.alone():
             if not self.is_copy():
-                return  # somebody was faster
+                return  # another process was faster
             target = free_name(f"{self.path}.replaced-{_now()}-wal")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.path}-shm")
@@ -258,7 +258,7 @@ class DatabaseFile:
             sql = self._plain_connection()
             try:
                 if sql.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION:
-                    return  # somebody was faster
+                    return  # another process was faster
                 if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     raise StateError(
                         f"{self.path} is a database of something else; set sqlite_cache_path to another file"

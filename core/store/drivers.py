@@ -194,7 +194,7 @@ class Driver(Port):
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
         """
-        As ``remove``, for each of some jobs of which nothing was written at or after the Unix time ``than``.
+        As ``remove``, for those of some jobs that were last written before the Unix time ``than``.
 
         :param banks: the banks in which the names of the jobs are keys.
         """
