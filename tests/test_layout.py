@@ -289,5 +289,5 @@ def test_every_module_imports_by_absolute_name():
     assert not relative
 
 
-def test_the_loader_is_told_of_every_folder_that_is_for_it():
+def test_the_loader_gets_every_folder_that_is_for_it():
     assert set(module_dirs()) == set(FOR_SALT)

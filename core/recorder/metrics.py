@@ -27,7 +27,7 @@ def metrics_of(stats: Mapping[str, Any]) -> list[Metric]:
     return [
         counter(f"{prefix}_returns_total", "Returns taken in.", stats["recorded"]),
         counter(f"{prefix}_events_total", "Events taken in that are recorded as such.", stats["events"]),
-        counter(f"{prefix}_events_dropped_total", "Of these, dropped because the spool was full.", stats["events_dropped"]),
+        counter(f"{prefix}_events_dropped_total", "Of these, dropped for lack of room.", stats["events_dropped"]),
         counter(
             f"{prefix}_found_total", "Returns that the job cache had and no event told.", stats["found_in_job_cache"]
         ),

@@ -165,7 +165,7 @@ def test_a_target_that_matches_nothing_answers_as_one_that_matches_what_is_forbi
     assert "b1" not in told[0].replace("TGT", "")
 
 
-def test_a_function_that_may_not_be_published_answers_alike_whatever_the_target_matches(api):
+def test_a_forbidden_function_gets_the_same_answer_whatever_the_target_matches(api):
     answers = [
         api("batch.preview", tgt, "cmd.run", "id", user="of_a", tgt_type="pillar")["return"].replace(tgt, "TGT")
         for tgt in ("code:hush1", "code:hush3", "code:x")

@@ -102,7 +102,7 @@ def test_from_the_list_of_batches_to_the_reasons_a_repair_and_a_retry(run, look,
     assert (found["success"], found["completed"], found["parent"], found["arguments"]) == (True, 3, jid, ["site"])
 
 
-def test_a_plain_job_is_told_of_likewise(master, run, typed):
+def test_the_outcome_of_a_plain_job_is_shown_in_the_same_way(master, run, typed):
     salt_cli(master, "*", "cmd.run", "test $(hostname) != $(hostname) || exit 3")
     (job,) = run("job_cache.search", "search_function=cmd.run", "limit=1")["jobs"]
     found = run("job_cache.outcome", job["JID"])

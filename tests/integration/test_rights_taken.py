@@ -220,7 +220,7 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_until_another_user_takes_i
     assert world.runs(name) == 2
 
 
-def test_another_user_with_rights_takes_it_over_and_is_limited_alike(world):
+def test_another_user_with_rights_takes_it_over_and_is_limited_in_the_same_way(world):
     world.await_pause("by-password", "may not publish file.append to")
     answer = world.api.call("batch.resume", world.jids["by-password"], token=world.token("keeps"))
     assert answer["return"] is True, answer

@@ -176,7 +176,7 @@ def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_
 
 
 @in_a_cluster
-def test_a_frozen_leader_is_told_of_at_every_master(cluster):
+def test_a_frozen_leader_is_reported_at_every_master(cluster):
     one, two = cluster
     desk = Desk(two, alone=False)
     frozen = engine_of(one, BATCH_MANAGER)

@@ -130,7 +130,7 @@ def test_what_runs_before_a_commit_is_make_lint_and_nothing_else():
     assert not hook["pass_filenames"] and {"python", "toml"} <= set(hook["types_or"])
 
 
-def test_a_warning_is_an_error_but_for_those_that_others_cause_each_named_with_who_that_is():
+def test_a_warning_is_an_error_unless_it_is_listed_with_the_package_that_causes_it():
     block = re.search(r"^filterwarnings = \[\n(.+?)^\]", text("pyproject.toml"), re.MULTILINE | re.DOTALL)[1]
     first, *others = re.findall(r"((?:^    # .+\n)*)^    \"(.+)\",$", block, re.MULTILINE)
     assert first == ("", "error")

@@ -113,7 +113,7 @@ def test_nor_who_has_taken_it_over(opts):  # noqa: F811
     permit_approval(opts, user("bert", "pam"), made)
 
 
-def test_where_nobody_is_named_whoever_may_run_the_job_may(opts):  # noqa: F811
+def test_without_approve_by_everyone_may_approve_who_may_run_the_job(opts):  # noqa: F811
     made = Batch(asked_for(opts, "*", batch="1,100%", check="approve"), 1000.0)
     permit_approval(opts, ROOT, made)
     with pytest.raises(Refused, match="may not publish"):

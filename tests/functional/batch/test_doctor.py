@@ -43,7 +43,7 @@ def test_a_master_without_the_engine_is_told_so(opts):
 
 
 @pytest.mark.parametrize("unproven", UNPROVEN)
-def test_where_forged_returns_count_it_says_so(opts, unproven):
+def test_it_says_so_if_forged_returns_count(opts, unproven):
     found = doctor.examine({**opts, **unproven})
     assert found["returns_proven"] is False
     assert any("forges" in finding and next(iter(unproven)) in finding for finding in found["findings"])

@@ -47,7 +47,7 @@ def known(opts):
     return store
 
 
-def test_a_minion_of_which_nothing_is_cached_is_missing_and_one_without_the_value_is_not(opts, known):
+def test_a_minion_without_cached_data_is_missing_and_one_without_the_value_is_not(opts, known):
     assert values_of(opts, "grains", "rack", ["m1", "m2", "m3"]) == {"m1": "r1", "m2": "r2"}
     assert values_of(opts, "grains", "place:row", ["m1", "m2", "m3"]) == {"m1": 7, "m2": None}
     assert values_of(opts, "pillar", "ring", ["m1", "m2", "m3"]) == {"m1": ["a", "b"], "m2": None}

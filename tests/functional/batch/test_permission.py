@@ -63,7 +63,7 @@ def test_who_still_may_lacks_nothing(opts):
 
 
 @pytest.mark.parametrize(("name", "count"), [("nobody", 4), ("of_a", 3), ("root", 4), ("gone", 4)])
-def test_who_may_not_any_more_is_told_of_with_how_many_minions_and_no_names(opts, name, count):
+def test_a_lost_right_is_reported_with_the_number_of_minions_and_no_names(opts, name, count):
     reason = lacking(opts, TOKEN, name, "sharedsecret")
     assert reason == f"{name} may not publish test.ping to {count} of its minions any more"
 

@@ -73,7 +73,7 @@ def test_a_runner_is_called_with_its_arguments_as_on_a_command_line(call):
     )
 
 
-def test_what_is_called_for_somebody_has_the_rights_of_that_one(call):
+def test_a_runner_that_is_called_for_a_user_has_the_rights_of_that_user(call):
     anna = Caller("pam:root", ({"a*": ["test.*"]},), account="root", eauth="pam")
     assert call("survey.who", on_behalf=anna.limits()) == (["pam:root", [{"a*": ["test.*"]}], "root", "pam"], True)
     nobody = Caller("bert", ())

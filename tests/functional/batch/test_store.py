@@ -65,7 +65,7 @@ def test_what_is_no_batch_reads_as_none(store, jid):
 
 
 @pytest.mark.parametrize("record", [["nonsense", 1.0], ["ret"], "text", ["ret", "late", "a", 0], ["probe", 1.0, 5]])
-def test_a_journal_with_a_record_that_is_none_is_an_error(store, record):
+def test_a_journal_with_an_invalid_record_is_an_error(store, record):
     write(store, Bench("ab", "2")).append(record)
     with pytest.raises(StateError, match="does not hold a batch"):
         store.read(JID)
@@ -159,7 +159,7 @@ def test_native_batches_are_listed_latest_first_and_broken_ones_and_ours_left_ou
     assert [state["jid"] for state in store.native_states(1)] == ["3"]
 
 
-def test_a_state_file_of_a_batch_of_ours_is_never_read_whatever_somebody_has_written_there(store):
+def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(store):
     write(store, Bench("ab", "2"), "1")
     write(store, Bench("ab", "2"), "2")
     store.end("2")

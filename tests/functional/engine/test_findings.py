@@ -46,7 +46,7 @@ def test_nothing_is_found_where_all_is_well(opts):
     assert around(opts) == []
 
 
-def test_files_of_somebody_else_are_named_with_the_command_that_mends_it(opts):
+def test_files_of_another_user_are_named_with_the_command_that_mends_it(opts):
     (finding,) = around(opts, user=OTHER)
     folder = FileSite(opts).path(JOB_RECORDER)
     assert finding == f"{folder} does not belong to the master's user {OTHER}: chown -R {OTHER} {folder}"
@@ -158,7 +158,7 @@ def test_a_folder_in_which_no_file_can_be_made_is_told():
 
 
 @pytest.mark.parametrize("version", [(3, 24, 0), (3, 40, 1), (3, 44, 5), (3, 50, 6), (3, 51, 2)])
-def test_a_sqlite_that_may_lose_a_write_is_told_of(version):
+def test_a_sqlite_that_may_lose_a_write_is_reported(version):
     (found,) = about_sqlite(version)
     assert "SQLite {}.{}.{}".format(*version) in found and "3.51.3" in found
 
@@ -194,7 +194,7 @@ def test_an_engine_that_does_not_run_is_trouble_only_where_it_is_to(opts, engine
     assert isinstance(finding, Advice) is not trouble
 
 
-def test_a_cluster_whose_masters_do_not_share_their_cachedir_is_told_of(opts):
+def test_a_cluster_whose_masters_do_not_share_their_cachedir_is_reported(opts):
     cluster = {**opts, "cluster_id": "one", "cluster_peers": ["there", "elsewhere"]}
     assert findings.about_peers(opts) == []
     assert findings.about_peers({**cluster, "cluster_isolated_filesystem": True}) == []

@@ -35,7 +35,7 @@ def test_one_leads_and_the_next_one_does_when_it_has_ended(path):
 
 
 @pytest.mark.parametrize("how", ["released", "removed"])
-def test_whoever_has_lost_the_lead_notices_it_before_it_does_anything(path, how):
+def test_an_engine_that_has_lost_the_lead_notices_it_before_it_does_anything(path, how):
     first, told = taken(path), []
     first.on_lost = lambda: told.append(how)
     if how == "removed":
@@ -51,7 +51,7 @@ def test_whoever_has_lost_the_lead_notices_it_before_it_does_anything(path, how)
     assert second.epoch > first.epoch
 
 
-def test_whoever_holds_a_file_that_was_removed_does_not_lead(path):
+def test_a_process_that_holds_a_removed_file_does_not_lead(path):
     first = taken(path)
     path.unlink()
     with pytest.raises(Superseded, match="who it is is not known"):

@@ -125,7 +125,7 @@ def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opt
     assert len(list((FileSite(opts).path(JOB_RECORDER) / "requests").glob("*.reply"))) == 1
 
 
-def test_a_timer_of_a_loop_rings_in_time_although_somebody_puts_the_clock_back(monkeypatch):
+def test_a_timer_of_a_loop_rings_in_time_although_the_clock_is_set_back(monkeypatch):
     rung, real, put_back = [], time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() - put_back[0])  # before the loop takes its clock
     loop = compat.new_loop()

@@ -992,7 +992,7 @@ def test_the_master_is_told_where_it_has_asked_for_that(minion, trace, jid, bus)
     assert len(bus.events) == 1
 
 
-def test_the_master_is_told_of_a_job_that_runs_without_a_record_too(minion, trace, jid, bus, monkeypatch):
+def test_the_master_is_also_told_of_a_job_that_runs_without_a_record(minion, trace, jid, bus, monkeypatch):
     _fill_the_disk(monkeypatch)
     minion.deliver(jid, "probe.give", trace, **ACK)
     assert [tag for tag, _ in bus.events] == [f"salt/job/{jid}/start/m1"]

@@ -87,7 +87,7 @@ def test_a_receiver_that_is_not_there_is_a_failure_that_names_no_secret():
     assert told.value.__cause__ is None
 
 
-def test_a_certificate_that_is_none_is_a_failure(receiver):
+def test_an_invalid_certificate_is_a_failure(receiver):
     with pytest.raises(Undelivered):
         Webhook(receiver.url.replace("http:", "https:"))(NOTICE)
     assert receiver.tried == []

@@ -138,7 +138,7 @@ def test_what_a_later_version_has_written_is_refused_and_left_as_it_is(folder, n
 
 
 @pytest.mark.parametrize("text", ["two", "-1", "0", "2 2", "\u0662"])
-def test_a_format_that_is_none_is_refused_with_what_to_do(folder, text):
+def test_an_invalid_format_is_refused_with_what_to_do(folder, text):
     (folder / "format").write_text(text)
     with pytest.raises(StateError, match="remove it if no later version of saltext-jobs was ever here"):
         carry_over(folder)

@@ -349,7 +349,7 @@ def test_one_job_that_cannot_be_read_keeps_none_from_being_found(stage, caplog):
 
 
 @pytest.mark.parametrize("record", ["text", 7, None, [], {"return": {1: object}}])
-def test_one_return_that_is_none_keeps_none_from_being_found(stage, jid, record):
+def test_a_malformed_return_does_not_hide_the_others(stage, jid, record):
     stage.job_cache.publish(jid, "cmd.run")
     stage.job_cache.stored[jid] = {"m0": record, "../m": {"return": 1}}
     stage.job_cache.give_back(jid, "m1", "x")

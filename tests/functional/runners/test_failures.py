@@ -85,7 +85,7 @@ def test_a_batch_in_which_minions_failed_in_two_ways_has_two_reasons(opts, run):
     json.dumps(found)
 
 
-def test_a_plain_job_is_told_of_in_full(opts, run):
+def test_the_outcome_of_a_plain_job_is_shown_in_full(opts, run):
     publish(opts, ["web1", "web2", "web3", "web4"])
     give(opts, "web1", 0, "fine")
     give(opts, "web2", 1, "web2: disk full")

@@ -87,7 +87,7 @@ def test_a_runner_that_another_one_calls_is_not_shown(opts, capsys):
     assert "no such batch" not in capsys.readouterr().out
 
 
-def test_a_terminal_gets_colours_and_whoever_wants_none_does_not(shown, monkeypatch):
+def test_a_terminal_gets_colours_unless_they_are_switched_off(shown, monkeypatch):
     halted = [standing(state="halted")]
     coloured = shown("batch.list", halted, color=True)
     assert "\x1b[31mhalted" in coloured

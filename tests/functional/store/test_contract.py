@@ -363,7 +363,7 @@ class Contract:
         assert job_cache.get_load(JID)["Minions"] == ["low1", "low2"]
         assert "Minions" not in job_cache.fetch("jobs/loads", JID)
 
-    def test_a_job_of_which_only_returns_are_known_names_those_minions(self, job_cache):
+    def test_a_job_with_returns_alone_names_their_minions(self, job_cache):
         job_cache.save_load(JID, {"fun": "test.ping", "jid": JID, "user": "root"})
         job_cache.returner(a_return("box2"))
         job_cache.returner(a_return("box1"))
@@ -545,7 +545,7 @@ class Contract:
                 assert "Refusing" in caplog.text, hostile
         assert written() == before
 
-    def test_whoever_sends_nothing_but_hostile_names_does_not_fill_the_log(self, job_cache, caplog):
+    def test_a_flood_of_hostile_names_does_not_fill_the_log(self, job_cache, caplog):
         for number in range(300):
             assert job_cache.returner(a_return(f"../{number}")) is False
         assert 1 <= len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 2
@@ -555,7 +555,7 @@ class Contract:
         assert job_cache.fetch("jobs/minions", JID) == ["web1"]
         assert "Refusing 3 minion ids" in caplog.text
 
-    def test_a_load_that_is_none_is_refused(self, job_cache, caplog):
+    def test_a_load_that_is_not_a_load_is_refused(self, job_cache, caplog):
         job_cache.save_load(JID, "load")
         assert job_cache.get_load(JID) == {}
         assert "Refusing the load" in caplog.text
@@ -958,7 +958,7 @@ class TestLocalfs(Contract):
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
     @pytest.mark.parametrize(("umask", "reads"), [(0o022, True), (0o077, False)])
-    def test_whoever_may_by_the_umask_of_the_master_reads_jobs(self, opts, tmp_path, umask, reads):
+    def test_the_umask_of_the_master_decides_who_reads_jobs(self, opts, tmp_path, umask, reads):
         for folder in (opts["cachedir"], tmp_path, *tmp_path.parents):
             if os.stat(folder).st_mode & 0o055 == 0:
                 os.chmod(folder, 0o755)
@@ -996,7 +996,7 @@ class TestLocalfs(Contract):
     @pytest.mark.parametrize(
         "wrong", [{"sync": "publsh"}, {"snyc": "all"}, "all of it", 7, {"max_jobs": 0}, {"max_bytes": "20X"}]
     )
-    def test_a_sync_that_is_none_is_named_and_the_default_counts(self, opts, wrong, caplog):
+    def test_an_invalid_sync_is_named_and_the_default_counts(self, opts, wrong, caplog):
         store = Store({**opts, "salt_cache": wrong})
         assert (store.sync_publish, store.sync_all, store.max_jobs, store.max_bytes) == (True, False, None, None)
         assert str(wrong) in caplog.text and "publish, all, none" in caplog.text

@@ -137,7 +137,7 @@ def test_processes_that_meet_the_damage_together_begin_one_file_with_it(filled, 
     assert len(banks_of(filled).damaged()) == 1
 
 
-def test_a_file_that_somebody_has_taken_away_is_begun_empty_whatever_lies_beside_it(filled, path):
+def test_a_file_that_was_taken_away_is_made_empty_whatever_lies_beside_it(filled, path):
     damage(path, lambda pages: [pages * 4 // 5])
     meet(filled)
     assert banks_of(filled).keys("grains")
@@ -146,7 +146,7 @@ def test_a_file_that_somebody_has_taken_away_is_begun_empty_whatever_lies_beside
     assert banks_of(filled).keys("grains") == []
 
 
-def test_what_nothing_can_be_read_of_is_told_of_and_holds_up_nobody(filled, path, caplog):
+def test_an_unreadable_file_is_reported_and_delays_nobody(filled, path, caplog):
     damage(path, lambda pages: [])
     with open(path, "r+b") as stream:
         stream.write(b"\0" * 4096)

@@ -109,7 +109,7 @@ def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_somebody_else_is_told(opts, disk):
+def test_a_file_of_another_user_is_reported(opts, disk):
     Returner(opts).save_load(JID, LOAD, minions=["web1"])
     name = "cache.sqlite" if opts["cache"] == "sqlite" else f"jobs/loads/{JID}.p"
     os.chown(os.path.join(opts["cachedir"], name), 65534, 65534)

@@ -691,9 +691,7 @@ def moved(path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_any_point_leaves_what_fits_together_and_each_publish_that_was_told_of(
-    opts, path, tmp_path, seed
-):
+def test_a_power_cut_at_any_point_leaves_consistent_records_and_every_confirmed_publish(opts, path, tmp_path, seed):
     """Writers are killed, and the log is cut off at any byte."""
     chance, own = random.Random(seed), {**opts, "salt_cache": {"sync": "publish"}}
     Returner(own).save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=["web1"])

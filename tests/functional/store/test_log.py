@@ -62,7 +62,7 @@ def tail(reader, job_cache):
     return tail
 
 
-def test_a_publish_is_a_record_with_what_it_is_and_for_whom(job_cache, tail, opts):
+def test_a_publish_is_a_record_of_the_job_and_its_minions(job_cache, tail, opts):
     job_cache["save_load"](JID, {**LOAD, "jid": JID, "kwargs": {"token": "secret"}}, minions=["web2", "web1", "../x"])
     (record,) = tail()
     assert isinstance(record, Published)

@@ -84,7 +84,7 @@ class TestWhatSaltAsksOfADriver(test_sqlite.TestWhatSaltAsksOfADriver):
         assert cache.list("bank") == [] and not cache.contains("bank"), "with nothing in it there is no bank"
 
     @pytest.mark.parametrize("bank", ["..", "a/../../b", "", "/", None, 7, ["a"]])
-    def test_a_bank_that_leads_out_or_is_none_is_refused(self, cache, bank):
+    def test_a_bank_that_leads_out_or_is_invalid_is_refused(self, cache, bank):
         for call in (lambda: cache.store(bank, "key", 1), lambda: cache.flush(bank), lambda: cache.list(bank)):
             with pytest.raises(SaltCacheError, match=r"postgresql.*bank"):
                 call()
@@ -220,7 +220,7 @@ class TestTheServerAndItsTables:
             banks_of(other).flush("bank")
         assert asked("SELECT count(*) FROM salt_cache") == [(1,)]
 
-    def test_a_table_of_somebody_else_is_left_alone(self, opts, asked):
+    def test_a_table_of_another_program_is_left_alone(self, opts, asked):
         asked("CREATE TABLE salt_cache (mine int)")
         with pytest.raises(SaltCacheError, match="a table salt_cache that is not this extension's"):
             salt.cache.Cache(opts).store("bank", "key", 2)
@@ -380,7 +380,7 @@ class TestFaults:
             server.process.send_signal(signal.SIGCONT)
         assert cache.fetch("bank", "key") == 1
 
-    def test_a_row_that_somebody_holds_is_an_error_in_time_and_no_refusal(self, opts, server):
+    def test_a_locked_row_is_an_error_in_time_and_not_a_refusal(self, opts, server):
         wanted = {**opts, "postgresql.timeout": 1}
         cache, store = salt.cache.Cache(wanted), Store(wanted)
         cache.store("bank", "key", 1)

@@ -157,7 +157,7 @@ class TestMigrate:
         assert "web2/return.p cannot be read" in caplog.text
         assert list(done["failed"]) == [JIDS[1]]
 
-    def test_a_load_that_is_none_stops_nothing_but_its_job(self, on_disk):
+    def test_a_malformed_load_stops_nothing_but_its_job(self, on_disk):
         on_disk.fill_source()
         on_disk.damage_source(JIDS[0], ".load.p", salt.payload.dumps(["no", "dict"]))
         on_disk.damage_source(JIDS[1], ".load.p", b"\xc1")
@@ -204,7 +204,7 @@ class TestMigrate:
         assert on_disk.ours("get_jids") == {}
 
     @pytest.mark.parametrize("source", ["salt_cache", "nonesuch"])
-    def test_a_source_that_is_none_is_refused(self, on_disk, source):
+    def test_an_invalid_source_is_refused(self, on_disk, source):
         with pytest.raises(CommandExecutionError, match=source):
             on_disk.run("migrate", source=source)
 
@@ -458,7 +458,7 @@ class TestBetweenDrivers:
         with pytest.raises(CommandExecutionError, match=why):
             on_disk.run("migrate", **options)
 
-    def test_a_record_that_cannot_be_read_is_told_of_and_holds_up_no_other(self, tmp_path):
+    def test_an_unreadable_record_is_reported_and_delays_no_other(self, tmp_path):
         opts = {**salt.config.DEFAULT_MASTER_OPTS, **OURS, **driver_options("localfs", None, tmp_path, 0)}
         second = Master({**opts, "cache": "sqlite"})
         self.fill(Store(opts), JIDS)

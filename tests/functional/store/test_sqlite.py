@@ -140,7 +140,7 @@ class TestWhatSaltAsksOfADriver:
         assert cache.list("a.b/c.d") == ["e.p"]
 
     @pytest.mark.parametrize("bank", ["..", "a/../../b", "", "/", None, 7, ["a"]])
-    def test_a_bank_that_leads_out_or_is_none_is_refused(self, cache, bank):
+    def test_a_bank_that_leads_out_or_is_invalid_is_refused(self, cache, bank):
         for call in (lambda: cache.store(bank, "key", 1), lambda: cache.flush(bank), lambda: cache.list(bank)):
             with pytest.raises(SaltCacheError, match=r"sqlite.*bank"):
                 call()
@@ -503,7 +503,7 @@ class TestManyWriters:
             assert reader.execute("SELECT count(*) FROM records").fetchone() == (30,)
         wait_for(lambda: write(1) or size() < 9 << 20, what="it has been begun anew")
 
-    def test_the_log_is_begun_anew_though_somebody_reads_at_each_moment(self, opts, cache, path):
+    def test_the_log_starts_again_though_there_is_always_a_reader(self, opts, cache, path):
         cache.store("bank", "key", 0)
         begun, ended = FORK.Barrier(2), FORK.Event()
 
@@ -875,7 +875,7 @@ class TestALogThatIsRemoved:
         assert len(told) > 20 and told <= stored, sorted(told - stored)[:5]
         assert banks.is_sound() and banks.damaged() == []
 
-    def test_it_is_told_of_once_and_saved_by_the_next_who_writes(self, opts, cache, path, caplog):
+    def test_it_is_reported_once_and_saved_by_the_next_writer(self, opts, cache, path, caplog):
         for number in range(50):
             cache.store("bank", str(number), number)
         os.unlink(f"{path}-wal")

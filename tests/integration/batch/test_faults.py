@@ -580,7 +580,7 @@ def test_an_accepted_minion_that_answers_for_a_dead_one_does_not_make_it_present
 
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that is shown a state file")
-def test_whatever_somebody_writes_into_the_state_file_is_shown_to_nobody(engine, run, store, job):
+def test_nobody_is_shown_what_is_written_into_the_state_file(engine, run, store, job):
     engine.start()
     jid = start(run, job(gated=True), "batch=4")
     assert store.native_path(jid).exists()
@@ -619,7 +619,7 @@ def test_a_frozen_engine_answers_nothing_and_the_request_is_withdrawn(engine, co
     assert "withdrawn" in told
 
 
-def test_a_frozen_engine_is_told_of_once_its_beat_is_missing(engine, run, complaint, look, store, job, master):
+def test_a_frozen_engine_is_reported_once_its_beat_is_missing(engine, run, complaint, look, store, job, master):
     engine.start()
     jid = start(run, job(gated=True), "batch=4")
     assert look("batch.status", jid)["engine_silent_seconds"] is None

@@ -115,7 +115,7 @@ def test_a_wrong_password_is_told_and_a_right_one_opens_the_page(page, api):
     page.wait_text("There is no batch")
 
 
-def test_a_login_outlives_a_reload_of_its_tab_and_ends_when_somebody_logs_out(page, api):
+def test_a_login_outlives_a_reload_of_its_tab_and_ends_with_the_logout(page, api):
     page.open("anna")
     page.chrome.refresh()
     page.wait_text("anna (sharedsecret)")
@@ -197,7 +197,7 @@ def test_a_connection_that_is_dead_and_says_nothing_is_made_anew_once(page, api,
     assert api.calls == [("batch.list", {"limit": 50})]
 
 
-def test_an_engine_that_hangs_is_told_of_by_its_beat_and_the_counts_are_those_of_the_minions(page, api, fast):
+def test_an_engine_that_hangs_is_known_by_its_beat_and_the_counts_are_those_of_the_minions(page, api, fast):
     has_batch(api, summary(active=3), minions_of(dict.fromkeys(("web1", "web2", "web3"), "active")))
     page.enter(api.login(), f"batches/{JID}")
     page.wait_text("3 active", ".filter")
@@ -444,7 +444,7 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     assert page.text(".stages [aria-current]") == "Stage 2: now"
 
 
-def test_only_what_waits_for_somebody_can_be_resumed(page, api):
+def test_only_a_batch_that_waits_for_an_operator_can_be_resumed(page, api):
     batch = summary(completed=1, pending=9, state="paused", paused_by="publish", paused_reason="6 publishes failed")
     has_batch(api, batch, {})
     page.enter(api.login())
@@ -888,7 +888,7 @@ def test_a_batch_without_minions_and_names_that_javascript_knows_are_shown(page,
     assert all(name in page.text("tbody") for name in names)
 
 
-def test_returns_of_megabytes_and_of_any_depth_are_shown_as_far_as_somebody_wants(page, api):
+def test_returns_of_megabytes_and_of_any_depth_are_shown_as_far_as_wanted(page, api):
     deep = "x"
     for _ in range(400):
         deep = [deep]

@@ -88,7 +88,7 @@ def test_the_payloads_of_a_kind_have_the_fields_that_the_reference_names_and_no_
     }
 
 
-def test_whoever_resumes_or_approves_stands_in_the_place_of_whose_batch_it_is(payloads):
+def test_the_events_of_a_resume_and_an_approval_name_the_user_who_did_it(payloads):
     users = {(kind, each["user"]) for kind, found in payloads.items() for each in found}
     assert {kind for kind, user in users if user == "bob"} == {"resumed", "checked"}
     assert {each.get("reason", each["user"]) for each in payloads["resumed"]} == {"its window is open", "bob"}

@@ -62,7 +62,7 @@ def test_a_minion_put_back_is_sent_to_before_the_next_group_begins():
     assert published(bench.returns("a")) == ["b"]
 
 
-def test_a_group_of_which_nobody_is_there_is_passed_over():
+def test_a_group_without_a_present_minion_is_passed_over():
     bench = Bench("abcd", "2", groups=(("x", 1), ("y", 2), ("z", 1)), presence="ping")
     assert published(bench.present(("a", "d"))) == ["a"]
     bench.sent()

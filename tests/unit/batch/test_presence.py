@@ -21,7 +21,7 @@ def test_nothing_is_sent_before_the_first_ping_is_over_and_then_in_the_order_of_
     assert published(bench.tell(facts.Gathered(("b",)))) == ["ab"]
 
 
-def test_whoever_did_not_answer_is_asked_again_while_the_others_run():
+def test_a_minion_that_did_not_answer_is_asked_again_while_the_others_run():
     bench = Bench("abc", "3", presence="ping", probe_attempts=3)
     effects = bench.tell(facts.Gathered(("a",)))
     assert gathering(effects) == ["bc"]

@@ -76,7 +76,7 @@ def test_a_minion_that_has_shown_records_is_believed_that_it_would_have_said_tha
 
 
 @pytest.mark.parametrize("fact", [facts.EventsLost(), facts.Started("a"), facts.Recovered(), facts.Acknowledged("a")])
-def test_it_is_not_where_that_may_have_been_missed_or_was_heard(fact):
+def test_that_is_no_evidence_if_a_start_may_have_been_missed_or_was_heard(fact):
     bench = Bench("a", "1")
     bench.sent()
     assert published(given_up(bench, "a")) == ["a"]

@@ -189,7 +189,7 @@ def test_whatever_happens_nothing_is_sent_outside_the_window(history, open_for, 
             answer(bench.tell(facts.Tick()))
 
 
-def test_a_batch_that_waits_for_somebody_names_no_opening():
+def test_a_batch_that_waits_for_an_operator_names_no_opening():
     bench = Bench("abc", "1", publish_retries=0, **WINDOW)
     found(bench, 0, 30)
     bench.wait(31)

@@ -106,7 +106,7 @@ def test_a_forged_answer_passes_no_check(tmp_path):
 
 
 @pytest.mark.parametrize("presence", ["ping", "none"])
-def test_signs_of_a_beginning_that_somebody_forges_without_end_keep_no_slot(tmp_path, presence):
+def test_forged_starts_without_end_keep_no_slot(tmp_path, presence):
     with ShellBench(tmp_path, [FakeMinion("a", seconds=10_000), "b"]) as bench:
         bench.begin("ab", "1", presence=presence, **QUICK)
         bench.run(1)
@@ -116,7 +116,7 @@ def test_signs_of_a_beginning_that_somebody_forges_without_end_keep_no_slot(tmp_
         assert bench.states() == {"a": "lost", "b": "completed"}
 
 
-def test_signs_of_life_that_somebody_forges_without_end_make_nobody_present_and_keep_no_batch_waiting(tmp_path):
+def test_forged_signs_of_life_without_end_make_no_minion_present_and_delay_no_batch(tmp_path):
     with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
         forge_without_end(bench, "salt/minion/a/start", {"id": "a"})
         other = "20260101000000000000"

@@ -37,7 +37,7 @@ def returned(minion, retcode=0, fun="state.apply", first=True, jid=JID):
     return Returned(jid, minion, fun, retcode, first, 0.0)
 
 
-def test_a_batch_of_which_no_return_is_heard_takes_as_long_as_another_give_or_take_a_moment(tmp_path):
+def test_a_batch_whose_returns_are_not_heard_takes_no_longer_than_another(tmp_path):
     took = []
     for deaf in (False, True):
         with bench_of(tmp_path / str(deaf), *"abcdef") as bench:

@@ -287,7 +287,7 @@ ANNA = {"kind": "token", "name": "anna", "backends": ["file"], "at": 1.0}
 ROOT = {"owner": {"kind": "master", "name": "root", "backends": [], "at": 1.0}, "on_behalf": {}}
 
 
-def test_a_batch_whose_owner_may_not_any_more_waits_for_somebody_who_may(tmp_path, caplog):
+def test_a_batch_whose_owner_has_lost_the_right_waits_for_a_user_who_has_it(tmp_path, caplog):
     with ShellBench(tmp_path) as bench:
         bench.permission.lost["anna"] = "anna may not publish state.apply to 4 of its minions any more"
         bench.begin(owner=ANNA)

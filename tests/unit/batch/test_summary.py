@@ -78,7 +78,7 @@ def test_the_verdict_is_the_last_line_that_is_printed():
     assert max(keys | {"verdict"}) == "verdict", "Salt prints a mapping in the order of its keys"
 
 
-def test_whoever_stopped_a_batch_is_named_in_its_status():
+def test_the_user_who_stopped_a_batch_is_named_in_its_status():
     bench = Bench("ab", "1")
     bench.sent()
     assert batch_summary.summary(bench.batch, bench.now)["stopped_by"] is None

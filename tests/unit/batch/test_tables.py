@@ -101,7 +101,7 @@ def test_where_no_batch_has_failures_the_next_step_is_a_look_at_one():
         ({"state": "stopping"}, "stopping"),
     ],
 )
-def test_one_word_says_whether_all_went_well_and_whether_somebody_has_to_do_something(more, word):
+def test_one_word_says_whether_all_went_well_and_whether_an_operator_has_to_act(more, word):
     batch = standing(**more)
     assert summary.word(batch) == word
     assert drawn(tables.standing, batch)[0].startswith(f"{JID}  {word}  ")
@@ -126,7 +126,7 @@ def test_all_batches_that_were_asked_for_are_shown():
     assert len(drawn(tables.listed, [standing()] * 100)) == 103
 
 
-def test_of_very_many_that_are_under_way_those_that_need_somebody_come_first():
+def test_of_very_many_batches_under_way_those_that_need_an_operator_come_first():
     waits = standing(state="paused", failed=0)
     lines = drawn(tables.active, [standing(failed=0)] * 499 + [waits])
     assert len(lines) == 44
@@ -261,7 +261,7 @@ def test_a_target_of_very_many_names_takes_no_page():
 # -- the minions of a batch ---------------------------------------------------------------------------------------------
 
 
-def test_minions_are_shown_by_state_and_those_that_need_somebody_come_first():
+def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first():
     lines = drawn(tables.minions, minions(completed=3, failed=2, offline=1, active=1, pending=2))
     assert lines == [
         "9 minions: 2 failed, 1 offline, 1 active, 2 pending, 3 completed",

@@ -58,7 +58,7 @@ def test_every_module_that_is_imported_is_there():
             assert (path.parent / name).is_file(), (path, name)
 
 
-def test_the_page_about_it_lets_whoever_looks_call_all_that_is_read():
+def test_the_page_about_it_lets_a_user_who_looks_call_all_that_is_read():
     called = {name for path in SCRIPTS for name in re.findall(r'"((?:batch|jobs|job_\w+)\.\w+)"', path.read_text())}
     text = (CHECKOUT / "docs/console.md").read_text(encoding="utf-8")
     access = yaml.safe_load(re.search(r"^external_auth:\n(?: .+\n)+", text, re.MULTILINE)[0])["external_auth"]["pam"]

@@ -13,7 +13,7 @@ def test_an_answer_without_a_record_is_none(answer):
 
 
 @pytest.mark.parametrize("seconds", [None, "9", True, float("nan"), float("inf"), -3])
-def test_a_time_that_is_none_vouches_for_nothing(seconds):
+def test_an_invalid_time_vouches_for_nothing(seconds):
     assert record_of({"job_once": {"state": "never", "recorded_for": seconds}}) == Record("never", 0.0)
 
 

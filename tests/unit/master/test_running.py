@@ -61,7 +61,7 @@ def test_a_batch_and_a_replay_are_told_as_such():
     assert (found[0]["user"], found[0]["kill"]) == ("anna", f"salt-run batch.stop {JID} kill=True")
 
 
-def test_what_a_minion_says_of_a_job_that_others_run_is_told_of_it_alone():
+def test_what_one_minion_says_of_a_job_is_shown_of_that_minion_alone():
     liar = job(fun="test.harmless", user="nobody")
     found = running({"liar": [liar], "a": [job()], "b": [job()]}, {}, {})
     assert [(row["fun"], row["user"], row["minions"]) for row in found] == [

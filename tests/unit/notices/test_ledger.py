@@ -64,7 +64,7 @@ def test_what_can_be_told_is_what_the_option_names():
         (seen("paused", paused_by="permission", paused_reason="its owner may not run it any more"), "paused"),
     ],
 )
-def test_what_needs_somebody_is_told_once(stage, batch, kind):
+def test_what_needs_an_operator_is_reported_once(stage, batch, kind):
     assert stage.look(batch)
     assert not stage.look(batch)
     assert stage.told == [kind]
@@ -86,7 +86,7 @@ def test_an_approval_that_was_given_is_told_and_the_next_stage_is_another(stage)
     assert stage.told[3:] == ["approval"]
 
 
-def test_a_retry_that_succeeds_ends_what_was_told_of_its_batch(stage):
+def test_a_retry_that_succeeds_ends_what_was_reported_of_its_batch(stage):
     stage.look(FAILED)
     stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))
     stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))

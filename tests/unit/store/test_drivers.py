@@ -19,7 +19,7 @@ class Kept(Driver):
 
 
 @pytest.mark.parametrize("count", range(8))
-def test_values_that_are_read_in_parts_are_all_there_but_for_absent_ones(count):
+def test_values_that_are_read_in_parts_are_all_there_except_absent_ones(count):
     keys = [str(number) for number in range(count)]
     there = {key: {"return": key} for key in keys if key != "1"}
     driver = Kept({("bank", key): value for key, value in there.items()})

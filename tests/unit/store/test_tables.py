@@ -58,7 +58,7 @@ def test_an_age_that_nobody_knows_is_a_dash(start):
     assert found([job(StartTime=start)])[2].endswith("2  -")
 
 
-def test_for_whom_a_job_was_may_not_be_known():
+def test_the_minions_of_a_job_may_not_be_known():
     assert "   100/?  " in found([job(Minions=0)])[2]
 
 
@@ -134,7 +134,7 @@ def test_what_runs_is_a_line_each_with_how_to_kill_it_below():
     assert drawn(tables.running, {"jobs": [], "asked": 9, "silent": []})[0] == "0 jobs; 9 minions asked"
 
 
-def test_of_the_last_results_those_that_need_somebody_come_first():
+def test_the_last_results_that_need_an_operator_come_first():
     def one(outcome, at=None, **more):
         nothing = dict.fromkeys(("jid", "fun", "arguments", "retcode", "missed"))
         about = {"jid": JID, "fun": "state.apply", "arguments": []} if outcome else {}
