@@ -1,8 +1,9 @@
 """
-Why minions have failed: what a return says of it, and who says the same. Pure: it is handed one return at a time.
+Why minions have failed: the reason in a return, and the minions with the same reason. Pure: it is handed one return at a
+time.
 
-Two minions say the same where their texts are equal after what differs from minion to minion is evened out: ids, addresses,
-times, numbers, names of temporary files. It must never keep a return: of each group one text of bounded length is kept.
+Reasons are the same if their texts are equal apart from ids, addresses, times, numbers and names of temporary files. It must
+never keep a return: it keeps one text of limited length for each group.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: Groups that are told apart; whatever comes after that many is one more.
+#: Most groups; all further reasons go into one more.
 MOST_GROUPS = 200
 OTHER = "something else: there are too many different texts to tell them all apart"
 NOTHING = "it returned no output"
-#: Lines of a text, characters of a line, and those that are compared of one that was cut.
+#: Most lines of a text, most characters of a line, and how many of these are compared if the line was cut.
 _LINES, _LONGEST, _COMPARED = 20, 300, 100
 _CUT = "…"
-#: How deep a value is looked into.
+#: Most levels of a value that are read.
 _DEEPEST = 10
-#: States of a run that are told, and lines of what is said of each.
+#: Most states of a run that are shown, and most lines for each.
 _STATES, _COMMENT = 10, 8
-#: What parts the words of the name under which Salt keeps what became of a state.
+#: The separator in the keys of Salt's results of states.
 _PARTS = "_|-"
-#: How Salt begins its comment on a state that was not run, since another one failed.
+#: The beginning of Salt's comment on a state that was not run because another one failed.
 _FOLLOWS = "One or more requisite failed"
 _HEX = r"(?:0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=[a-f]*[0-9])[0-9a-f]{8,})"
 _UNITS = r"(?:[num\u00b5]?s|secs?|seconds?|min|minutes?|h|hours?|days?|bytes?|[kmgt]?i?b)"
-#: What is evened out, in this order.
+#: What is replaced before texts are compared, in this order.
 _EVENED = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -47,9 +48,9 @@ _EVENED = tuple(
 
 def text_of(ret: Mapping[str, Any]) -> str:
     """
-    Return what a return says of a failure: of a run of states those that failed, with their comments; else the output.
+    Return the reason in a return of a failure: for a run of states, the failed states with their comments; else the output.
 
-    :param ret: as the job cache has it, with ``return``. Whatever its fields hold comes from a minion.
+    :param ret: the record in the job cache, with ``return``. Its fields come from a minion, and may hold anything.
     """
     value = ret.get("return")
     failed = _failed_states(value)
@@ -73,7 +74,7 @@ def _place(item: tuple[str, Mapping[str, Any]]) -> tuple[float, str]:
 
 
 def _of_states(states: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return a paragraph for each state that failed by itself; those that were not run since another one did are counted."""
+    """Return a paragraph for each state that failed itself, and the number of states that were not run because of that."""
     causes = [item for item in states if not _text(item[1].get("comment")).startswith(_FOLLOWS)]
     told = causes or states
     lines = [_of_state(name, state) for name, state in told[:_STATES]]
@@ -93,13 +94,13 @@ def _of_state(name: str, state: Mapping[str, Any]) -> str:
     comment = state.get("comment")
     said = [_text(line) for line in comment] if isinstance(comment, (list, tuple)) else [_text(comment or "no comment")]
     changes = state.get("changes")
-    if isinstance(changes, Mapping):  # of a command Salt's comment says no more than that it was run
+    if isinstance(changes, Mapping):  # for a command, Salt's comment only says that it was run
         said += [text for text in (_of_command(changes),) if text]
     return f"{_cut(_text(state.get('__id__') or id_))} ({module}.{function}{where}): {_short(' '.join(said), _COMMENT)}"
 
 
 def _of_command(found: Mapping[Any, Any]) -> str:
-    """Return what a command wrote, what went wrong first; empty where this is no result of one."""
+    """Return the output of a command, standard error first; empty if this is not the result of a command."""
     if "retcode" not in found:
         return ""
     return next(
@@ -118,7 +119,7 @@ def _output(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return any value as a text. One that is nested deep is indented no deeper: it would be a thousand times as long."""
+    """Return any value as a text. Deep levels are not indented further: the text would be a thousand times as long."""
     if isinstance(value, (str, bool)):
         return str(value)
     try:
@@ -151,7 +152,7 @@ def _cut(line: str) -> str:
 
 
 def evened(text: str, minion: str) -> str:
-    """Return a text without what differs from minion to minion, for comparison alone. :param minion: whose it is."""
+    """Return a text without what differs from minion to minion, for comparison only. :param minion: whose text it is."""
     patterns = (*_own_names(minion), *_EVENED)
     return " ".join(" ".join(_evened(line, patterns).split()) for line in text.split("\n"))
 
@@ -160,13 +161,13 @@ def _evened(line: str, patterns: tuple[re.Pattern[str], ...]) -> str:
     was_cut = line.endswith(_CUT)
     for pattern in patterns:
         line = pattern.sub("#", line)
-    # Where a line was cut depends on how long an id or a number before that is.
+    # The place of the cut depends on the lengths of ids and numbers before it.
     return line[:_COMPARED] if was_cut else line
 
 
 @functools.lru_cache(maxsize=8)
 def _own_names(minion: str) -> tuple[re.Pattern[str], ...]:
-    """Return what finds the id of a minion, and its first part where it is a domain name; no name of two letters."""
+    """Return patterns for a minion's id and, of a domain name, for its first part; not for names of two letters."""
     names = {minion, minion.partition(".")[0]}
     return tuple(
         re.compile(rf"(?<![0-9A-Za-z_-]){re.escape(name)}(?![0-9A-Za-z_-])")
@@ -185,9 +186,9 @@ class _Group:
 
 class Reasons:
     """
-    Who has failed alike.
+    Groups minions by the reason of their failure.
 
-    :param most: groups that are told apart.
+    :param most: most groups.
     """
 
     def __init__(self, most: int = MOST_GROUPS) -> None:
@@ -195,7 +196,7 @@ class Reasons:
         self._most = most
 
     def add(self, minion: str, state: str, retcode: int | None, text: str) -> None:
-        """:param state: how it ended, in a word. :param text: what ``text_of`` says, or words of ours."""
+        """:param state: how it ended, in a word. :param text: the result of ``text_of``, or words of ours."""
         same = json.dumps((state, retcode, evened(text, minion)))
         key = hashlib.sha256(same.encode("utf-8", "replace")).digest()
         if key not in self._groups and len(self._groups) >= self._most:

@@ -1,5 +1,6 @@
 """
-What the extension keeps on the disk and in banks, by the tables of docs/reference/files.md, and by the code: for tests.
+What the extension keeps on the disk and in banks: according to docs/reference/files.md, and according to the code. For
+tests.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FOLDERS = ("core", "engines", "returners", "runners")
 _BANK = re.compile(r"(?:jobs|job_retry)/[a-z]+/?")
 _ROW = re.compile(r"^\| `(.+?)` \|", re.MULTILINE)
 _PART = re.compile(r"<(\w+)>")
-#: What stands for a part of a name: anything within it, unless more is known.
+#: What a placeholder in a name stands for: anything without a slash, unless more is known.
 _PARTS = {
     "jid": r"\d{20}",
     "xx": r"[0-9a-f]{2}",
@@ -29,13 +30,13 @@ _DRAFT = re.compile(r"(?:.*/)?\.[^/]+\.[a-z0-9_]{8}")
 
 
 def tables(text: str) -> dict[str, list[str]]:
-    """Return what the rows of the page name, by the title above them."""
+    """Return the names in the rows of the page, by the title above them."""
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
     return {title: _ROW.findall(part) for title, part in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def banks() -> set[str]:
-    """Return the banks that the code names as constants, without what comes after the second part of a name."""
+    """Return the banks that the code names as constants, cut after the second part of the name."""
     found = set()
     for folder in FOLDERS:
         for path in sorted((CHECKOUT / folder).rglob("*.py")):
@@ -47,10 +48,10 @@ def banks() -> set[str]:
 
 def strangers(paths: Iterable[str], named: Iterable[str]) -> list[str]:
     """
-    Return which of these files no row of the table names.
+    Return those of the given files that no row of the table names.
 
     :param paths: relative to the cache directory.
-    :param named: as the rows have it, such as ``saltext_jobs/<engine>/lock``.
+    :param named: the names in the rows, such as ``saltext_jobs/<engine>/lock``.
     """
     known = re.compile("|".join(map(_pattern, named)))
     return [path for path in paths if not known.fullmatch(path) and not _DRAFT.fullmatch(path)]

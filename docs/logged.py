@@ -1,5 +1,5 @@
 """
-What the extension logs at warning and above, read from its sources: for docs/log.md, and the test that holds it complete.
+What the extension logs at warning and above, read from its sources: for docs/log.md, and the test that keeps it complete.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ("cache", "core", "engines", "executors", "output", "reactor", "returners", "runners")
 #: Name of a logger's method -> the level of the line; an exception's comes with a traceback.
 LEVELS = {"warning": "warning", "error": "error", "exception": "error", "critical": "critical"}
-#: What a logger is called -> which argument is the text; ``core/quiet.py`` takes first what is not to be repeated.
+#: Name of a logger -> the argument that is the text; the first one of ``core/quiet.py`` says what must not be repeated.
 _LOGGERS = {"log": 0, "quiet": 1}
 #: Functions that log a warning for their caller -> the argument that is the text.
 _CALLS = {"Warn": 0, "facts.Warn": 0, "ignore": 1}
@@ -21,7 +21,7 @@ _FIELD = re.compile(r"%[-+#0 ]*\d*(?:\.\d+)?[srd]")
 
 
 def lines() -> dict[tuple[str, str], set[str]]:
-    """Return ``{(level, text): files}`` of all lines; what is filled in is ``…`` in the text."""
+    """Return ``{(level, text): files}`` of all lines; ``…`` in a text stands for a value."""
     found: dict[tuple[str, str], set[str]] = {}
     for folder in FOLDERS:
         for path in sorted((CHECKOUT / folder).rglob("*")):
@@ -41,7 +41,7 @@ def _logged(tree: ast.AST) -> Iterator[tuple[str, str]]:
         if isinstance(call, ast.Call) and (found := _of_call(call)):
             level, text = found
             text = _text(texts.get(text.id, text) if isinstance(text, ast.Name) else text)
-            # What is made elsewhere is found there.
+            # A text that is made elsewhere is found there.
             if text.strip("…: "):
                 yield level, text
 

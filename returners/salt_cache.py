@@ -49,18 +49,18 @@ def __virtual__():
 
 def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     """
-    The jid for a new job: ``passed_jid`` as it is, or a new one that no stored job has and no other publish of this master
-    has got.
+    The jid for a new job: ``passed_jid`` unchanged, or a new one that neither a stored job nor another publish of this
+    master has.
 
     nocache
         Store no returns of this job.
     passed_jid
         A jid, or the pass of an engine for one (``core/master/passes.py``).
 
-    Returns None where ``passed_jid`` is refused: it is no jid, belongs to a batch, or is of an engine that has lost the
-    lead. Salt then publishes nothing, and answers "Master failed to assign jid". Salt also asks for the jid of each return,
-    and ignores the answer.
-    Raises SaltCacheError when five new tries all collided, or the driver fails.
+    Returns None if ``passed_jid`` is refused: because it is not a jid, belongs to a batch, or comes from an engine that has
+    lost the lead. Salt then publishes nothing, and answers "Master failed to assign jid". Salt also calls this with the jid
+    of each return, and ignores the answer.
+    Raises SaltCacheError if five new attempts all collided, or if the driver fails.
     """
     store = store_of(__opts__)
     if passed_jid:
@@ -96,7 +96,7 @@ def _tell_of_refusal(store, passed, origin):
             origin,
         )
         return
-    who = identity.of_publish()  # nobody where the jid is that of a return
+    who = identity.of_publish()  # nobody if the jid is that of a return
     if who is not None:
         store.quiet.warning(
             ("refused", who.name),
@@ -124,8 +124,8 @@ def returner(load):
     load ``jid``, ``id`` and any of ``return``, ``retcode``, ``success`` and ``out``. The jid ``req`` is replaced, in
         ``load``, by a new one.
 
-    Returns None; False where the minion has returned already, has run something else under the jid, or an id is refused.
-    What the event of a peer tells of that stores it itself, in the same place, is not stored here.
+    Returns None; False if the minion has returned already, or has run something else under the jid, or if an id is refused.
+    A return from the event of a peer is not stored here if that peer itself stores it in the same place.
     """
     peer = peers.told_by(__opts__)
     if peer and peers.stores_itself(__opts__, peer):
@@ -143,7 +143,7 @@ def returner(load):
     if not expected:
         return expected
     is_first = records.add_return(store, jid, minion, load)
-    if store.log and not peer:  # which an event proves not to be genuine, nor to be forged
+    if store.log and not peer:  # an event proves neither that it is genuine nor that it is forged
         store.log.append(doings.return_of(store.decode(jid), store.decode(minion), load, is_first))
     return None if is_first else False
 

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: Stands for the value of an argument that is named like a secret.
+#: Replaces the value of an argument that is named like a secret.
 HIDDEN = "********"
 #: Most words of one command, and most characters of one word.
 _WORDS, _LONGEST = 50, 500
-#: How deep a value is looked into.
+#: Most levels of a value that are searched.
 _DEEPEST = 20
 _IS_SECRET = re.compile(r"passw|passphrase|secret|token|credential|(private|api)_?key", re.IGNORECASE).search
 
@@ -34,7 +34,7 @@ def published_words(arg: Any) -> list[str]:
 
 
 def divided(arg: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a load, in which those with a name are mappings, and those with a name."""
+    """Return the positional and the keyword arguments of a load, in which the latter are mappings among the former."""
     plain: list[Any] = []
     named: dict[str, Any] = {}
     for value in arg if isinstance(arg, (list, tuple)) else ():
@@ -47,9 +47,9 @@ def divided(arg: Any) -> tuple[list[Any], dict[str, Any]]:
 
 def shown(value: Any, name: str = "", depth: int = _DEEPEST) -> Any:
     """
-    Return a value without what is named like a secret in it, nor what lies too deep in it to be looked at.
+    Return a value without the values in it that are named like a secret, or that are too deep to be searched.
 
-    :param name: its own name.
+    :param name: the value's own name.
     """
     if _IS_SECRET(name):
         return HIDDEN

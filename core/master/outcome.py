@@ -1,5 +1,5 @@
 """
-What became of one job: who has returned, who has failed and why, who is missing, who is owed it. Blocks (disk, database).
+What became of a job: which minions have returned, have failed and why, are missing, or are owed it. Blocks (disk, database).
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.reasons import Reasons, text_of
 from saltext.jobs.core.returned import function_of, retcode_of
 
-#: Of a return that is there.
+#: The reason for a minion whose return exists.
 UNREADABLE = "its return cannot be read: see the master's log, and job_cache.verify"
 
 
 def minions_of(load: Mapping[str, Any]) -> list[str]:
-    """Return for whom a job was, as far as its load tells."""
+    """Return the minions that a job was for, as far as its load tells."""
     found = load.get("Minions")
     return [name for name in found if isinstance(name, str)] if isinstance(found, (list, tuple)) else []
 
 
 def outcome(cache: JobCache, jid: str, load: Mapping[str, Any], owed: Mapping[str, str] | None) -> dict[str, Any]:
     """
-    Return what ``job_cache.outcome`` does. Each return is read, a few at a time.
+    Return the result of ``job_cache.outcome``. All returns are read, a few at a time.
 
-    :param load: that of the job, as the job cache has it.
-    :param owed: the state of what the retry queue has of it, by minion; None where that cannot be read.
-    :raises JobCacheError: when the cache cannot be read.
+    :param load: the job's load from the job cache.
+    :param owed: the states of the job's entries in the retry queue, by minion; None if it cannot be read.
+    :raises JobCacheError: if the cache cannot be read.
     """
     minions = minions_of(load)
     reasons, silent, failed = Reasons(), list[str](), 0
