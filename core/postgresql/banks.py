@@ -117,7 +117,7 @@ class Banks:
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the stored bytes of (bank, key) pairs, None for a missing one."""
         banks, keys = [plain_bank(bank) for bank, _ in items], [str(key) for _, key in items]
-        # One by one, by the index, whatever the server believes of how large the table is.
+        # One by one, by the index, however large the server believes the table to be.
         query = f"""SELECT w.place, t.value FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (bank, key, place)
             CROSS JOIN LATERAL (
                 SELECT t.value FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = w.key AND {_ALIVE} LIMIT 1) AS t"""
@@ -189,7 +189,7 @@ class Banks:
         return [*dict.fromkeys((*self.keys(bank), *self.banks(bank)))]
 
     def outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
-        """Return the keys of a bank from ``since`` on that are before ``low``; if it is empty also those after ``high``."""
+        """Return the keys of a bank from ``since`` on, before ``low``; if ``since`` is empty, also those after ``high``."""
         query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND t.key {{}}"
         name = plain_bank(bank)
         found = self.rows(query.format(">= %s AND t.key < %s"), (name, since, low), LONG)
@@ -198,7 +198,7 @@ class Banks:
         return [row[0] for row in found]
 
     def banks_outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
-        """As ``outside``, the names of the banks in a bank."""
+        """As ``outside``, for the names of the banks in a bank."""
         name = plain_bank(bank)
         first, last = below(name)
         found = self._banks_between(name, f"{name}/{since}" if since else first, f"{name}/{low}")
