@@ -122,13 +122,13 @@ class Journal:
     """
     An open journal.
 
-    Another process may take over while this one is frozen. It says so first, then removes what ``rewrite`` has made that has
-    not got its name yet, and then puts a copy in the place of each journal. ``fence`` is called after a file was made, or
-    synced, and before that is made use of: so nothing of this process appears afterwards, and what ``sync`` has confirmed
-    is in the copy.
+    Another process may take over while this one is frozen. It first announces that, then removes unfinished files of
+    ``rewrite``, and then replaces each journal by a copy. This process calls ``fence`` after it has made or synced a file, and
+    before it relies on that. So nothing of this process appears after the takeover, and all that ``sync`` has confirmed is in
+    the copy.
 
     :param path: its file; ``rewrite`` or ``open`` it before anything is appended.
-    :param fence: raises OSError where another process has taken over, or it is not known whether one has.
+    :param fence: raises OSError if another process has taken over, or if that is not known.
     """
 
     def __init__(self, path: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
@@ -158,7 +158,8 @@ class Journal:
 
     def copy(self, content: Content) -> None:
         """
-        Go on with a copy of the file that holds ``content``, in its place: what has the file open writes to no journal then.
+        Replace the file that holds ``content`` by a copy, and go on with that. A process that still has the old file open
+        then writes to no journal.
 
         :raises OSError: with the file kept, and none open.
         """

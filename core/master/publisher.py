@@ -36,7 +36,7 @@ class Publisher:
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param origin: the engine, which the log of this master names with each publish.
-    :param lease: by which it leads; None where nobody else can.
+    :param lease: the lease by which the engine leads; None if no other process could lead.
     """
 
     def __init__(self, opts: Mapping[str, Any], loop: Any, origin: str = "", lease: Lease | None = None) -> None:
