@@ -123,9 +123,9 @@ class Journal:
     An open journal.
 
     Another process may take over while this one is frozen. It first announces that, then removes unfinished files of
-    ``rewrite``, and then replaces each journal by a copy. This process calls ``fence`` after it has made or synced a file, and
-    before it relies on that. So nothing of this process appears after the takeover, and all that ``sync`` has confirmed is in
-    the copy.
+    ``rewrite``, and then replaces each journal by a copy. This process calls ``fence`` after it has made or synced a file,
+    and before it relies on that. So nothing of this process appears after the takeover, and all that ``sync`` has confirmed
+    is in the copy.
 
     :param path: its file; ``rewrite`` or ``open`` it before anything is appended.
     :param fence: raises OSError if another process has taken over, or if that is not known.
