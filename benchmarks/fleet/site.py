@@ -250,7 +250,7 @@ class Site:
 
     def _limit(self, most: int) -> None:
         limits, left = (most, resource.RLIM_INFINITY), True
-        while left:  # until none is left that was started meanwhile by one that had still the other limit
+        while left:  # again for processes that were started meanwhile by one that still had the old limit
             left = False
             for process in processes_of(self.root):
                 with contextlib.suppress(psutil.Error, ProcessLookupError):

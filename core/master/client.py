@@ -28,7 +28,7 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
     A ``LocalClient`` for ``run_job_async`` on one loop.
 
     :param origin: the engine that publishes.
-    :param epoch: the one in which it leads; 0 where nobody else can.
+    :param epoch: the epoch in which it leads; 0 if no other process could lead.
     :param kwargs: as for ``LocalClient``.
     """
 
@@ -40,7 +40,7 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         self._kept: list[tuple[Any, float]] = []  # the channel and when it was used last, oldest first
 
     def destroy(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
         while self._kept:
             self._kept.pop()[0].close()
         super().destroy()
