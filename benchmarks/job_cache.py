@@ -316,7 +316,7 @@ def redis_server(root):
 
 
 def table(driver, found, args):
-    """Markdown: milliseconds of CPU per call, and round trips where there are any."""
+    """Markdown: milliseconds of CPU per call, and round trips, if there are any."""
     columns = [column for column in RETURNERS if column in found]
     print(f"\n{driver}, {args.jobs:,} jobs, milliseconds of CPU per call (round trips)\n")
     others = [column for column in columns if column not in ("ours", "sqlite") and "ours" in columns]

@@ -13,7 +13,7 @@ KILLS = frozenset(
     }
 )
 
-#: With these it is looked who is there, and what runs: by people, by Salt's own commands, by the engines.
+#: Questions about which minions are there and what runs, from people, Salt's own commands and the engines.
 LOOKS = frozenset(
     {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}
 )

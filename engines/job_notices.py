@@ -47,7 +47,7 @@ log = lines.logger(__name__)
 
 __virtualname__ = JOB_NOTICES
 
-#: Seconds for which a returner may wait for its server, where it says nothing itself: that for mail waits for ever.
+#: Seconds for which a returner may wait for its server, unless it sets a time-out itself: that for mail waits for ever.
 _PATIENCE = 30.0
 #: Kinds after which nothing is wrong.
 _GOOD = ("recovered", "test")

@@ -122,7 +122,7 @@ class PostgreSQL:
             return cursor.fetchall() if cursor.description else None
 
     def returns(self):
-        """Return sorted (jid, minion) of every row, twice where there are two."""
+        """Return sorted (jid, minion) of every row, twice if there are two."""
         return sorted(self.execute("SELECT jid, id FROM salt_returns"))
 
     def empty(self):

@@ -89,7 +89,7 @@ def blocks(text: str, page: str = "") -> list[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    r"""Return what a session types; a line that ends with ``\`` goes on. :raises ValueError: where there is no prompt."""
+    r"""Return what a session types; a line that ends with ``\`` goes on. :raises ValueError: if there is no prompt."""
     found: list[tuple[list[str], list[str]]] = []
     for line in block.lines:
         if line.startswith(_PROMPT):
@@ -104,7 +104,7 @@ def commands(block: Block) -> list[Command]:
 
 
 def problem_of(block: Block) -> str:
-    """Say why a block is neither run by a test nor marked; nothing where it is."""
+    """Return why a block is neither run by a test nor marked as not run; empty if it is."""
     if block.language in NOT_TYPED:
         return f"{block} is a session" if any(line.startswith(_PROMPT) for line in block.lines) else ""
     if block.language != "console":

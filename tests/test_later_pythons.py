@@ -103,7 +103,7 @@ STARTS = {
 
 
 def dotted(node):
-    """The names of ``a.b.c``; empty where it begins with something else than a name."""
+    """The names of ``a.b.c``; empty if it does not begin with a name."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

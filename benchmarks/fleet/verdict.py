@@ -237,7 +237,7 @@ def _overlaps(since: float, until: float, spans: Iterable[tuple[float, float]]) 
 
 
 def flat(samples: Sequence[Any], engines: Iterable[str]) -> list[Check]:
-    """Judge whether memory, open files, and files on the disk grow; only where a scenario lasts long enough to tell."""
+    """Judge whether memory, open files and files on the disk grow, if the scenario lasts long enough to tell."""
     if not samples or samples[-1].at - samples[0].at < _LONG_ENOUGH:
         return []
     quarter = len(samples) // 4

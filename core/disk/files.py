@@ -160,7 +160,7 @@ def set_aside(path: pathlib.Path) -> pathlib.Path:
 
 def open_lock(path: pathlib.Path) -> int:
     """
-    Open a lock file, make it where there is none, and return its descriptor.
+    Open a lock file, which is made if it is missing, and return its descriptor.
 
     :raises StateError: when there is something else in its place. :raises OSError:
     """

@@ -16,7 +16,7 @@ from saltext.jobs.core.disk import packed
 
 #: Matches jids whose time Salt shows. With ``unique_jid`` the number of a process follows.
 _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
-#: What Salt shows of a job besides its time; the last one only where there is some.
+#: What Salt shows of a job besides its time; the last one only if the job has any.
 _SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
 #: Of what is shown of a job, without metadata and with.
 _LENGTHS = {3, 4}

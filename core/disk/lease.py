@@ -75,7 +75,7 @@ class Leader(NamedTuple):
 
 
 def leader_in(path: pathlib.Path) -> Leader | None:
-    """Return who took the lead last, whether or not it still has it; None where nobody has said. :raises OSError:"""
+    """Return the process that took the lead last, even if it has lost it; None if that is not known. :raises OSError:"""
     try:
         return leader_of_line(path.read_bytes()[:_LONGEST])
     except FileNotFoundError:
@@ -102,13 +102,13 @@ class Lease:
     """
     :param path: the file.
     :param master: the id of the master.
-    :param run: what tells its processes from those that it had before a restart; empty where that is not known.
+    :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
     """
 
     def __init__(self, path: pathlib.Path, master: str, run: str = "") -> None:
         self._path, self._master, self._run = path, master, run
         self._handle, self._line = -1, b""
-        #: Who led before; None where nobody has said.
+        #: The process that led before; None if that is not known.
         self.predecessor: Leader | None = None
         self.leader: Leader | None = None
         #: Called once it is noticed that another process leads, in whatever thread.
@@ -118,7 +118,7 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """That of this process, 0 before it leads."""
+        """The epoch of this process; 0 before it leads."""
         return self.leader.epoch if self.leader is not None else 0
 
     @property
@@ -178,7 +178,7 @@ class Lease:
             raise Superseded(f"another process leads: {leader or 'who it is is not known'}")
 
     def beat(self) -> None:
-        """Say that this process, which leads, is alive. :raises OSError: as ``check``, and where that cannot be said."""
+        """Show that this leading process is alive. :raises OSError: as ``check``, and if the file cannot be touched."""
         self.check()
         os.utime(self._path)
 
@@ -197,4 +197,4 @@ def _name_of(user: int) -> str:
 
 
 def no_fence() -> None:
-    """What is made sure of where nobody else can write: nothing."""
+    """A fence that checks nothing, for files that no other process can write."""

@@ -1,4 +1,4 @@
-"""Draws why minions have failed: who has failed alike, and what they say. Pure."""
+"""Draws why minions have failed: each reason with its minions. Pure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LONGEST = 16 << 20
 
 
 class Framed(NamedTuple):
-    """A record as it was found: where it begins and ends, and its body; ``body`` is None in a later format."""
+    """A record that was found: its beginning, its end and its body; ``body`` is None for a later format."""
 
     begin: int
     end: int

@@ -57,7 +57,7 @@ class LogOfAll:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """As ``Reader.position``, of each log; none where there is no log."""
+        """``Reader.position`` of each log; empty if there is no log."""
         found = {name: reader.position for name, reader in self._readers.items()}
         return {name: position for name, position in found.items() if position is not None}
 

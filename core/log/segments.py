@@ -68,7 +68,7 @@ def boot() -> str:
 
 
 def boot_of_writer(folder: pathlib.Path) -> str:
-    """Return in which boot of its machine a log was written last; empty where that is not known."""
+    """Return the boot of its machine in which a log was last written; empty if that is not known."""
     try:
         return (folder / _BOOT_OF_WRITER).read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -38,7 +38,7 @@ class Beat:
         """
         Take a beat from the bus.
 
-        :return: how many beats before it were lost since the last one; None where it is not a new beat of this process.
+        :return: how many beats were lost since the last one; None if this is not a new beat of this process.
         """
         n, signature = (payload.get("n"), payload.get("signature")) if isinstance(payload, dict) else (None, None)
         if type(n) is not int or not self.heard < n <= self.sent or not isinstance(signature, str):

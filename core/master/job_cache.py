@@ -45,7 +45,7 @@ EXACT = frozenset((OURS, "local_cache"))
 KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
 #: A job may be published again under its jid within so many seconds.
 _AGAIN_WITHIN = 2 * 86400.0
-#: Returns of a job that are read together where what is in them is wanted.
+#: Returns of a job that are read at a time, if their content is wanted.
 _RETURNS_AT_ONCE = 5
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
@@ -168,8 +168,8 @@ class JobCache:
 
     def each_return(self, jid: str, minions: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         """
-        Yield (minion, its return) of some minions, None where there is none that can be read. With ours and local_cache no
-        more than a few are in memory.
+        Yield (minion, its return) for some minions; None in place of a return that is missing or cannot be read. With our job
+        cache and with local_cache only a few are in memory at a time.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -201,8 +201,8 @@ class JobCache:
 
     def publication(self, jid: str) -> Publication | None:
         """
-        Return how this master, or one that shares its cachedir, published ``jid``; None where none did. Only our own job
-        cache knows.
+        Return how this master, or one that shares its cachedir, published ``jid``; None if none did. Only our own job cache
+        knows.
 
         :raises JobCacheError: when the cache cannot be read.
         """

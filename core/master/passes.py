@@ -35,8 +35,8 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now
     Return the pass that an engine names in place of ``jid`` when it publishes.
 
     :param origin: the engine.
-    :param epoch: the one in which it leads; 0 where nobody else can.
-    :param now: the time, where it is not that of the clock which all processes of the machine share, and which nobody sets.
+    :param epoch: the epoch in which it leads; 0 if no other process could lead.
+    :param now: the time; by default that of the monotonic clock, which all processes of the machine share.
 
     With another job cache than ours, which knows no passes, it is the jid itself.
 

@@ -62,7 +62,7 @@ def running(answers: Mapping[str, Iterable[Any]], batches: Known, replays: Known
 
     :param answers: what each minion says; what has not the form of a job is passed over, and so is what only looks. What one
         says of a job is told of no other minion: under one jid there is a row for each function and arguments that are said.
-    :param batches: the batches that have not ended: there is a row for each, also where it runs nowhere at this moment.
+    :param batches: the batches that have not ended: each has a row, even if no minion runs it at this moment.
     :param replays: what the retry queue has under way.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {

@@ -57,7 +57,7 @@ class CatchUp:
     """
     :param loop: the engine's tornado loop.
     :param clock: the engine's clock.
-    :param intake: where what is found goes.
+    :param intake: takes what is found.
     :param seen: what was recorded before.
     :param disk: the Worker that uses ``seen``.
     :param job_cache: where to look; used by this class alone.

@@ -65,7 +65,7 @@ class Consumer:
     :param name: the returner's name in statistics and on disk.
     :param module: the returner.
     :param spool: what it reads.
-    :param folder: where its own files are.
+    :param folder: the folder of its own files.
     """
 
     def __init__(

@@ -245,7 +245,7 @@ _RUNNING = {}
 def _running(driver):
     """The running server of ``driver``: one for all modules, started when the first of them asks for it."""
     if driver not in _RUNNING:
-        # In memory where that can be: nothing here has to outlive the machine.
+        # In memory, if possible: nothing here has to outlive the machine.
         folder = tempfile.mkdtemp(prefix="sj-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _RUNNING[driver] = SERVERS[driver](folder)

@@ -84,7 +84,7 @@ def anna(anna_once, desk):
     desk.ask("anna", "test.ping")
     yield anna_once
     for name in {name for name, _ in desk.queue()}:
-        with contextlib.suppress(Refused):  # where all of its entries are over
+        with contextlib.suppress(Refused):  # if all of its entries are over
             desk.run("job_retry.cancel", minion=name)
     if desk.queue():
         desk.run("job_retry.purge", state="held,expired,cancelled,dead")

@@ -238,7 +238,7 @@ def test_a_user_may_start_on_his_own_minions_only(api):
     assert api("batch.start", "a1", "test.ping", user="of_a1")["return"]["user"] == "of_a1"
 
 
-# Of `rest`, since Salt keeps the lists in all tokens where that is configured, and the other backends give it none.
+# By `rest`: if it is configured, Salt keeps the lists in all tokens, and the other backends give it none.
 def test_a_token_gives_what_its_user_has(api, log_in):
     for user in ("root", "boss"):
         assert is_refused(api("batch.start", "*", "cmd.run", "id", token=log_in(user)))

@@ -90,11 +90,11 @@ def test_a_minion_is_refused_unless_it_is_named(opts):
         asked_for(opts, "nobody*", who=Caller("web2", (), peer=True))
 
 
-# -- once more, where a batch did not succeed --------------------------------------------------------------------------
+# -- a retry on the minions without success ----------------------------------------------------------------------------
 
 
 def failed(count, of=100, **given):
-    """A batch of so many minions that has ended, of which so many failed."""
+    """An ended batch of so many minions; so many of them failed."""
     names = [f"m{number:03d}" for number in range(of)]
     bench = Bench(names, "100%", **given)
     for number, name in enumerate(names):

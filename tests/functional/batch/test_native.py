@@ -68,7 +68,7 @@ def events_of(jid):
 @pytest.mark.parametrize("event", events_of(OURS.jid), ids=lambda event: event["tag"].split("/")[-1])
 @pytest.mark.parametrize("already", ["unknown to it", "in its index", "taken for its own"])
 def test_it_publishes_writes_and_tells_nothing(manager, outside, opts, shown, event, already):
-    if already != "unknown to it":  # as somebody else, or an earlier release of ours, may have left it
+    if already != "unknown to it":  # as another program, or an earlier release of ours, may have left it
         batch_state.add_to_active_index(OURS.jid, opts)
     if already == "taken for its own":
         manager.active_batches = batch_state.read_active_index(opts)

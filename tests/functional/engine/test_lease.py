@@ -39,7 +39,7 @@ def test_an_engine_that_has_lost_the_lead_notices_it_before_it_does_anything(pat
     first, told = taken(path), []
     first.on_lost = lambda: told.append(how)
     if how == "removed":
-        path.unlink()  # the server of the disk has released the lock, or somebody has
+        path.unlink()  # the server of the disk, or a person, has released the lock
     else:
         first.release()
     second = taken(path, "two")

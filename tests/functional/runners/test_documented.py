@@ -31,7 +31,7 @@ def shown(path):
 
 
 def bound(words):
-    """What a function gets from a command. :raises TypeError: where it does not take that."""
+    """The arguments that a function gets from a command. :raises TypeError: if it does not take them."""
     runner, _, name = words[0].partition(".")
     module = importlib.import_module(f"saltext.jobs.runners.{runner}")
     aliases = {alias: own for own, alias in getattr(module, "__func_alias__", {}).items()}

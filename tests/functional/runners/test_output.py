@@ -1,4 +1,4 @@
-"""What ``salt-run`` prints: tables for people, whole data for programs, and plain data for whoever else calls a runner."""
+"""What ``salt-run`` prints: tables for people, whole data for programs, and plain data for all other callers of a runner."""
 
 from __future__ import annotations
 

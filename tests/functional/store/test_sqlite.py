@@ -55,7 +55,7 @@ def dense(size):
 
 
 def is_held(path):
-    """Tell whether somebody holds the lock on a file."""
+    """Tell whether a process holds the lock on a file."""
     with open(path, "rb") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -312,7 +312,7 @@ class TestTheFile:
             sql.execute(f"PRAGMA user_version={schema.VERSION + 1}")
         (found,) = in_processes(1, lambda _: Database(path).read("SELECT 1"))
         assert f"is of format {schema.VERSION + 1}" in found and f"knows {schema.VERSION}" in found
-        with pytest.raises(SaltCacheError, match="from a later version"):  # also where it was open already
+        with pytest.raises(SaltCacheError, match="from a later version"):  # even if it was open already
             cache.store("bank", "key", 2)
         with contextlib.closing(sqlite3.connect(path)) as sql:
             assert sql.execute("SELECT value FROM records").fetchall() == [(salt.payload.dumps(1),)]

@@ -15,7 +15,7 @@ from tests.integration.conftest import finished, make_master, make_minion, salt_
 from tests.integration.faults import CountedJob, freeze, thaw
 from tests.waiting import wait_for
 
-#: The roles of the minions, of which this master keeps no data.
+#: The roles of the minions. This master keeps no data of minions.
 ROLES = {"n1": "db", "n2": "web", "n3": "db"}
 
 

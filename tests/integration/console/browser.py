@@ -1,4 +1,4 @@
-"""Debian's chromium, driven by selenium, and what somebody at the console does with it."""
+"""Debian's chromium, driven by selenium, and what a user of the console does with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import SOON, wait_for
 SECRET = "a long shared secret"
 #: Where pictures of the views are put, for the documentation; none are taken unless it is named.
 SHOTS = os.environ.get("SALTEXT_JOBS_SCREENSHOTS")
-#: axe.min.js of axe-core, where somebody has it.
+#: axe.min.js of axe-core, if it is installed.
 AXE = os.environ.get("SALTEXT_JOBS_AXE")
 _FAULTS = pathlib.Path(__file__).with_name("faults.js")
 
@@ -51,7 +51,7 @@ def chromium():
 
 
 class Page:
-    """The console in a browser, as somebody sees it."""
+    """The console in a browser, as a user sees it."""
 
     def __init__(self, chrome, address):
         self.chrome, self.address = chrome, address
@@ -64,7 +64,7 @@ class Page:
         return self
 
     def be(self, user):
-        """Open the first view as this user, and log in where somebody else is."""
+        """Open the first view as this user; log in if another user is logged in."""
         if self.text(".who").startswith(f"{user} "):
             self.go("batches")
             wait_for(lambda: self.text("h1") == "Batches", what=lambda: f"the batches are shown: {self.text()}")
@@ -102,7 +102,7 @@ class Page:
         return bool(self.all(selector))
 
     def text(self, selector="body"):
-        """What is to be read in the first such element; empty where there is none."""
+        """The text of the first such element; empty if there is none."""
         return self.chrome.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
     def fill(self, selector, value):
@@ -119,7 +119,7 @@ class Page:
         self.chrome.execute_script(script, selector, value)
 
     def find(self, text, within="body"):
-        """The button or link with this text that can be seen; None where there is none."""
+        """The visible button or link with this text; None if there is none."""
         script = """
             return [...document.querySelectorAll(arguments[1] + " :is(button, a, summary)")]
                 .find(n => n.innerText.trim().startsWith(arguments[0]) && n.checkVisibility()) ?? null
@@ -159,7 +159,7 @@ class Page:
         ]
 
     def shot(self, name):
-        """Take a picture for the documentation, where somebody has asked for them."""
+        """Take a picture for the documentation, if pictures are asked for."""
         if SHOTS:
             folder = pathlib.Path(SHOTS)
             folder.mkdir(parents=True, exist_ok=True)
@@ -167,11 +167,11 @@ class Page:
             self.chrome.save_screenshot(str(folder / f"{name}.png"))
 
     def faults(self):
-        """What is wrong with the page for somebody who does not see it, or sees it badly."""
+        """What is wrong with the page for users who do not see it, or see it badly."""
         return self.chrome.execute_script(_FAULTS.read_text(encoding="utf-8"))
 
     def axe(self):
-        """What axe-core finds, as one line each; nothing where nobody has it."""
+        """What axe-core finds, one line each; nothing if it is not installed."""
         if not AXE:
             return []
         self.chrome.execute_script(pathlib.Path(AXE).read_text(encoding="utf-8") + "; window.axe = axe ?? window.axe")

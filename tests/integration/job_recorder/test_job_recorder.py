@@ -234,7 +234,7 @@ def test_a_poison_return_is_set_aside_and_delivered_once_its_reason_is_gone(load
 
 
 def full_disk(folder):
-    """Put a small file system where ``folder`` is; returns what undoes it, or skips where that is not allowed."""
+    """Mount a small file system on ``folder``; returns what undoes that. Skips the test if it is not allowed."""
     become_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     options = f"size=1m,mode=700,uid={os.geteuid()}"
     command = [*become_root, "mount", "-t", "tmpfs", "-o", options, "none", str(folder)]

@@ -77,7 +77,7 @@ class FakeMinion:
         self.known = set()  # jids that it has received since it started
         self.runs = {}  # jid -> the timer of its end
         self.begun = []  # (jid, when)
-        self.started = 0.0  # when its process did, where that was after the beginning
+        self.started = 0.0  # when its process started, if that was after the beginning
 
 
 class FakeMaster:

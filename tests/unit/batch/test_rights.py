@@ -1,4 +1,4 @@
-"""Whether whoever a batch is carried out for still may: when that is asked, and what becomes of the batch."""
+"""Whether the owner of a batch still may run it: when that is asked, and what becomes of the batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def limited(*args, **more):
 
 
 def asked(effects):
-    """The minions of the question among some effects; None where there is none."""
+    """The minions of the question among some effects; None if there is none."""
     found = [effect for effect in effects if isinstance(effect, facts.CheckRights)]
     assert len(found) <= 1
     return "".join(found[0].minions) if found else None

@@ -153,7 +153,7 @@ def test_the_clock_on_the_wall_counts_and_not_the_one_that_deadlines_go_by(tmp_p
         bench.restart(wall=lambda: bench.clock.now() + behind)
         bench.begin("ab", "2", start_at=BEGIN + behind + 1000.0)
         bench.run(500)
-        behind = 5300.0  # somebody sets the clock: its time comes sooner
+        behind = 5300.0  # the clock is set: its time comes sooner
         bench.run(195)
         assert not bench.master.jobs()
         bench.end()

@@ -31,7 +31,7 @@ def _troubled(name):
 
 
 STEPS = ["ended_jids", "open_jids", "open", "sweep", "forget_ended", "show_to_salt"]
-#: A store that raises ``trouble``, as long as there is some, where it should do what ``fails_at`` names.
+#: A store that raises ``trouble``, as long as there is any, in the call that ``fails_at`` names.
 TroubledStore = type(
     "TroubledStore", (BatchStore,), {"fails_at": "", "trouble": None, **{n: _troubled(n) for n in (*STEPS, "end")}}
 )

@@ -52,7 +52,7 @@ class Minion:
         self.woken = False  # it began its job a while after it had received it
         self.signals = 0  # kills that the engine has wanted
         self.deafness = 0  # kills that it did not get
-        self.slandered = False  # somebody has said in its name that it has begun
+        self.slandered = False  # a forged event says that it has begun
         self.returned = None  # what it has returned and the job cache had, if only until a power cut
         self.unheard = False  # it did not say that it had begun, or that was lost on the way
         self.came_up = 0.0  # when its process started last, if it did so in this world

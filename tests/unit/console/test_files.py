@@ -47,7 +47,7 @@ def test_nothing_makes_markup_or_code_of_text():
 
 
 def test_what_goes_by_time_asks_nobody():
-    # One interval, for "3 min ago"; all that is read follows from an event, or from somebody at the page.
+    # One interval, for "3 min ago"; every read follows from an event, or from the user at the page.
     used = {path.name: path.read_text(encoding="utf-8").count("setInterval(") for path in SCRIPTS}
     assert {name: count for name, count in used.items() if count} == {"main.js": 1}
 

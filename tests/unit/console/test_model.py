@@ -1,4 +1,4 @@
-"""The pure part of the console, without a browser: node runs the tests of ``model/``, where it is installed."""
+"""The pure part of the console, without a browser: node, if it is installed, runs the tests of ``model/``."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def whole(path):
 
 
 def held(path, data):
-    """The records of a journal with these bytes, or None where it is damaged."""
+    """The records of a journal with these bytes, or None if it is damaged."""
     # In place: a file that is emptied and written again is sent to the disk at once by ext4.
     with path.open("r+b") as stream:
         stream.write(data)

@@ -1,4 +1,4 @@
-"""What a job runs, as somebody would type it."""
+"""What a job runs, as an operator would type it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told, of which batch or engine, and how often."""
+"""Which notices there are of a batch or an engine, and how often."""
 
 from __future__ import annotations
 
