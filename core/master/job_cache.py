@@ -168,8 +168,8 @@ class JobCache:
 
     def each_return(self, jid: str, minions: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         """
-        Yield (minion, its return) for some minions; None in place of a return that is missing or cannot be read. With our job
-        cache and with local_cache only a few are in memory at a time.
+        Yield (minion, its return) for some minions; None in place of a return that is missing or cannot be read. With our
+        job cache and with local_cache only a few are in memory at a time.
 
         :raises JobCacheError: when the cache cannot be read.
         """
