@@ -25,7 +25,7 @@ def ping(batch: State, now: float) -> list[Effect]:
     """Ping the minions that have shown no sign of life, if that is due."""
     presence = batch.presence
     if presence.gathering and not presence.pinging and not presence.unseen:
-        presence.gathering = False  # all have shown a sign of life before the first ping, or though it failed
+        presence.gathering = False  # every minion has shown a sign of life without the first ping
         batch.order_pending()
     if now < batch.pace.not_before or not batch.presence.may_ping(now):
         return []
@@ -40,8 +40,8 @@ def seen(batch: State, fact: Seen, _now: float) -> list[Effect]:
 
 def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
     """
-    Ping a minion once more before it is left out: the last ping may have come too early. It is done once only, since anybody
-    can fire such events in the minion's name.
+    Ping a minion once more before it is left out: the ping under way may have come too early for it. That is done only once,
+    since anybody can fire such events in the minion's name.
     """
     if batch.presence.wants_hint(fact.minion):
         batch.presence.hinted.add(fact.minion)
@@ -49,7 +49,7 @@ def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
 
 
 def gathered(batch: State, fact: Gathered, now: float) -> list[Effect]:
-    """A ping is over: leave out the minions that were pinged as often as they may be."""
+    """A ping is over: leave out the minions that have been pinged often enough."""
     first, batch.pace.failures = batch.presence.gathering, 0
     seen(batch, Seen(fact.answered), now)
     absent = batch.presence.ping_over(now)

@@ -35,11 +35,12 @@ LOOK, LATER_LOOK = 0.002, 0.02
 LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
-#: Layout of .lock: for whom the file was last checked; from the offset on, which -wal were removed and saved. And lengths.
+#: Layout of .lock. Bytes of the caller whose check was last; offset, bytes and most entries of the list of -wal that were
+#: removed and saved.
 _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
-#: Then: when a checkpoint last waited in vain for readers.
+#: Offset and bytes of the time at which a checkpoint last waited in vain for readers.
 _WAITED, _WAITED_BYTES = 2048, 12
-#: Then: the name of the damaged file whose records go into the next one.
+#: Offset and bytes of the name of the damaged file whose records go into the next one.
 _DAMAGED, _DAMAGED_BYTES = 3072, 512
 #: The errors of file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)

@@ -1,5 +1,5 @@
 """
-Calls to a driver of ``salt.cache``: the driver is loaded once, and a call is repeated while its server is away.
+Calls to a driver of ``salt.cache``: the driver is loaded once, and a call is repeated while the driver's server is away.
 
 Every error is raised as a :py:exc:`salt.exceptions.SaltCacheError` that names driver, bank and key.
 """

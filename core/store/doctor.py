@@ -23,7 +23,7 @@ from saltext.jobs.core.store.store import Store
 
 #: With so many jobs, a driver that keeps files for each is slow to list, and takes many inodes.
 MANY_JOBS = 20_000
-#: The files that are checked for each driver.
+#: Most files of a driver that are checked.
 _SOME_FILES = 5000
 _OURS = "salt_cache"
 

@@ -34,7 +34,7 @@ from saltext.jobs.core.store.store import Store
 log = lines.logger(__name__)
 
 OUTCOMES = ("returned", "failed", "missing")
-#: The kinds of jobs that ``core/functions.py`` tells apart.
+#: In place of one of the kinds of ``core/functions.py``: all of them.
 ALL = "all"
 _GLOB = frozenset("*?[")
 _AT_ONCE = 200  # jobs looked at at a time
