@@ -23,7 +23,7 @@ log = lines.logger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: Looks into the job cache after a return was heard, ``GATHER`` seconds apart. After the last one the event counts as forged.
+#: Looks into the job cache after a return is heard, ``GATHER`` seconds apart. After the last one the event counts as forged.
 LOOKS = 5
 #: Most batches, and most minions of them together, whose missing returns are kept in memory.
 _REMEMBERED, _MINIONS = 100, 200_000
