@@ -267,7 +267,7 @@ class NoticesSettings:
 
     #: Where notices are sent as JSON.
     url: str = option(Hidden(""), Check(_hidden, "the address of a webhook, https:// or http://"), "0.3.0")
-    #: What they are signed with. An ``sdb://`` address is looked up by Salt when the master starts.
+    #: The secret that signs notices. An ``sdb://`` address is looked up by Salt when the master starts.
     secret: str = option(Hidden(""), Check(_hidden, "a text, or sdb://…"), "0.3.0")
     #: A file that holds the secret, in place of ``secret``.
     secret_file: str = option("", FILE, "0.3.0")
@@ -277,7 +277,7 @@ class NoticesSettings:
     returners: tuple[ReturnerChoice, ...] = option(
         (), Check(_returners, "a list of returners, such as ['smtp']"), "0.3.0"
     )
-    #: What is told.
+    #: The kinds of notices that are sent.
     kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "0.3.0")
     #: The address of the console, for links to it.
     console: str = option("", WEB, "0.3.0")

@@ -100,6 +100,6 @@ def about_sqlite(version: tuple[int, int, int]) -> list[str]:
     if not (3, 7, 0) <= version < (3, 51, 3) or version[2] >= mended.get(version[:2], version[2] + 1):
         return []
     return [
-        f"this Python has SQLite {'.'.join(map(str, version))}, in which a write may be lost where several processes empty "
+        f"this Python has SQLite {'.'.join(map(str, version))}, in which a write may be lost if several processes empty "
         "the log of a file (WAL reset) at one moment, which is very rare; it is mended in 3.51.3, 3.50.7 and 3.44.6"
     ]

@@ -40,7 +40,7 @@ class Reader:
     :param folder: where the log is.
     :param position: where to begin; None for the end. If that is impossible, it reports a gap and begins at the end.
     :param part: bytes that are read at once.
-    :param is_own: whether it is the log of this machine's master. Another machine may be started anew while it is read.
+    :param is_own: whether it is the log of this machine's master. Another machine may restart while its log is read.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Reader:
     @property
     def position(self) -> Position | None:
         """
-        The place before which everything has been returned; None if there is no log. Until it could be opened, that is
-        where it begins: it is read from there once it can be.
+        The place before which everything has been returned; None if there is no log. Before the log could be opened, it is
+        the place where reading will begin.
         """
         if self._known is None or not self.there:
             return None if self._is_absent else self._begin
@@ -93,7 +93,7 @@ class Reader:
             self._handle = -1
 
     def _boots(self) -> str:
-        """Return which boots this reading goes by: that of this machine, and of the one that writes."""
+        """Return the boots of the two machines: of this one, which reads, and of the one that writes."""
         return f"{boot()}/{segments.boot_of_writer(self._folder)}"
 
     # -- where to begin -----------------------------------------------------------------------------------------------

@@ -9,22 +9,21 @@ fact.
 What we announce (payloads are flat dicts, whose fields are marked; Salt adds ``_stamp``):
 
 ``salt/batch/<jid>/*``
-    each of those below: ``jid``, ``fun``, ``user`` (the batch's owner), the counts of ``batch.status``: ``total``,
+    each event below: ``jid``, ``fun``, ``user`` (the batch's owner), the counts of ``batch.status``: ``total``,
     ``completed``, ``active``, ``pending``, ``failed``, ``lost``, ``offline``, ``killed``, ``timed_out``; its state as
-    ``status``, and ``group`` where the batch has groups
+    ``status``, and ``group`` if the batch has groups
 ``salt/batch/<jid>/new``
     ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``
     ``blocked_reason``: why it sends to fewer minions than it could, since other batches have the room or the minions, or
     None. At most one a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
-    ``reason``, ``paused_by`` (its code); ``opens_at`` where it waits for its window (Unix time, or None if that is not
-    known)
+    ``reason``, ``paused_by`` (its code); ``opens_at`` if it waits for its window (Unix time, or None if that is not known)
 ``salt/batch/<jid>/resumed``
-    ``reason`` where its window is open; or ``user`` is who has resumed it
+    ``reason`` if its window has opened, or ``user`` if a user has resumed it
 ``salt/batch/<jid>/check``, ``checked``
     ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``: a
-    check between stages has begun, or an approval is waited for; it was passed, and ``user`` is who has approved it
+    check between stages has begun, or the batch waits for an approval; the check was passed, by ``user`` if they approved it
 ``salt/batch/<jid>/complete``, ``halted``
     ``halted_reason``, ``success``, ``stopped_by``
 ``salt/job_retry/<minion>/<jid>/queued|sent|done|held|expired|cancelled|dead``
