@@ -11,7 +11,7 @@ import html
 from collections.abc import Mapping, Sequence
 
 _ROW, _BOX, _TRACK, _MARGIN = 46, 32, 24, 16
-#: Pixels of a letter, at most.
+#: Most pixels of a letter.
 _LETTER = 8.2
 _COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#cf222e")
 _STYLE = """\

@@ -35,15 +35,15 @@ def load() -> float:
 
 
 def stretched(seconds: float) -> int:
-    """Return how many seconds, rounded up, a command is to get on the machine as it is now."""
+    """Return how many seconds, rounded up, a command needs on the machine as it is now."""
     return math.ceil(seconds * load())
 
 
 def lasting(seconds: float) -> int:
     """
-    Return how many seconds an option of Salt is to say that is waited for again and again: enough for a machine that is at
-    other tests too. It does not go by the load of the moment, which daemons that start together drive up, and by which each
-    later wait would be ten times as long.
+    Return the seconds for a time-out of Salt that is waited for again and again: enough for a machine that runs other tests
+    too. It does not depend on the load of the moment: daemons that start together drive that up, and each later wait would
+    be ten times as long.
     """
     return math.ceil(2 * seconds)
 

@@ -173,12 +173,12 @@ def prepare(world):
 # -- jobs that wait to be delivered -----------------------------------------------------------------------------------
 
 
-def test_what_a_user_published_who_still_may_is_delivered(world):
+def test_a_job_of_a_user_who_still_has_the_right_is_delivered(world):
     wait_for(lambda: world.runs("job-keeps") == 1, what=lambda: f"it is delivered: {world.entry('job-keeps')}")
 
 
 @pytest.mark.parametrize("user", [*GONE, "lie"])
-def test_what_a_user_published_who_may_not_any_more_is_not_delivered(world, user):
+def test_a_job_of_a_user_who_has_lost_the_right_is_not_delivered(world, user):
     name = f"job-{user}"
     wait_for(lambda: (world.entry(name) or {}).get("state") == "dead", what=lambda: f"{name}: {world.entry(name)}")
     assert "may not publish" in world.entry(name)["reason"]
@@ -189,7 +189,7 @@ def test_what_a_user_published_who_may_not_any_more_is_not_delivered(world, user
 
 
 @pytest.mark.parametrize("kind", ["timed", "asks", "paused"])
-def test_a_batch_of_a_user_who_still_may_goes_on(world, kind):
+def test_a_batch_of_a_user_who_still_has_the_right_goes_on(world, kind):
     name = f"{kind}-keeps"
     if kind == "asks":
         world.run("batch.approve", world.jids[name])

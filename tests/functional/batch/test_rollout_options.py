@@ -76,7 +76,7 @@ def test_the_arguments_of_a_function_are_read_as_on_the_command_line():
     assert found == {"kind": "function", "fun": "test.arg", "arg": [7, "a b"], "kwargs": {"timeout": 5}}
 
 
-def test_those_of_a_runner_stay_as_they_are():
+def test_the_arguments_of_a_runner_stay_as_they_are():
     found = rollout.check_of({}, ROOT, {"check": "runner:survey.healthy {jid} limit=5"})
     assert found == {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "limit=5"], "kwargs": {}}
     assert rollout.check_of({}, ROOT, {"check": "approve"})["kind"] == "approve"
@@ -96,7 +96,7 @@ def test_those_of_a_runner_stay_as_they_are():
         (Caller("web1", (), peer=True), False),
     ],
 )
-def test_a_runner_is_a_check_only_for_who_may_call_it(tmp_path, who, allowed):
+def test_a_runner_is_a_check_only_for_a_user_who_may_call_it(tmp_path, who, allowed):
     opts = salt.config.master_config(None)
     opts.update(cachedir=str(tmp_path), pki_dir=str(tmp_path), external_auth={"pam": {"ann": []}})
     if allowed:

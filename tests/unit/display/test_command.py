@@ -29,7 +29,7 @@ def test_a_name_that_only_resembles_one_is_shown():
     assert words_of([], {"key": "region", "compass": "north"}) == ["key=region", "compass=north"]
 
 
-def test_the_arguments_of_a_load_are_told_likewise():
+def test_the_arguments_of_a_load_are_told_in_the_same_way():
     load = ["nginx", {"__kwarg__": True, "test": True, "password": "swordfish"}, {"a": 1}]
     assert published_words(load) == ["nginx", '{"a": 1}', "test=True", f"password={HIDDEN}"]
     assert published_words(None) == published_words("nginx") == []
@@ -41,7 +41,7 @@ def test_very_long_and_very_many_arguments_are_cut():
     assert (len(found), found[-1]) == (51, "… and 951 more")
 
 
-def test_whatever_an_argument_is_it_can_be_told():
+def test_an_argument_of_any_kind_can_be_told():
     assert words_of([None, b"x", {1: {2}}], {}) == ["None", "b'x'", '{"1": "{2}"}']
 
 
