@@ -154,7 +154,7 @@ def test_who_begins_a_job_while_the_store_is_read_is_known_afterwards(stage, opt
     for jid in (JID, SIGNAL):
         job_cache.keep_load(jid, load_of(jid=jid), ["a"])
     steps, step = [], stage.shell.machine.step
-    monkeypatch.setattr(stage.shell.machine, "step", lambda fact, now: steps.append(fact) or step(fact, now))
+    monkeypatch.setattr(stage.shell.machine, "step", lambda fact, now, wall: steps.append(fact) or step(fact, now))
     stage.shell.start()
     for jid in (JID, SIGNAL):
         stage.bus.tell(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply", "minions": ["a"]})
