@@ -376,9 +376,8 @@ def approve(jid, stage=None):
     the batch or took it over. Without it, everyone who may run its job may approve.
 
     :param str jid: the batch's jid.
-    :param int stage: the stage that is approved, from ``approve`` in ``batch.status``. With it, an approval that comes late
-    or
-        twice does not count for the next stage. Default: the one that the batch waits for now.
+    :param int stage: the stage that is approved, from ``approve`` in ``batch.status``. With it, an approval that comes
+        late or twice does not count for the next stage. Default: the one that the batch waits for now.
 
     CLI Example:
 
@@ -442,9 +441,8 @@ def retry(jid, which="failed"):
     Returns the new batch's summary; its ``parent`` is ``jid``.
 
     :param str jid: the batch's jid.
-    :param str which: failed, lost, offline, timed_out, or all. ``all``, for all that did not complete, needs a batch that
-    has
-        ended.
+    :param str which: failed, lost, offline, timed_out, or all. ``all``, for all that did not complete, needs a batch
+        that has ended.
 
     CLI Example:
 
