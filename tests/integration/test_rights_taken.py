@@ -82,8 +82,8 @@ class World:
         assert answer["success"], answer
         self.jids[name] = answer["return"]["jid"]
 
-    def look(self, *args):
-        return look_at(self.master, *args)
+    def look(self, *args, **options):
+        return look_at(self.master, *args, **options)
 
     def status(self, name):
         return self.look("batch.status", self.jids[name])
