@@ -79,7 +79,7 @@ class OpenJob:
         """Return the job that a record describes. :raises ValueError: when it describes none."""
         try:
             at, since, signal, heard, publishes = record
-            job = cls(min(float(at), now), now, 0)
+            job = cls(min(float(at), now), now, 1)  # all that was published so far, and nothing that follows
             job.since, job.signal, job.heard = min(float(since), now), bool(signal), min(float(heard), now)
             job.publishes = [(int(later), str(work), tuple(minions)) for work, minions, later in publishes]
             job.killed_at = 0

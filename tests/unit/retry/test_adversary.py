@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.many_worlds import quiet
-from tests.unit.retry.adversary import PROFILES, Adversary, live_through
+from tests.unit.retry.adversary import PROFILES, Adversary, CutOff, Failing, live_through
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -22,3 +22,16 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
     with quiet():
         for each in range(seed, seed + 30):
             live_through(profile, each)
+
+
+@pytest.mark.parametrize(
+    ("profile", "seed"),
+    [
+        (Failing, 3),  # a record that could not be read for a moment was set aside
+        (Failing, 100327),  # a search that found a kill again undid what the log had told
+        (CutOff, 100039),  # a further publish that a search found while others were asked was forgotten
+        (Adversary, 101075),  # a kill that the checkpoint had, still to be read, counted for nothing
+    ],
+)
+def test_what_once_went_wrong_does_not_again(profile, seed):
+    live_through(profile, seed)
