@@ -14,7 +14,7 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.engine.requests import engine_dir
+from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import make_master, make_minion, salt_run
 from tests.integration.faults import EngineProcess
 from tests.integration.job_retry.desk import OPTIONS, Desk, kill
@@ -102,7 +102,7 @@ def engines(fleet, tmp_path):
         for engine in found.values():
             engine.start()
             stack.callback(engine.kill)
-        wait_for((engine_dir(fleet.master.config, JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
+        wait_for((FileSite(fleet.master.config).path(JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
         yield found
 
 
