@@ -133,7 +133,7 @@ def test_a_ramp_that_fails_its_canary_stops_there(run, command, tmp_path):
     done = command("batch.wait", run("batch.start", "b[123]", "cmd.run", work.command, *options)["jid"])
     summary = done.data
     assert done.returncode == 1
-    assert "halted (max_failures): 1 failed, 2 pending of 3 minions" in summary["Error"]
+    assert "halted (more minions failed than max_failures allows): 1 failed, 2 pending of 3 minions" in summary["Error"]
     assert (summary["state"], summary["halted_reason"]) == ("halted", "max_failures")
     assert (summary["failed"], summary["pending"], work.begun()) == (1, 2, 1)
 
