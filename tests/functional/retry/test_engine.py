@@ -139,7 +139,7 @@ def test_the_first_checkpoint_survives_a_power_cut_which_would_else_make_the_nex
 ):
     synced, sync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
-    checkpoint = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    checkpoint = checkpoint_in(tmp_path)
     checkpoint.read(1000.0)
     assert synced == [path.stat().st_ino for path in (tmp_path / "checkpoint", tmp_path)]
     checkpoint.write(1010.0, {}, {})

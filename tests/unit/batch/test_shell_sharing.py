@@ -9,6 +9,7 @@ from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.settings import InFlightLimit
+from tests.batches import journal_path
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 
 A, B, C = (f"2026051610111213{number}" for number in (1001, 1002, 1003))
@@ -186,7 +187,7 @@ def test_nothing_is_allotted_before_all_batches_that_may_have_minions_in_flight_
 def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path):
     with ShellBench(tmp_path, "ab", max_in_flight=InFlightLimit(1)) as bench:
         bench.begin("b", "1", jid=B)
-        bench.store.journal_path(A).write_bytes(b"no journal")
+        journal_path(bench.store, A).write_bytes(b"no journal")
         bench.restart()
         assert bench.end(jid=B).success
 
