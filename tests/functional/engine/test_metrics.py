@@ -62,7 +62,7 @@ def of_each():
     """The metrics of each engine, as it writes them."""
     found = {
         "batch_manager": [
-            *of_batches.metrics_of([], of_batches.Tally(), 0, 0.0),
+            *of_batches.metrics_of([], of_batches.Tally(), 0, 0.0, limit=5),
             *of_publisher("batch_manager", Work()),
         ],
         "job_retry": [*of_retry.metrics_of([], {}, False, 0.0), *of_publisher("job_retry", Work())],

@@ -57,4 +57,4 @@ def test_exclusive_batches_of_states_never_run_on_a_minion_at_once(run, look, tm
         # Salt refuses a run of states where another one is under way: then the minion would have failed.
         found = run("batch.wait", jid)
         assert (found["success"], found["completed"]) == (True, count), run("batch.failures", jid)
-    assert (work.begun(), work.most_at_once()) == (len(MINIONS) + 1, LIMIT)
+    assert work.begun() == len(MINIONS) + 1 and work.most_at_once() <= LIMIT
