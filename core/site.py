@@ -159,8 +159,8 @@ class Folder(Protocol):
     def remove(self, name: str) -> bool:
         """Remove it, and tell whether it was there. :raises OSError:"""
 
-    def exists(self, name: str) -> bool:
-        """Tell whether it is there. :raises OSError: when that cannot be told."""
+    def exists(self, *names: str) -> bool:
+        """Tell whether one of these is there. :raises OSError: when that cannot be told."""
 
     def sweep(self, below: str) -> None:
         """Remove what a process that was killed has left unfinished in ``below``. :raises OSError:"""

@@ -77,7 +77,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
 
 def _redeemed(store, passed):
     try:
-        named, origin = passes.redeem(__opts__, passed)
+        named, origin = passes.redeem(__opts__, passed, store.site)
     except OSError as exc:
         store.quiet.error(
             "batches", "Nobody may publish under the jid %.100s now, as batches cannot be looked up: %s", passed, exc

@@ -75,8 +75,11 @@ class FileFolder:
             return False
         return True
 
-    def exists(self, name: str) -> bool:
-        """Tell whether it is there."""
+    def exists(self, *names: str) -> bool:
+        """Tell whether one of these is there."""
+        return any(map(self._is_there, names))
+
+    def _is_there(self, name: str) -> bool:
         try:
             os.stat(os.path.join(self.path, name))
         except OSError as exc:

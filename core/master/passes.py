@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import Site, site_of
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.needed import ENDED, OPEN, is_batch
 
@@ -48,17 +48,18 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now
     return f"{jid}~{origin}~{epoch}~{until}~{_seal(opts, jid, origin, str(epoch), until)}"
 
 
-def redeem(opts: Mapping[str, Any], named: Any) -> tuple[Any, str]:
+def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tuple[Any, str]:
     """
     Return the jid that ``named`` permits to publish under, and the engine, if ``named`` is a pass.
 
     The jid is None where it is an invalid pass, or the jid of a batch without one; an engine is named with it where that has
     lost the lead. What is no pass is returned as it is: the job cache takes a jid that is a number, or bytes, too.
 
+    :param site: that of this master, where the caller has it.
     :raises OSError: when it cannot be told whether it is the jid of a batch.
     """
     text = named if isinstance(named, str) else plain(named)
-    parts, site = _PASS.fullmatch(text or ""), site_of(opts)
+    parts, site = _PASS.fullmatch(text or ""), site or site_of(opts)
     if parts is None:
         return None if plain(text) and is_batch(site, str(text), OPEN, ENDED) else named, ""
     jid, origin, epoch, until, seal = parts.groups()

@@ -32,6 +32,7 @@ _RENAME = f"UPDATE {FILES} SET name = %s WHERE {_OF}".encode()
 _TOUCH = f"UPDATE {FILES} SET modified = clock_timestamp() WHERE {_OF}".encode()
 _NAMES = f"SELECT DISTINCT name FROM {FILES} WHERE engine = %s AND name >= %s AND name < %s ORDER BY name".encode()
 _MODIFIED = f"SELECT extract(epoch FROM max(modified))::float8 FROM {FILES} WHERE {_OF}".encode()
+_EXISTS = f"SELECT EXISTS (SELECT FROM {FILES} WHERE engine = %s AND name = ANY(%s))".encode()
 _LAST = f"SELECT max(part) FROM {FILES} WHERE {_OF}".encode()
 
 
@@ -98,9 +99,11 @@ class TableFolder:
         """Remove it."""
         return bool(self._do(lambda connection: connection.execute(_DELETE, (self._engine, name)).rowcount))
 
-    def exists(self, name: str) -> bool:
-        """Tell whether it is there."""
-        return self.last_part(name) >= 0
+    def exists(self, *names: str) -> bool:
+        """Tell whether one of these is there."""
+        values = (self._engine, list(names))
+        row = asked(self._server, lambda connection: connection.execute(_EXISTS, values).fetchone())
+        return bool(row and row[0])
 
     def sweep(self, below: str) -> None:
         """Do nothing: what is unfinished is in no table."""

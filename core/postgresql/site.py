@@ -51,6 +51,7 @@ class PostgresqlSite:
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self.opts, self._master = opts, str(opts.get("id") or "")
         self._masters: frozenset[str] = frozenset()
+        self._opened: dict[bool, Connections] = {}
 
     @property
     def _server(self) -> Connections:
@@ -58,6 +59,11 @@ class PostgresqlSite:
 
     def connections(self, waits: bool = True) -> Connections:
         """Return those of this process whose sessions wait for the disk at each commit, or that do not."""
+        if waits not in self._opened:
+            self._opened[waits] = self._connections(waits)
+        return self._opened[waits]
+
+    def _connections(self, waits: bool) -> Connections:
         options, path = read_cache_options(self.opts), pathlib.Path(self.opts["cachedir"], "saltext_jobs", "site")
         key = (options, str(path), waits)
         if key not in _SERVERS:

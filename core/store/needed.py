@@ -25,7 +25,7 @@ def is_batch(site: Site, jid: str, *kinds: str) -> bool:
     :raises OSError: when that cannot be told.
     """
     folder = site.folder("batch_manager")
-    return any(folder.exists(f"{BATCHES}/{jid}{kind}") for kind in kinds)
+    return folder.exists(*(f"{BATCHES}/{jid}{kind}" for kind in kinds))
 
 
 def not_needed(store: Store, keys: Sequence[str]) -> list[str]:
