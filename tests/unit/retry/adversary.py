@@ -326,9 +326,12 @@ class Adversary(World):
     def do_kill(self):
         jid = self._job()
         if jid:
+            before, is_down = dict(self.killed_at), self.machine is None
             signal = self._kill(jid)
             if self.random.random() < 0.3:
                 self.run(self.random.choice([0.1, 1.0, 10.0, 60.0]) * self.random.random())
+                if is_down and self.machine is not None and self.now < self.up_since + KILL_NOTED:
+                    self.killed_at = before  # the job cache has only the newest part while the engine searches it
                 self._kill(jid, signal)
 
     def _kill(self, jid, signal=None):
