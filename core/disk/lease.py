@@ -98,22 +98,17 @@ def this_process(epoch: int, master: str, run: str) -> Leader:
     return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION or "", True, epoch, master, run)
 
 
-class Lease:
-    """
-    :param path: the file.
-    :param master: the id of the master.
-    :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
-    """
+class Lead:
+    """What an engine's process knows of its lead, wherever that is written down."""
 
-    def __init__(self, path: pathlib.Path, master: str, run: str = "") -> None:
-        self._path, self._master, self._run = path, master, run
-        self._handle, self._line = -1, b""
+    def __init__(self) -> None:
         #: The process that led before; None if that is not known.
         self.predecessor: Leader | None = None
+        #: This process, once it leads.
         self.leader: Leader | None = None
         #: Called once it is noticed that another process leads, in whatever thread.
         self.on_lost: Callable[[], None] = lambda: None
-        #: Never called: the bus tells of requests.
+        #: Called when there may be a request, in whatever thread, where the bus does not tell of requests.
         self.on_request: Callable[[], None] = lambda: None
 
     @property
@@ -125,6 +120,19 @@ class Lease:
     def is_takeover(self) -> bool:
         """Whether another master led before, or may have: it may have ended in the middle of anything."""
         return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
+
+
+class Lease(Lead):
+    """
+    :param path: the file.
+    :param master: the id of the master.
+    :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
+    """
+
+    def __init__(self, path: pathlib.Path, master: str, run: str = "") -> None:
+        super().__init__()
+        self._path, self._master, self._run = path, master, run
+        self._handle, self._line = -1, b""
 
     def take(self) -> bool:
         """

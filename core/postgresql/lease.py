@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.lease import Leader, Superseded, leader_of_line, this_process
+from saltext.jobs.core.disk.lease import Lead, Superseded, leader_of_line, this_process
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.site_tables import LEASES
@@ -51,7 +51,7 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Lease:
+class Lease(Lead):
     """
     Behaves as ``core.disk.lease.Lease``.
 
@@ -72,6 +72,7 @@ class Lease:
         ttl: float = TTL,
         clock: Callable[[], float] = boottime,
     ) -> None:
+        super().__init__()
         self._server, self._engine, self._master, self._run = server, engine, master, run
         self._ttl, self._clock = ttl, clock
         self._session = ""
@@ -80,26 +81,11 @@ class Lease:
         self._is_over = threading.Event()
         self._keeper: threading.Thread | None = None
         self._quiet = Quiet(log)
-        self.predecessor: Leader | None = None
-        self.leader: Leader | None = None
-        self.on_lost: Callable[[], None] = lambda: None
-        #: Called when there may be a request, in another thread.
-        self.on_request: Callable[[], None] = lambda: None
-
-    @property
-    def epoch(self) -> int:
-        """That of this process, 0 before it leads."""
-        return self.leader.epoch if self.leader is not None else 0
 
     @property
     def _safe(self) -> float:
         """For how many seconds after a renewal was asked for this process may publish."""
         return self._ttl * 2 / 3
-
-    @property
-    def is_takeover(self) -> bool:
-        """Whether another master led before, or may have: it may have ended in the middle of anything."""
-        return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
 
     def take(self) -> bool:
         """Take the lead if nobody has it. Returns whether this process has it now. :raises OSError: when nobody can tell."""
