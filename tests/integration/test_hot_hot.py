@@ -5,38 +5,31 @@ server is away; what it has begun goes on, and nothing runs twice.
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
-import shutil
 import signal
 import time
 
-import psutil
 import pytest
 
-from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.engine.names import BATCH_MANAGER
 from tests.functional.cache_servers import cache_servers as cache_servers
-from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
+from tests.integration.several import (
+    ENGINES,
+    await_leader,
+    ended,
+    engine_of,
+    has_begun,
+    leader,
+    share_keys,
+    start,
+    there,
+)
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-ENGINES = (BATCH_MANAGER, JOB_RETRY)
 MINIONS = [f"hot{number}" for number in range(3)]
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
-
-
-def leader(master, engine=BATCH_MANAGER):
-    process = requests.process_of(master.config, engine)
-    return process.master if process is not None else None
-
-
-def await_leader(seen_by, master):
-    for engine in ENGINES:
-        wait_for(lambda e=engine: leader(seen_by, e) == master.config["id"], what=f"{master.id} leads {engine}")
 
 
 @pytest.fixture
@@ -52,11 +45,7 @@ def masters(salt_factories, site):
     for address in ADDRESSES:
         daemon = make_retry_master(salt_factories, f"hot-{address[-1]}", interface=address, **common)
         if made:
-            shutil.rmtree(daemon.config["pki_dir"])
-            pki = pathlib.Path(daemon.config["pki_dir"])
-            pki.symlink_to(made[0].config["pki_dir"])
-            for key in pki.glob(f"{made[0].config['id']}.p*"):  # from Salt 3008 on a master's key has its id for a name
-                shutil.copy(key, pki / f"{daemon.config['id']}{key.suffix}")
+            share_keys(made[0], daemon)
         daemon.start()
         made.append(daemon)
         await_leader(daemon, made[0])
@@ -74,41 +63,9 @@ def desks(masters):
         desk.close()
 
 
-@contextlib.contextmanager
-def there(masters, desks, **options):
-    """Minions of both masters."""
-    daemons = {name: make_minion(masters[0], name, master=list(ADDRESSES), **options) for name in MINIONS}
-    try:
-        for name, daemon in daemons.items():
-            daemon.start()
-            for desk in desks:
-                wait_for(lambda desk=desk, name=name: desk.ask(name, "test.ping"), what=f"{name} hears the masters")
-        yield daemons
-    finally:
-        for daemon in daemons.values():
-            kill(daemon) if daemon.is_running() else daemon.terminate()
-
-
-def start(desk, trace, whom=MINIONS, seconds=2, **options):
-    command = f"echo $(hostname) >> {trace}; sleep {seconds}"
-    return desk.run("batch.start", whom, "cmd.run", command, batch=1, tgt_type="list", presence="none", **options)[
-        "jid"
-    ]
-
-
-def has_begun(trace, many):
-    wait_for(lambda: lines(trace) >= many, what=f"{many} minions have begun")
-
-
-def ended(master, jid):
-    store = BatchStore(master.config)
-    batch = wait_for(lambda: (found := store.read(jid)) and found.finished and found, what="the batch has ended")
-    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
-
-
 def test_the_other_master_goes_on_when_the_one_dies_whose_engines_lead(masters, desks, tmp_path):
     one, two = masters
-    with there(masters, desks, cache_jobs=True) as minions:
+    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
         assert desks[1].run("batch.doctor")["returns_proven"] is True
         kill(minions["hot2"])
         owed = [desk.publish("cmd.run", f"echo x >> {tmp_path / str(n)}", tgt="hot2") for n, desk in enumerate(desks)]
@@ -135,11 +92,11 @@ def test_the_other_master_goes_on_when_the_one_dies_whose_engines_lead(masters, 
 
 def test_a_leader_that_was_frozen_publishes_nothing_when_it_wakes(masters, desks, tmp_path):
     one, two = masters
-    with there(masters, desks, cache_jobs=True):
+    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True):
         trace = tmp_path / "trace"
-        jid = start(desks[1], trace)
+        jid = start(desks[1], trace, MINIONS)
         has_begun(trace, 1)
-        frozen = psutil.Process(requests.process_of(one.config, BATCH_MANAGER).pid)
+        frozen = engine_of(one, BATCH_MANAGER)
         frozen.send_signal(signal.SIGSTOP)
         wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
         has_begun(trace, 2)
@@ -154,9 +111,9 @@ def test_nothing_is_published_while_the_server_is_away_and_all_goes_on_afterward
     masters, desks, cache_servers, tmp_path
 ):
     one, _ = masters
-    with there(masters, desks, cache_jobs=True):
+    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True):
         trace = tmp_path / "trace"
-        jid = start(desks[0], trace)
+        jid = start(desks[0], trace, MINIONS)
         has_begun(trace, 1)
         server = cache_servers("postgresql")
         server.stop()

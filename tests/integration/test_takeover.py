@@ -5,41 +5,36 @@ or frozen; what it has begun goes on, and nothing runs twice.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import re
 import shutil
 import signal
 
-import psutil
 import pytest
 import salt.version
 
-from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import free_port
-from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
+from tests.integration.several import (
+    ENGINES,
+    await_leader,
+    ended,
+    engine_of,
+    has_begun,
+    leader,
+    share_keys,
+    start,
+    there,
+)
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-ENGINES = (BATCH_MANAGER, JOB_RETRY)
 SETTINGS = {"engines": [{name: {}} for name in ENGINES]}
 MINIONS = [f"take{number}" for number in range(3)]
-
-
-def leader(master, engine=BATCH_MANAGER):
-    process = requests.process_of(master.config, engine)
-    return process.master if process is not None else None
-
-
-def await_leader(seen_by, master):
-    for engine in ENGINES:
-        wait_for(lambda e=engine: leader(seen_by, e) == master.config["id"], what=f"{master.id} leads {engine}")
 
 
 def share(factories, name, first=None, **options):
@@ -76,53 +71,12 @@ in_a_cluster = pytest.mark.skipif(
 )
 
 
-@contextlib.contextmanager
-def there(master, *desks):
-    """Minions of a master, which each of the masters can reach."""
-    daemons = {name: make_minion(master, name, master=master.config["interface"]) for name in MINIONS}
-    try:
-        for name, daemon in daemons.items():
-            daemon.start()
-            for desk in desks:
-                wait_for(lambda desk=desk, name=name: desk.ask(name, "test.ping"), what=f"{name} hears the masters")
-        yield daemons
-    finally:
-        for daemon in daemons.values():
-            kill(daemon) if daemon.is_running() else daemon.terminate()
-
-
-def has_begun(trace, many):
-    wait_for(lambda: lines(trace) >= many, what=f"{many} minions have begun")
-
-
-def job(trace, seconds=2):
-    return f"echo $(hostname) >> {trace}; sleep {seconds}"
-
-
-def ended(master, jid):
-    store = BatchStore(master.config)
-    batch = wait_for(lambda: (found := store.read(jid)) and found.finished and found, what="the batch has ended")
-    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
-
-
-def start(desk, trace, whom=MINIONS):
-    command = job(trace)
-    return desk.run("batch.start", whom, "cmd.run", command, batch=1, tgt_type="list", presence="none")["jid"]
-
-
-def engine_of(master, name):
-    """The process of the engine that leads."""
-    process = requests.process_of(master.config, name)
-    assert process.master == master.config["id"]
-    return psutil.Process(process.pid)
-
-
 @in_a_cluster
 def test_a_cluster_goes_on_when_the_master_dies_whose_engines_lead(cluster, tmp_path):
     one, two = cluster
     desks = [Desk(master, alone=False) for master in cluster]
     try:
-        with there(two, *desks) as minions:
+        with there(MINIONS, two, *desks, master=two.config["interface"]) as minions:
             assert desks[1].run("batch.doctor")["returns_proven"] is True
             kill(minions["take2"])
             owed = [
@@ -153,9 +107,9 @@ def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_
     one, two = cluster
     desks = [Desk(master, alone=False) for master in cluster]
     try:
-        with there(two, *desks):
+        with there(MINIONS, two, *desks, master=two.config["interface"]):
             trace = tmp_path / "trace"
-            jid = start(desks[1], trace)
+            jid = start(desks[1], trace, MINIONS)
             has_begun(trace, 1)
             frozen = engine_of(one, BATCH_MANAGER)
             frozen.send_signal(signal.SIGSTOP)
@@ -199,14 +153,10 @@ def test_a_passive_master_with_another_id_goes_on_with_what_is_on_the_same_disk(
     active.start()
     ports = {name: active.config[name] for name in ("ret_port", "publish_port")}
     passive = share(salt_factories, "passive", active, interface="127.0.0.1", **ports)
-    shutil.rmtree(passive.config["pki_dir"])
-    pki = pathlib.Path(passive.config["pki_dir"])
-    pki.symlink_to(active.config["pki_dir"])
-    for key in pki.glob(f"{active.config['id']}.p*"):  # from Salt 3008 on a master's key has its id for a name
-        shutil.copy(key, pki / f"{passive.config['id']}{key.suffix}")
+    share_keys(active, passive)
     desk = Desk(active, alone=False)
     try:
-        with there(active, desk) as minions:
+        with there(MINIONS, active, desk, master=active.config["interface"]) as minions:
             await_leader(active, active)
             kill(minions["take2"])
             owed = desk.publish("cmd.run", f"echo x >> {tmp_path / 'owed'}", tgt="take2")
