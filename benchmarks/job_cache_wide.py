@@ -7,10 +7,9 @@ number of minions of a job, and over an hour of large jobs.
     python -m benchmarks.job_cache_wide --hour 360 --minions ''    the hour alone
     TMPDIR=/mnt python -m benchmarks.job_cache_wide --device loop0    what reaches a disk that nothing else uses
 
-Bytes written are those that the process hands to the system. For local_cache that is only the content of its files,
-without what the file system writes for names and directories. For sqlite it includes moving its log into the file, to the
-end. With
-``--device`` it is everything that the disk of ``TMPDIR`` got until all was on it. The hour has a job every ten seconds
+Bytes are everything that the disk of ``TMPDIR`` got until all was on it, with names and directories, and with SQLite's log
+moved into the file to the end. They need ``--device``: what a process hands to the system, or to a file system in memory, is
+for files their content alone, and says nothing of a disk. The hour has a job every ten seconds
 by its jids, and takes no longer than the writing. The columns take turns, and the least of each figure of several rounds
 counts: another process that runs on the same CPU makes each of them larger, and none smaller.
 """
@@ -41,12 +40,11 @@ DISK = {}
 
 
 def written():
-    if DISK:
-        subprocess.run(["sync", "-f", DISK["folder"]], check=True)
-        with open(f"/sys/class/block/{DISK['name']}/stat", encoding="ascii") as stream:
-            return int(stream.read().split()[6]) * 512
-    with open("/proc/self/io", encoding="ascii") as stream:
-        return int(dict(line.split(": ") for line in stream)["wchar"])
+    if not DISK:
+        return 0
+    subprocess.run(["sync", "-f", DISK["folder"]], check=True)
+    with open(f"/sys/class/block/{DISK['name']}/stat", encoding="ascii") as stream:
+        return int(stream.read().split()[6]) * 512
 
 
 def measured(call, count, folder):
@@ -149,7 +147,7 @@ def in_folder(call, *args):
 
 def row(name, found):
     cells = []
-    for which in (0, 1):
+    for which in (0, 1) if DISK else (0,):
         values = [found[column][which] for column in COLUMNS]
         cells += [f"{value:,.{3 if value < 1 else 2 if value < 100 else 0}f}" for value in values]
         cells.append(f"{values[1] / values[0]:.2f}")
@@ -166,7 +164,9 @@ def main():
     args = parser.parse_args()
     if args.device:
         DISK.update(name=args.device, folder=tempfile.gettempdir())
-    print("| | local, ms | sqlite, ms | ratio | local, kB | sqlite, kB | ratio |\n|---|" + "---:|" * 6)
+    heads = [f"{column}, {unit} |" for unit in (("ms", "kB") if DISK else ("ms",)) for column in COLUMNS]
+    heads[2:2], heads[5:5] = ["ratio |"], ["ratio |"] * bool(DISK)
+    print("| |", *heads, "\n|---|" + "---:|" * len(heads))
     for width in map(int, filter(None, args.minions.split(","))):
         for is_mixed in (False, True):
             found = least(of_width, width, is_mixed, rounds=args.rounds)

@@ -22,7 +22,7 @@ def retcode_of(ret: Mapping[str, Any]) -> int:
     it could not run. Anything else is a failure, and counts as 1.
     """
     code = ret.get("retcode")
-    if isinstance(code, Mapping):
+    if type(code) is not int and isinstance(code, Mapping):
         number = max((_number(value) for value in code.values()), default=0, key=abs)
     else:
         number = _number(code)
@@ -30,6 +30,8 @@ def retcode_of(ret: Mapping[str, Any]) -> int:
 
 
 def _number(value: Any) -> int:
+    if type(value) is int:
+        return value if _LOWEST <= value <= _HIGHEST else 1
     if value is None:
         return 0
     if isinstance(value, str) and _NUMBER.fullmatch(value):

@@ -24,9 +24,11 @@ _LENGTHS = {3, 4}
 
 def has_failed(record: Any) -> bool:
     """Tell whether a return is one of a failure: success is False, or there is an exit code other than 0."""
-    if not isinstance(record, Mapping):
+    if type(record) is not dict and not isinstance(record, Mapping):
         return False
     code = record.get("retcode", 0)
+    if type(code) is int:
+        return code != 0 or record.get("success") is False
     codes = code.values() if isinstance(code, Mapping) else [code]
     return record.get("success") is False or any(value not in (0, None) for value in codes)
 

@@ -4,8 +4,8 @@ One SQLite file that many processes and threads use at once: their connections, 
 Each thread of each process has a connection of its own. A connection from before a fork, or to a file that was replaced
 since, is neither used again nor closed: closing it would release the locks of those who use the file now.
 
-Beside this file lie its ``-wal`` and ``-shm``, which belong to SQLite, and ``.lock``, held while a file is made or
-set aside (``core/sqlite/file.py``).
+Beside this file lie its ``-wal`` and ``-shm``, which belong to SQLite; ``.lock``, held while a file is made or set aside and
+by the next one to write (``core/sqlite/file.py``); and ``.turn``, a named pipe on which the others wait for that.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Database:
 
     def _wait_for_turn(self, sql: sqlite3.Connection) -> None:
         """
-        Begin a transaction. Of all waiting writers, one tries all the time; the others try now and then to be that one.
+        Begin a transaction. Of all waiting writers, one tries all the time; the others sleep until they are to be that one.
 
         A writer that comes just when nobody writes may go first, so that the file is never idle.
         """

@@ -25,12 +25,13 @@ from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.salvage import begin_with
+from saltext.jobs.core.sqlite.wakeup import Wakeup
 
 log = lines.logger(__name__)
 
 BUSY_SECONDS = 30.0  # longest time that a writer waits for others
 #: Seconds between two attempts of a waiting writer: in the first second, and after it.
-LOOK, LATER_LOOK = 0.002, 0.02
+LOOK, LATER_LOOK = 0.004, 0.02
 #: The first version with INSERT … ON CONFLICT DO UPDATE, the newest feature that is used here.
 LEAST_SQLITE = (3, 24, 0)
 
@@ -63,6 +64,7 @@ class DatabaseFile:
         self._chosen = chosen
         self._mounts = mounts or mounted
         self._log = f"{path}-wal"
+        self._wakeup = Wakeup(f"{path}.turn")
 
     def identity(self, filled: bool = False) -> tuple[int, int] | None:
         """
@@ -354,12 +356,22 @@ class DatabaseFile:
             if since is None:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             else:
-                _lock(handle, since)
+                self._wait_for(handle, since)
             yield handle
         finally:
             # Closing is not enough: a child process that was forked meanwhile has the descriptor too.
             fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
+            self._wakeup.wake()
+
+    def _wait_for(self, handle: int, since: float) -> None:
+        if _has_locked(handle):
+            return
+        with self._wakeup.sleeper() as sleep:
+            while not _has_locked(handle):
+                if time.monotonic() - since > BUSY_SECONDS:
+                    raise sqlite3.OperationalError("database is locked by a waiting process that does not go on")
+                sleep()
 
     def checked_for(self) -> str:
         """Return what ``note_check`` was last called with."""
@@ -428,15 +440,12 @@ def patiently(call: Callable[..., Any], *values: Any, since: float | None = None
         time.sleep(LOOK if waited < 1 else LATER_LOOK)
 
 
-def _lock(handle: int, since: float) -> None:
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as exc:
-            if time.monotonic() - since > BUSY_SECONDS:
-                raise sqlite3.OperationalError("database is locked by a waiting process that does not go on") from exc
-        time.sleep(LATER_LOOK)
+def _has_locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

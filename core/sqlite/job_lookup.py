@@ -68,12 +68,14 @@ class JobLookup:
             rows = self._database.read(query, (until, CHUNK))
 
     def _of_stretch(self, low: str, until: str, number: int) -> Iterator[str]:
+        # Most jobs are for few minions: SQLite itself leaves out those whose list cannot have this one.
+        listed, wanted = minion_sets.trace_of(number)
         query = f"""SELECT jid, who FROM jobs WHERE {_LOADED} AND who IS NOT NULL AND jid < ? AND jid >= ?
-            ORDER BY jid DESC LIMIT ?"""
-        rows = self._database.read(query, (until, low, FEW))
+            AND (substr(who, 1, 1) IS NOT ? OR instr(who, ?)) ORDER BY jid DESC LIMIT ?"""
+        rows = self._database.read(query, (until, low, listed, wanted, FEW))
         while rows:
             yield from (jid for jid, who in rows if minion_sets.may_have(who, number) and _DATED(jid))
-            rows = self._database.read(query, (rows[-1][0], low, CHUNK))
+            rows = self._database.read(query, (rows[-1][0], low, listed, wanted, CHUNK))
 
     def jids_failed(self, low: str, high: str) -> Iterator[str]:
         """As ``jids``, for jobs with a return that tells of a failure."""

@@ -68,6 +68,11 @@ def has(data: bytes, number: int) -> bool:
     return number >> 3 < len(bits) and bits[number >> 3] >> (number & 7) & 1 == 1
 
 
+def trace_of(number: int) -> tuple[bytes, bytes]:
+    """Return how sets begin that are lists, and what those of them contain that have a number; others may, too."""
+    return _LIST, number.to_bytes(_WIDTH, "little")
+
+
 def may_have(data: bytes, number: int) -> bool:
     """As ``has``; also True if the set is damaged."""
     try:

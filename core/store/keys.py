@@ -21,6 +21,8 @@ _UNSAFE = {
 _ESCAPED = re.compile(rb"=([0-9a-f]{2})")
 # Longest key in bytes: limited by the file name with its ".p", and by the columns that hold "jobs/returns/<jid>".
 _LONGEST = {"localfs": 253, "mysql": 242}
+#: Matches what nearly all ids are: plain, and their own keys unless a driver confuses characters.
+_COMMON, _COMMON_BYTES = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}").fullmatch, 100
 
 
 def plain(value: Any) -> str | None:
@@ -29,6 +31,8 @@ def plain(value: Any) -> str | None:
 
     Numbers are accepted, since YAML on the command line turns a jid into one; so are bytes in UTF-8.
     """
+    if type(value) is str and _COMMON(value):
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     try:
@@ -69,6 +73,8 @@ class Keys:
 
     def key(self, value: Any) -> str | None:
         """Return the key of an unchecked id; None if the driver cannot take it."""
+        if self._unsafe is None and self.longest >= _COMMON_BYTES and type(value) is str and _COMMON(value):
+            return value
         text = plain(value)
         key = None if text is None else self.encode(text)
         return None if key is None or len(key.encode()) > self.longest else key

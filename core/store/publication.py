@@ -55,7 +55,7 @@ class Publication:
         :raises ValueError: if it is not a valid record.
         :raises LaterVersion: if a later version of this extension wrote it: it must not be replaced.
         """
-        if not isinstance(record, Mapping):
+        if type(record) is not dict and not isinstance(record, Mapping):
             raise ValueError(f"it is a {type(record).__name__}")
         formats.check("it", formats.number_of(record), FORMAT, "the job counts as published by nobody")
         by, load = record.get("by"), record.get("load")
@@ -104,6 +104,8 @@ def is_later(record: Any) -> bool:
 
 
 def _moment(value: Any) -> float:
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"it was published at {value!r}")
     return float(value)
@@ -118,7 +120,7 @@ def _borrowed_in(value: Any) -> Iterator[Borrowed]:
 
 def ids_in(value: Any) -> set[str]:
     """Return the valid minion ids in what should be a list of them."""
-    if not isinstance(value, (list, tuple, set, frozenset)):
+    if value is None or not isinstance(value, (list, tuple, set, frozenset)):
         return set()
     return {item for item in value if isinstance(item, str) and plain(item) is not None}
 
@@ -134,11 +136,15 @@ def _text(value: Any) -> str:
     kind = type(value)
     if kind is str or kind is bool or value is None:  # nearly all of a load, so checked first
         return repr(value)
-    if isinstance(value, bytes):
+    if kind is bytes or (kind is not dict and isinstance(value, bytes)):
         return repr(value.decode("utf-8", "surrogateescape"))
     if kind is dict or isinstance(value, Mapping):
-        return "{" + ",".join(sorted([f"{_text(name)}:{_text(item)}" for name, item in value.items()])) + "}"
-    if not isinstance(value, str) and isinstance(value, Iterable):
+        texts = [
+            f"{name!r}:{item!r}" if type(name) is str is type(item) else f"{_text(name)}:{_text(item)}"
+            for name, item in value.items()
+        ]
+        return "{" + ",".join(sorted(texts)) + "}"
+    if kind is list or (not isinstance(value, str) and isinstance(value, Iterable)):
         return "[" + ",".join([_text(item) for item in value]) + "]"
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         value = str(value)

@@ -64,10 +64,11 @@ class Store:
 
     :param opts: the master's options.
     :param driver: the driver; by default the one that the options name.
+    :param settings: what ``_settings`` returns for the options, if that is known.
     """
 
-    def __init__(self, opts: Mapping[str, Any], driver: Driver | None = None) -> None:
-        self.settings = _settings(opts)
+    def __init__(self, opts: Mapping[str, Any], driver: Driver | None = None, settings: bytes | None = None) -> None:
+        self.settings = _settings(opts) if settings is None else settings
         #: For lines that a minion can cause at will.
         self.quiet = Quiet(log)
         self.pid = os.getpid()
@@ -181,7 +182,7 @@ def store_of(opts: Any) -> Store:
         # Not shared across a fork: two processes must not use one connection.
         wanted = _settings(opts)
         same = (kept for _, kept in _STORES.values() if kept.pid == pid and kept.settings == wanted)
-        store = next(same, None) or Store(opts)
+        store = next(same, None) or Store(opts, settings=wanted)
         while len(_STORES) >= _MOST_STORES:
             del _STORES[next(iter(_STORES))]
         _STORES[id(opts)] = (opts, store)
@@ -251,5 +252,6 @@ def _settings(opts: Mapping[str, Any]) -> bytes:
         "module_dirs",
         *("id", "__role"),
     )
-    packed: bytes = salt.payload.dumps({name: opts[name] for name in sorted(opts) if name.startswith(kinds)})
+    names = sorted([name for name in opts if name.startswith(kinds)])
+    packed: bytes = salt.payload.dumps({name: opts[name] for name in names})
     return packed

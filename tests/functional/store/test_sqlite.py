@@ -37,6 +37,7 @@ from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.file import DatabaseFile
+from saltext.jobs.core.sqlite.wakeup import Wakeup
 from tests.functional.store.test_contract import in_processes
 from tests.functional.store.test_job_index import dying
 from tests.waiting import SOON, stretched, wait_for
@@ -62,6 +63,22 @@ def is_held(path):
         except BlockingIOError:
             return True
         return False
+
+
+def has_open(pid, path):
+    """Tell whether a process has a file open."""
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(f"{folder}/{name}") == path:
+                return True
+    return False
+
+
+def state_of(pid):
+    """Return the letter of the system for what a process does: S if it sleeps."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
+        return stream.read().rpartition(")")[2].split()[0]
 
 
 FORK = multiprocessing.get_context("fork")
@@ -457,6 +474,82 @@ class TestManyWriters:
         os.kill(waiting.pid, signal.SIGCONT)
         waiting.join(SOON)
         assert waiting.exitcode == 0 and cache.fetch("bank", "frozen") == 1
+
+    def test_one_of_those_who_wait_that_is_frozen_and_then_killed_lets_the_others_go_on(self, opts, cache, path):
+        cache.store("bank", "key", 0)
+        begun = [FORK.Event(), FORK.Event()]
+
+        def write(number):
+            begun[number].wait(SOON)
+            banks_of(opts).store("bank", str(number), number)
+
+        first, second = (FORK.Process(target=write, args=(number,)) for number in range(2))
+        first.start()
+        second.start()
+        with banks_of(opts).transaction():
+            begun[0].set()
+            wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
+            os.kill(first.pid, signal.SIGSTOP)
+            begun[1].set()
+            wait_for(lambda: has_open(second.pid, f"{path}.turn"), what="it waits behind the other")
+        os.kill(first.pid, signal.SIGKILL)
+        second.join(stretched(SOON))
+        assert second.exitcode == 0 and cache.list("bank") == ["1", "key"]
+        first.join(SOON)
+
+    @pytest.mark.parametrize("there", ["nothing", "a file", "a link", "a full pipe"])
+    def test_writers_need_nobody_to_wake_them(self, opts, cache, path, there, tmp_path):
+        cache.store("bank", "key", 0)
+        pipe = None
+        if there == "a file":
+            with open(f"{path}.turn", "wb") as stream:
+                stream.write(b"x")
+        elif there == "a link":
+            os.symlink(tmp_path / "elsewhere", f"{path}.turn")
+        elif there == "a full pipe":
+            os.mkfifo(f"{path}.turn", 0o600)
+            pipe = os.open(f"{path}.turn", os.O_RDWR | os.O_NONBLOCK)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(pipe, bytes(1 << 12))
+
+        def work(number):
+            for turn in range(100):
+                cache.store("bank", f"{number}-{turn}", turn)
+                if there == "nothing":
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(f"{path}.turn")
+
+        assert in_processes(6, work) == [None] * 6
+        assert len(cache.list("bank")) == 601
+        if there == "a file":
+            assert content_of(f"{path}.turn") == b"x"
+        if there == "a link":
+            assert not (tmp_path / "elsewhere").exists()
+        if pipe is not None:
+            os.close(pipe)
+
+    def test_those_who_sleep_are_woken_one_by_one_in_the_order_in_which_they_came(self, tmp_path):
+        path, woken = str(tmp_path / "turn"), FORK.Queue()
+        wakeup = Wakeup(path, longest=600)
+
+        def wait(number):
+            with wakeup.sleeper() as sleep:
+                sleep()
+            woken.put(number)
+
+        sleeping = []
+        for number in range(3):
+            sleeping.append(FORK.Process(target=wait, args=(number,)))
+            sleeping[-1].start()
+            pid = sleeping[-1].pid
+            wait_for(lambda pid=pid: has_open(pid, path) and state_of(pid) == "S", what="it sleeps")
+        for number in range(3):
+            wakeup.wake()
+            assert woken.get(timeout=stretched(SOON)) == number
+        for process in sleeping:
+            process.join(SOON)
+        wakeup.wake()  # nobody sleeps
 
     def test_a_writer_finds_the_pauses_of_one_that_writes_all_the_time(self, opts, cache):
         banks = banks_of(opts)

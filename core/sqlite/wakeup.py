@@ -1,0 +1,88 @@
+"""
+Wakes one of the processes that wait for a lock: the one that has slept longest.
+
+They sleep on a named pipe, and whoever releases the lock writes a byte to it. That only spares them to look at the lock
+again and again. Nobody may rely on being woken: a process that should do it may be killed, or the pipe removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from saltext.jobs.core.disk.local_banks import owner_for_root
+
+#: Seconds of a sleep, at most with a pipe and always without one.
+LONGEST, WITHOUT = 0.1, 0.02
+
+_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Wakeup:
+    """
+    :param path: of the named pipe; it is made when somebody has to sleep.
+    :param longest: most seconds of a sleep.
+    """
+
+    def __init__(self, path: str, longest: float = LONGEST) -> None:
+        self.path = path
+        self._longest = longest
+
+    @contextlib.contextmanager
+    def sleeper(self) -> Iterator[Callable[[], None]]:
+        """
+        Yield what sleeps until this process is woken, or for some time. In the block, look at the lock before each sleep.
+        """
+        handle = self._opened(os.O_RDWR) if sys.platform == "linux" else -1  # else a pipe without writers never sleeps
+        if handle < 0:
+            yield lambda: time.sleep(WITHOUT)
+            return
+        try:
+            with select.epoll() as queue:
+                queue.register(handle, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+
+                def sleep() -> None:
+                    if queue.poll(self._longest):
+                        with contextlib.suppress(BlockingIOError):  # another one was faster
+                            os.read(handle, 1)
+
+                yield sleep
+        finally:
+            os.close(handle)
+
+    def wake(self) -> None:
+        """Wake the process that has slept longest, if there is one."""
+        with contextlib.suppress(OSError):  # nobody sleeps
+            handle = os.open(self.path, os.O_WRONLY | _FLAGS)
+            try:
+                if stat.S_ISFIFO(os.fstat(handle).st_mode):
+                    os.write(handle, b"\0")
+            finally:
+                os.close(handle)
+
+    def _opened(self, mode: int) -> int:
+        """Return a descriptor of the pipe; -1 if there can be none."""
+        try:
+            try:
+                handle = os.open(self.path, mode | _FLAGS)
+            except FileNotFoundError:
+                self._make()
+                handle = os.open(self.path, mode | _FLAGS)
+        except OSError:
+            return -1
+        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        return -1
+
+    def _make(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(self.path, 0o600)
+            owner = owner_for_root(os.path.dirname(self.path))
+            if owner:
+                os.chown(self.path, *owner, follow_symlinks=False)
