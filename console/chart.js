@@ -39,7 +39,8 @@ export class Chart {
     set(this.line, "points", line);
     set(this.area, "points", `${first},${HEIGHT} ${line} ${end},${HEIGHT}`);
     const minutes = Math.round((now - shown[0][0]) / 60);
-    say(this.range, `${this.read(Math.min(...values))} to ${this.read(Math.max(...values))} in ${minutes} min`);
+    const [low, high] = [Math.min(...values), Math.max(...values)].map(this.read);
+    say(this.range, low === high ? `${low} for ${minutes} min` : `from ${low} to ${high}, in ${minutes} min`);
     set(this.image, "aria-label", `${this.title}: now ${this.read(last)}, ${this.range.textContent}`);
   }
 }

@@ -143,6 +143,44 @@ def of_publisher(engine: str, publisher: Work) -> list[Metric]:
     ]
 
 
+def of_lead(
+    engine: str,
+    *,
+    leads: bool,
+    since: float,
+    left: float | None,
+    takeovers: int,
+    hand_overs: int,
+    refused: int,
+    is_up: bool,
+    took: float,
+) -> list[Metric]:
+    """
+    Return what the engine of each master tells of who leads.
+
+    :param since: when the present leader took the lead, in Unix time; ``left``: seconds that its lease lasts.
+    :param refused: how often this master's was kept from doing something because it did not lead, or could not tell.
+    :param took: seconds that its last sign of life took; ``is_up``: whether that could be given.
+    """
+    figures = [
+        ("leader", "Whether the engine of this master leads.", float(leads)),
+        ("lead_since_timestamp_seconds", "When the present leader took the lead.", since),
+        ("site_up", "Whether the disk or the server that the masters share took the last sign of life.", float(is_up)),
+        ("site_seconds", "Time that the last sign of life took there.", took),
+    ]
+    if left is not None:
+        figures.append(("lease_left_seconds", "Time for which the leader may publish without a renewal.", left))
+    counted = [
+        ("takeovers_total", "Times that another master has taken over, since ever.", takeovers),
+        ("hand_overs_total", "Times that a master has handed over, since ever.", hand_overs),
+        ("fenced_total", "Times that this master was refused something because it did not surely lead.", refused),
+    ]
+    return [
+        *(gauge(f"{PREFIX}{name}", about, {engine: value}, ENGINE) for name, about, value in figures),
+        *(counter(f"{PREFIX}{name}", about, {engine: value}, ENGINE) for name, about, value in counted),
+    ]
+
+
 def of_writing(engine: str, at: float) -> Metric:
     """Return when an engine's file was written, in Unix time."""
     return gauge(f"{PREFIX}written_timestamp_seconds", "When this file was written.", {engine: at}, ENGINE)

@@ -42,6 +42,8 @@ _PAGES = {
         ("batch.status", "batch.start", "batch.run", "batch.wait", "batch.watch", "batch.retry"), batches.standing
     ),
     "batch.minions": batches.minions,
+    "batch.masters": batches.masters,
+    "batch.hand_over": batches.handed_over,
     "batch.failures": batches.failures,
     "job_retry.list": retries.entries,
     "job_retry.show": retries.entry,

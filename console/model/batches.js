@@ -44,19 +44,38 @@ export function word(batch) {
   return batch.paused_by === "start" ? "scheduled" : "waiting";
 }
 
+/** All these words, those first that an operator looks for. */
+export const WORDS = ["unsuccessful", "halted", "paused", "waiting", "scheduled", "running", "stopping", "succeeded"];
+
+/** Whether a text is in what a batch runs, its target, its user or its jid. */
+export function isLike(batch, text) {
+  return [command(batch), [batch.tgt].flat().join(","), batch.user, batch.jid].some((one) => String(one ?? "").toLowerCase().includes(text.trim().toLowerCase()));
+}
+
 /** What a batch runs, as it would be typed. The runner has hidden arguments that are named like a password. */
 export function command(batch) {
   const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
   return [typeof batch.fun === "string" ? batch.fun : "", ...words].join(" ").trim();
 }
 
-/** Options that are shown elsewhere, or mean nothing alone. */
+/** Options that are shown elsewhere. */
 const ELSEWHERE = new Set(["batch", "max_failures"]);
+/** What some options are where they are not given. */
+const USUAL = { presence: "ping", offline: "skip" };
 
-/** The options with which a batch was started, `[[name, value]]`, without those that were not given. */
+/** The options with which a batch was started, `[[name, value]]`, without those that were not given, or have no effect. */
 export function optionsOf(batch) {
-  const given = batch.options && typeof batch.options === "object" ? Object.entries(batch.options) : [];
-  return given.filter(([name, value]) => !ELSEWHERE.has(name) && ![null, undefined, false, "", 0].includes(value));
+  const options = batch.options && typeof batch.options === "object" ? batch.options : {};
+  const idle = options.check ? (options.check === "approve" ? ["check_timeout"] : ["approve_timeout"]) : ["check_timeout", "approve_timeout"];
+  return Object.entries(options)
+    .filter(([name, value]) => !ELSEWHERE.has(name) && !idle.includes(name) && USUAL[name] !== value && ![null, undefined, false, "", 0].includes(value))
+    .map(([name, value]) => [name, Array.isArray(value) ? value.join(", ") : value]);
+}
+
+/** Who may give the approval that a batch waits for, if `approve_by` limits that; else null. */
+export function approversOf(batch) {
+  const named = batch.options?.approve_by;
+  return Number.isInteger(batch.approve) && Array.isArray(named) && named.length ? named.join(", ") : null;
 }
 
 /** How much of its failure budget a batch has used, such as `3 of 10%`; null if it has none. */

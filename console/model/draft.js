@@ -1,8 +1,10 @@
 // The content of the form for a new batch: as it is kept over a reload, and as another batch fills it. Pure.
 
+import { argumentsOf } from "./jobs.js";
+
 /** Fields of the form, each a text; `failhard` is true or missing. */
-export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "window", "timezone", "start_at", "max_runtime", "exclusive", "offline", "presence"];
-const OF_OPTIONS = ["max_failures", "by", "check", "window", "timezone", "max_runtime", "exclusive", "offline", "presence"];
+export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "approve_by", "window", "timezone", "start_at", "max_runtime", "exclusive", "offline", "presence"];
+const OF_OPTIONS = ["max_failures", "by", "check", "approve_by", "window", "timezone", "max_runtime", "exclusive", "offline", "presence"];
 /** A keyword argument, as a runner writes it among the words of a job. */
 const KEYWORD = /^[A-Za-z_]\w*=/;
 
@@ -25,13 +27,9 @@ export function draftOf(batch) {
 
 /** The form, filled from a job in the job cache (`jobs.list_job`), whose keyword arguments are in a mapping of their own. */
 export function draftOfJob(job) {
-  const given = Array.isArray(job.Arguments) ? job.Arguments : [];
-  const isKeywords = (one) => one !== null && typeof one === "object" && one.__kwarg__ === true;
-  const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  const lines = (found) => found.map(written).join("\n");
-  const keywords = given.filter(isKeywords).flatMap((one) => Object.entries(one)).filter(([name]) => !name.startsWith("__"));
+  const { plain, named } = argumentsOf(job);
   const draft = draftOf({ fun: job.Function, tgt: job.Target, tgt_type: job["Target-type"] });
-  return kept({ ...draft, arg: lines(given.filter((one) => !isKeywords(one))), kwarg: keywords.map(([name, value]) => `${name}=${written(value)}`).join("\n") });
+  return kept({ ...draft, arg: plain.join("\n"), kwarg: named.join("\n") });
 }
 
 /** The usable fields of a kept draft, which may be anything. */

@@ -4,7 +4,7 @@ import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
 import { Grid, name } from "../grid.js";
-import { Batches, STATES, UNSUCCESSFUL, budget, command, counted, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, command, counted, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -125,7 +125,7 @@ export class BatchView {
     say(this.done, counts(batch));
     say(this.note, this.remark(now));
     // Only a note that needs an operator has the colour of a warning.
-    this.note.classList.toggle("remark", Boolean(app.silent("batch_manager") || batch.halted_reason || batch.state === "paused"));
+    this.note.classList.toggle("remark", Boolean(app.silent("batch_manager") || batch.halted_reason || batch.state === "paused" || word(batch) === "waiting"));
     this.drawStages();
     const { rate, eta } = pace(batch, now);
     const options = optionsOf(batch);
@@ -145,7 +145,7 @@ export class BatchView {
       ["Took", isOver(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - batch.created) : null],
       ["Stopped by", batch.stopped_by],
       ["Publishes", Number.isFinite(batch.publishes) ? `${count(batch.publishes)}${batch.publish_failures ? `, ${count(batch.publish_failures)} failed` : ""}` : null],
-      ["Driven by", batch.driver === "engine" ? null : `Salt itself (${line(batch.driver)})`],
+      ["Driven by", batch.driver === "engine" ? batch.engine_master && `the master ${line(batch.engine_master)}` : `Salt itself (${line(batch.driver)})`],
     ]);
     say(this.survivors, batch.survivors?.length ? `The job could not be killed on ${batch.survivors.map((one) => line(one)).join(", ")}` : "");
     this.survivors.hidden = !batch.survivors?.length;
@@ -158,7 +158,8 @@ export class BatchView {
     const { batch } = this;
     const opens = Number.isFinite(batch.opens_at) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
     const check = batch.check && !batch.paused_reason ? "A check is under way." : "";
-    return `${remark(batch, this.app.silent("batch_manager"))}${opens}${check}`;
+    const approvers = approversOf(batch) && !isOver(batch) ? ` It may be given by ${line(approversOf(batch), 200)}, and not by who has started the batch.` : "";
+    return `${remark(batch, this.app.silent("batch_manager"))}${approvers && "."}${approvers}${opens}${check}`;
   }
 
   drawStages() {

@@ -1,8 +1,8 @@
 // All batches: those under way, and those that have ended.
 
-import { el, to } from "../dom.js";
-import { ago, duration, line, target, tempo } from "../format.js";
-import { Batches, command, isOver, pace, whyHalted, word } from "../model/batches.js";
+import { el, say, set, to } from "../dom.js";
+import { ago, count, duration, line, target, tempo } from "../format.js";
+import { Batches, WORDS, command, isLike, isOver, pace, whyHalted, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -18,9 +18,14 @@ export class BatchesView {
     this.reader = new Reader(() => this.read());
     this.table = new Table("Batches", ["State", "Job", "Target", "Progress", "Pace", "Started"], (batch) => batch.jid, (batch) => this.row(batch), FIRST);
     this.older = el("button", { type: "button", onclick: () => { this.limit *= 4; this.load(); } }, "Show older ones");
+    this.words = new Set();
+    this.search = el("input", { type: "search", id: "batch-search", spellcheck: "false", autocapitalize: "none", oninput: () => app.draw() });
+    this.chips = WORDS.map((one) => ({ one, node: el("button", { type: "button", class: "chip", "data-state": one, "aria-pressed": "false", onclick: () => this.toggle(one) }) }));
     this.node = el("section", {},
       el("p", {}, el("a", { href: "#/start", class: "button primary" }, "Start a batch")),
+      el("div", { class: "row filter" }, el("label", { for: "batch-search" }, "Find a batch"), this.search, this.chips.map((chip) => chip.node)),
       this.trouble.node, this.table.node, this.older);
+    this.table.table.classList.add("batches");
   }
 
   load() {
@@ -48,10 +53,22 @@ export class BatchesView {
   }
 
   draw() {
-    const rows = this.batches.sorted();
+    const all = this.batches.sorted();
+    for (const { one, node } of this.chips) {
+      const many = all.filter((batch) => word(batch) === one).length;
+      say(node, `${count(many)} ${one}`);
+      node.hidden = !many && !this.words.has(one);
+      set(node, "aria-pressed", String(this.words.has(one)));
+    }
+    const rows = all.filter((batch) => (!this.words.size || this.words.has(word(batch))) && isLike(batch, this.search.value));
     this.table.most = Math.max(this.table.most, this.limit);
-    this.table.draw(rows, this.batches.read ? "There is no batch." : this.trouble.node.hidden ? "Reading…" : "");
+    this.table.draw(rows, all.length ? "No batch is like that." : this.batches.read ? "There is no batch." : this.trouble.node.hidden ? "Reading…" : "");
     this.older.hidden = !this.full;
+  }
+
+  toggle(one) {
+    if (!this.words.delete(one)) this.words.add(one);
+    this.app.draw();
   }
 
   tick() {
@@ -60,7 +77,8 @@ export class BatchesView {
 
   row(batch) {
     const { app } = this;
-    const [state, progress, done, speed, note, started] = [badge(), bar(), cell(), cell(), cell("span", { class: "quiet" }), cell("time")];
+    const [state, progress, done, speed, note] = [badge(), bar(), cell(), cell(), cell("span", { class: "quiet" })];
+    const [started, took] = [cell("time"), cell("span", { class: "quiet" })];
     const [fun, tgt, user] = [cell("a", { href: to("batches", batch.jid) }), cell("span", { class: "id" }), cell("span", { class: "quiet" })];
     let known = null;
     return {
@@ -70,7 +88,7 @@ export class BatchesView {
         [tgt.node, el("br"), user.node],
         [progress.node, done.node, " ", note.node],
         speed.node,
-        started.node,
+        [started.node, el("br"), took.node],
       ],
       set(now) {
         if (now !== known) {
@@ -85,8 +103,9 @@ export class BatchesView {
         done.set(counts(now));
         note.set(remark(now, app.silent("batch_manager")));
         const { rate, eta } = pace(now, app.api.now());
-        speed.set(rate === null ? "–" : `${tempo(rate)} a minute${eta === null ? "" : `, ${duration(eta)} left`}`);
+        speed.set([rate >= 0.05 && `${tempo(rate)} a minute`, eta !== null && `${duration(eta)} left`].filter(Boolean).join(", "));
         started.set(ago(now.created, app.api.now()));
+        took.set(isOver(now) && now.finished >= now.created ? `took ${duration(now.finished - now.created)}` : "");
       },
     };
   }
@@ -106,7 +125,7 @@ export function remark(batch, silent) {
   if (batch.state === "paused" && batch.paused_reason) return line(batch.paused_reason, 120);
   const parts = [];
   if (batch.blocked_reason && !isOver(batch)) parts.push(line(batch.blocked_reason, 200));
-  if (Number.isFinite(batch.stages) && batch.stages > 1) parts.push(`stage ${batch.stage} of ${batch.stages}`);
+  if (Number.isFinite(batch.stages) && batch.stages > 1 && !isOver(batch)) parts.push(`stage ${batch.stage} of ${batch.stages}`);
   if (batch.group !== undefined) parts.push(`group ${line(batch.group, 40)}`);
   if (batch.engine === false && !isOver(batch)) parts.push("no engine runs");
   return parts.join(", ");

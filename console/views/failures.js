@@ -1,4 +1,4 @@
-// Why minions failed: minions with the same reason in one group, the largest group first.
+// Why minions did not succeed: minions with the same reason in one group, the largest group first.
 
 import { el, replace, say } from "../dom.js";
 import { count, line, many } from "../format.js";
@@ -17,7 +17,7 @@ export class Failures {
     this.trouble = new Trouble();
     this.again = el("button", { type: "button", onclick: () => this.read() }, "Read again");
     this.list = el("div");
-    this.head = el("h2", {}, "Why it failed");
+    this.head = el("h2", {}, "Minions without success");
     this.node = el("section", { class: "failures" }, this.head, this.trouble.node, this.list, this.again);
     this.node.hidden = true;
   }
@@ -32,7 +32,10 @@ export class Failures {
   }
 
   async read() {
+    this.again.disabled = true;
+    if (!this.list.hasChildNodes()) replace(this.list, el("p", { class: "quiet" }, "Reading…"));
     const { value, error } = await this.app.read(this.fun, { jid: this.jid });
+    this.again.disabled = false;
     this.trouble.show(error);
     const groups = Array.isArray(value?.groups) ? value.groups : [];
     replace(this.list, groups.slice(0, GROUPS).map(group), groups.length > GROUPS && el("p", { class: "quiet" }, `${many(groups.length - GROUPS, "more group")} not shown: salt-run ${this.fun} ${this.jid}`));

@@ -2,7 +2,7 @@
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
-import { ago, bytes, count, duration, tempo } from "../format.js";
+import { ago, bytes, count, duration, line, many, tempo } from "../format.js";
 import { Series, flat } from "../model/series.js";
 import { Reader } from "../reader.js";
 import { Trouble, badge } from "./parts.js";
@@ -39,16 +39,17 @@ export class HealthView {
     this.title = "Health";
     this.reader = new Reader(() => this.readFigures(), 15);
     this.doctors = DOCTORS.map(([fun, title]) => doctor(fun, title));
+    this.masters = masters();
     this.engines = ENGINES.map((engine) => new Engine(...engine));
     this.again = el("button", { type: "button", onclick: () => this.load() }, "Examine again");
     this.node = el("section", {}, this.again,
-      el("h2", {}, "Findings"), el("div", { class: "cards" }, this.doctors.map((one) => one.node)),
+      el("h2", {}, "Findings"), el("div", { class: "cards" }, this.doctors.map((one) => one.node), this.masters.node),
       el("h2", {}, "The last hour"), this.engines.map((one) => one.node));
   }
 
   async load() {
     this.again.disabled = true;
-    await Promise.all([this.reader.now(), ...this.doctors.map((one) => one.read(this.app))]);
+    await Promise.all([this.reader.now(), this.masters.read(this.app), ...this.doctors.map((one) => one.read(this.app))]);
     this.again.disabled = false;
     this.readAt = Date.now() / 1000;
   }
@@ -95,6 +96,27 @@ function doctor(fun, title) {
       keyed(list, findings, (finding) => finding, (finding) => ({ node: el("li", {}, finding), set() {} }));
     },
   };
+}
+
+/** Which master leads each engine, and which others there are. */
+function masters() {
+  const [trouble, list] = [new Trouble(), el("ul", { class: "findings" })];
+  return {
+    node: el("article", { class: "card" }, el("h3", {}, "Masters"), trouble.node, list),
+    async read(app) {
+      const { value, error } = await app.read("batch.masters");
+      const engines = value?.engines;
+      const told = engines && typeof engines === "object";
+      trouble.show(error || (told ? null : new Error("The answer names no engines")));
+      keyed(list, told ? Object.entries(engines).map(lead) : [], (text) => text, (text) => ({ node: el("li", {}, text), set() {} }));
+    },
+  };
+}
+
+function lead([engine, { leader, masters: all, takeovers }]) {
+  const others = Object.entries(all ?? {}).filter(([one]) => one !== leader).map(([one, { state }]) => `${line(one)}: ${line(state)}`);
+  const often = takeovers ? `; taken over ${many(takeovers, "time", "times")}` : "";
+  return `${line(engine)}: ${leader ? `${line(leader)} leads` : "nobody leads"}${others.length ? `; ${others.join(", ")}` : ""}${often}`;
 }
 
 /** The figures of one engine. */

@@ -3,7 +3,7 @@
 import { el, say, set, to } from "../dom.js";
 import { block, count, line, target } from "../format.js";
 import { draftOfJob } from "../model/draft.js";
-import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
+import { commandOf, countsOf, returnsOf, worstFirst } from "../model/jobs.js";
 import { Reader } from "../reader.js";
 import { keepDraft } from "../session.js";
 import { Failures } from "./failures.js";
@@ -69,8 +69,8 @@ export class JobView {
     this.copy.hidden = false;
     const found = countsOf(this.returns);
     say(this.head, `${count(found.returned + found.failed)} of ${count(this.returns.length)} returned${found.failed ? `, ${count(found.failed)} failed` : ""}`);
-    facts(this.facts, [["Function", line(job.Function)], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)], ["Published (master's clock)", line(job.StartTime)],
-      ["Arguments", Array.isArray(job.Arguments) && job.Arguments.length ? el("pre", {}, block(job.Arguments, MOST).slice(0, MOST)) : null]]);
+    facts(this.facts, [["Ran", el("span", { class: "id" }, line(commandOf(job), 500))], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)],
+      ["Published (master's clock)", line(job.StartTime)]]);
     for (const { state, node } of this.chips) {
       say(node, `${count(found[state])} ${state}`);
       node.hidden = !found[state] && !this.states.has(state);

@@ -2,6 +2,7 @@
 
 import { el, say, to } from "../dom.js";
 import { count, line } from "../format.js";
+import { commandOf } from "../model/jobs.js";
 import { Table, Trouble, cell, choice, field } from "./parts.js";
 import { Running } from "./running.js";
 
@@ -114,7 +115,7 @@ export class JobsView {
     const tgt = Array.isArray(job.Target) ? job.Target.join(",") : job.Target;
     return {
       cells: [
-        [el("a", { href: to("jobs", jid) }, line(job.Function, 60)), el("br"), el("span", { class: "jid" }, jid)],
+        [el("a", { href: to("jobs", jid) }, line(commandOf(job), 100)), el("br"), el("span", { class: "jid" }, jid)],
         el("span", { class: "id" }, line(tgt, 60)),
         line(job.User, 40),
         line(job.StartTime, 40),

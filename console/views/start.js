@@ -31,6 +31,7 @@ export class StartView {
       failhard: el("input", { type: "checkbox", name: "failhard" }),
       by: text("by", { placeholder: "grains:rack" }),
       check: text("check", { placeholder: "approve" }),
+      approve_by: text("approve_by", { placeholder: "anna,%ops" }),
       window: text("window", { placeholder: "Sat,Sun 02:00-05:00" }),
       timezone: text("timezone", { placeholder: "Europe/Berlin" }),
       start_at: text("start_at", { placeholder: "2026-11-28 02:00" }),
@@ -61,14 +62,15 @@ export class StartView {
         field("batch", "Minions at a time", inputs.batch, "A count (10), a percentage (25%) or a ramp (1,10%,50%)."),
         field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
         field("check", "Check between stages", inputs.check, "A function, runner:…, or approve; made after each stage of a ramp and each group but the last."),
+        field("approve_by", "Who may approve", inputs.approve_by, "Users, and groups after a %; never who starts the batch."),
         field("max_failures", "Stop after more failures than", inputs.max_failures, "A count or a percentage."),
         field("max_runtime", "Longest run on a minion", inputs.max_runtime),
-        field("exclusive", "Wait for other batches on a minion", inputs.exclusive, "true: for those of the same module, such as state; or names of modules or of your own."),
         field("failhard", "Stop at the first failure", inputs.failhard)),
       part("When",
         field("start_at", "Begin at", inputs.start_at),
         field("window", "Send only within", inputs.window),
-        field("timezone", "Time zone of these", inputs.timezone, "The master's, unless another is named.")),
+        field("timezone", "Time zone of these", inputs.timezone, "The master's, unless another is named."),
+        field("exclusive", "Wait for other batches on a minion", inputs.exclusive, "true: for those of the same module, such as state; or names of modules or of your own.")),
       el("div", { class: "whole" }, this.trouble.node, el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form")), this.matched));
     this.fill(kept(keptDraft()));
   }

@@ -15,7 +15,9 @@ HIDDEN = "********"
 _WORDS, _LONGEST = 50, 500
 #: Most levels of a value that are searched.
 _DEEPEST = 20
-_IS_SECRET = re.compile(r"passw|passphrase|secret|token|credential|(private|api)_?key", re.IGNORECASE).search
+#: Names of arguments whose values are hidden; the console has the same (`console/model/jobs.js`).
+SECRET = r"passw|passphrase|secret|token|credential|(private|api)_?key"
+_IS_SECRET = re.compile(SECRET, re.IGNORECASE).search
 
 
 def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:

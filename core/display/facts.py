@@ -74,6 +74,9 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
     if not findings:
         page.line("Nothing that may want a change was found.")
         return
-    page.line(f"{counted(len(findings), 'thing')} may want a change:")
+    if data.get("retcode") == 0:
+        page.line(f"Nothing is wrong. {counted(len(findings), 'piece')} of advice:")
+    else:
+        page.line(f"{counted(len(findings), 'thing')} to look at:")
     for number, finding in enumerate(findings, 1):
         page.line(f"{number:2}. {finding}", "    ")

@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.display.command import published_words
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted
@@ -33,7 +34,7 @@ def search(found: Mapping[str, Any], page: Page) -> None:
         page.table(
             (
                 Column("JID"),
-                Column("FUNCTION", 11),
+                Column("FUNCTION", 11, names=False),
                 Column("TARGET", 6, rank=3, names=False),
                 Column("USER", 5, rank=4),
                 Column("RETURNED", right=True),
@@ -42,7 +43,8 @@ def search(found: Mapping[str, Any], page: Page) -> None:
             ),
             [
                 (
-                    *(job["JID"], job["Function"], _words(job["Target"]), job["User"]),
+                    *(job["JID"], " ".join((job["Function"], *published_words(job["Arguments"])))),
+                    *(_words(job["Target"]), job["User"]),
                     *(f"{job['Returned']}/{job['Minions'] or '?'}", job["Failed"], page.age(_begun(job, page))),
                 )
                 for job in jobs
@@ -115,6 +117,9 @@ def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
     """Show ``job_cache.minions``: those without a result first, then those that failed, then the others, oldest first."""
     words = {minion: one["outcome"] or "never" for minion, one in found.items()}
     order = ("never", "unreadable", "failed", "succeeded")
+    if not found:
+        page.line("No minion is like that.")
+        return
     page.line(headline(len(found), "minion", "minions", by_state(words.values(), order)))
     rows = sorted(found, key=lambda minion: (order.index(words[minion]), found[minion]["at"] or 0.0, minion))
     if rows:

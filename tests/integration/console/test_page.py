@@ -165,10 +165,24 @@ def fast(page):
     page.chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
+def test_which_master_leads_is_shown_with_a_batch_and_on_the_health_page(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5, engine_master="west<1>"), {})
+    master = {"state": "stands by"}
+    engine = {"leader": "west<1>", "takeovers": 2, "masters": {"west<1>": {"state": "leads"}, "east": master}}
+    api.runners["batch.masters"] = lambda: {"engines": {"batch_manager": engine}}
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("the master west<1>")
+    page.go("health")
+    page.wait_text("batch_manager: west<1> leads; east: stands by; taken over 2 times")
+    api.runners["batch.masters"] = lambda: {"engines": None}
+    page.click("Examine again")
+    page.wait_text("The answer names no engines")
+
+
 def test_nobody_is_asked_while_nothing_happens_however_long_that_is(page, api, fast):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     # How many calls it takes to read each view.
-    for view, calls in {"batches": 1, f"batches/{JID}": 2, "queue": 2, "jobs": 1, "health": 8}.items():
+    for view, calls in {"batches": 1, f"batches/{JID}": 2, "queue": 2, "jobs": 1, "health": 9}.items():
         api.calls.clear()
         page.enter(api.login(), view)
         wait_for(lambda calls=calls: len(api.calls) == calls, what=lambda view=view: f"{view} is read: {api.calls}")
@@ -636,6 +650,54 @@ def test_a_batch_page_says_what_it_runs_why_it_failed_and_when_it_ended(page, ap
     assert page.text("tbody tr td").startswith(("b", "d"))
 
 
+def test_a_batch_that_waits_says_for_what_and_who_may_approve(page, api):
+    options = {"check": "approve", "approve_by": ["bert", "%ops"], "check_timeout": 300, "presence": "ping"}
+    batch = summary(completed=1, pending=2, state="paused", paused_by="approval", approve=0, options=options)
+    has_batch(api, batch | {"paused_reason": "waits for approval"}, minions_of({"a": "completed"}))
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text(
+        "waits for approval. It may be given by bert, %ops, and not by who has started the batch.", ".remark"
+    )
+    assert "Options\ncheck: approve; approve by: bert, %ops\n" in page.text(".facts")
+    why = "waits for room: 4 of 4 minions are in flight over all batches, 0 of them of this"
+    has_batch(api, summary(pending=3, blocked_reason=why), minions_of(dict.fromkeys("abc", "pending")))
+    page.chrome.refresh()
+    page.wait_text(why, ".remark")
+    assert page.text(".head").startswith("waiting")
+    page.go("batches")
+    page.wait_text(why, "tbody")
+
+
+def test_batches_are_found_by_state_and_by_what_they_run(page, api):
+    bad = summary(completed=1, failed=1, state="complete", fun="pkg.upgrade")
+    good = summary("20260516091112131415", completed=2, state="complete", success=True)
+    api.runners["batch.list"] = lambda limit: [bad, good]
+    page.enter(api.login())
+    page.click("1 unsuccessful", ".filter")
+    wait_for(lambda: "state.apply" not in page.text("tbody"), what="only those without success are shown")
+    page.wait_text("pkg.upgrade", "tbody")
+    page.click("1 unsuccessful", ".filter")
+    page.fill("#batch-search", "apply")
+    wait_for(lambda: "pkg.upgrade" not in page.text("tbody"), what="only what was searched for is shown")
+    page.wait_text("state.apply", "tbody")
+    page.fill("#batch-search", "nothing")
+    page.wait_text("No batch is like that.")
+
+
+def test_a_job_is_shown_with_its_arguments_and_without_secrets(page, api):
+    given = ["nginx", {"__kwarg__": True, "password": "swordfish"}]
+    job = {"Function": "state.apply", "Target": "web*", "User": "anna", "StartTime": "x", "Arguments": given}
+    api.runners |= {
+        "job_cache.search": lambda **_: {"jobs": [{**job, "JID": JID, "Minions": 1, "Returned": 1}], "next": None},
+        "jobs.list_job": lambda jid: {**job, "Minions": ["a"], "Result": {}},
+    }
+    page.enter(api.login(), "jobs")
+    page.wait_text("state.apply nginx password=********", "tbody")
+    page.go(f"jobs/{JID}")
+    page.wait_text("state.apply nginx password=********", ".facts")
+    assert "swordfish" not in page.text()
+
+
 def test_a_batch_is_copied_into_the_form_which_survives_a_reload(page, api):
     options = {"batch": "1,100%", "max_failures": "25%", "failhard": True}
     batch = summary(completed=2, state="complete", success=True, options=options, arguments=["nginx", "test=True"])
@@ -868,7 +930,6 @@ def test_ten_thousand_minions_stay_fluent(page, api):
     print(f"10,000 returns shown in {took:.1f} s, longest pause of the page {longest:.0f} ms")
     assert longest < 1000 * load()
     assert api.count("batch.minions") <= 2 + took / 3
-    page.shot("grid")
     page.fill("#minion-search", "minion-00100")
     page.wait_text("failed", "tbody")
     assert len(page.all("tbody tr")) == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
-from saltext.jobs.core.display.command import HIDDEN, published_words, shown, words_of
+from saltext.jobs.core.display.command import HIDDEN, SECRET, published_words, shown, words_of
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def test_arguments_are_told_as_they_are_typed():
@@ -23,6 +27,10 @@ def test_what_is_named_like_a_secret_is_hidden(name):
     assert words_of([], {name: "swordfish"}) == [f"{name}={HIDDEN}"]
     assert "swordfish" not in words_of([{"pillar": [{name: {"x": "swordfish"}}]}], {})[0]
     assert shown({"a": [{name: "swordfish"}]}) == {"a": [{name: HIDDEN}]}
+
+
+def test_the_console_hides_the_same_names():
+    assert f"/{SECRET}/i" in (CHECKOUT / "console/model/jobs.js").read_text(encoding="utf-8")
 
 
 def test_a_name_that_only_resembles_one_is_shown():

@@ -167,11 +167,18 @@ def test_a_doctor_says_how_things_stand_and_each_finding():
         "engine: runs; job cache: salt_cache",
         "set aside (2): 1, 2",
         "",
-        "2 things may want a change:",
+        "2 things to look at:",
         " 1. the engine runs, and has not taken a request for 40 s:",
         "    look in the master's log",
         " 2. a\\x1b[2J",
     ]
+
+
+def test_a_doctor_says_whether_anything_is_wrong_or_all_is_advice():
+    for retcode, head in ((0, "Nothing is wrong. 1 piece of advice:"), (1, "1 thing to look at:")):
+        made = page()
+        facts.doctor({"engine": True, "findings": ["sign messages"], "retcode": retcode}, made)
+        assert made.text().split("\n")[-2:] == [head, " 1. sign messages"]
 
 
 def test_a_doctor_who_finds_nothing_says_so():

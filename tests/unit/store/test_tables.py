@@ -47,6 +47,14 @@ def test_a_job_is_one_line():
     ]
 
 
+def test_a_job_is_told_with_its_arguments_but_not_with_secrets():
+    given = ["nginx", {"__kwarg__": True, "password": "swordfish"}]
+    page = Page(120, NOW)
+    tables.search({"jobs": [job(Arguments=given)], "next": None}, page)
+    assert "  state.apply nginx password=********  " in page.text()
+    assert "  state.apply nginx pa…  " in found([job(Arguments=given)])[2]
+
+
 def test_the_age_of_a_job_goes_by_the_zone_of_the_jids():
     assert found([job()], jid_tz=datetime.timezone(datetime.timedelta(hours=-2)))[2].endswith("2  now")
 
@@ -152,7 +160,7 @@ def test_the_last_results_that_need_an_operator_come_first():
         *(["b", "never"], ["c", "failed"]),
         *(["d", "succeeded"], ["a", "succeeded"]),
     ]
-    assert drawn(tables.minions, {}) == ["0 minions"]
+    assert drawn(tables.minions, {}) == ["No minion is like that."]
 
 
 @pytest.mark.parametrize("text", HARMFUL)

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, apply, budget, command, counted, done, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
+import { Batches, WORDS, apply, approversOf, budget, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -115,8 +115,25 @@ test("the counts of a batch are those of its minions, where all of them are know
 test("what a batch runs is shown with its arguments, and with the options that it has", () => {
   assert.equal(command({ fun: "state.apply", arguments: ["nginx", "pillar={'a': 1}", 5] }), "state.apply nginx pillar={'a': 1} 5");
   assert.equal(command({ fun: "test.ping" }), "test.ping");
-  assert.deepEqual(optionsOf({ options: { batch: "10%", failhard: false, window: "Sat", by: null, max_runtime: 0, offline: "skip" } }), [["window", "Sat"], ["offline", "skip"]]);
+  const options = { batch: "10%", failhard: false, window: "Sat", by: null, max_runtime: 0, offline: "fail", presence: "ping", check_timeout: 300 };
+  assert.deepEqual(optionsOf({ options }), [["window", "Sat"], ["offline", "fail"]]);
+  assert.deepEqual(optionsOf({ options: { check: "approve", approve_by: ["anna", "%ops"], check_timeout: 300, approve_timeout: 60, exclusive: true } }),
+    [["check", "approve"], ["approve_by", "anna, %ops"], ["approve_timeout", 60], ["exclusive", true]]);
+  assert.deepEqual(optionsOf({ options: { check: "test.true", check_timeout: 300, approve_timeout: 60 } }), [["check", "test.true"], ["check_timeout", 300]]);
   assert.deepEqual(optionsOf({}), []);
+});
+
+test("a batch is found by what it runs, where, by whom and its jid", () => {
+  const one = batch({ fun: "state.apply", arguments: ["nginx"], tgt: ["web1", "db1"], user: "Anna" });
+  for (const text of ["", " nginx ", "APPLY", "db1", "anna", JID.slice(0, 8)]) assert.equal(isLike(one, text), true);
+  for (const text of ["bert", "undefined", "null"]) assert.equal(isLike(batch(), text), false);
+  for (const state of ["running", "stopping", "halted", "paused"]) assert.ok(WORDS.includes(word({ state })));
+});
+
+test("who may approve is told while a batch waits for it", () => {
+  const options = { approve_by: ["anna", "%ops"] };
+  assert.equal(approversOf(batch({ approve: 0, options })), "anna, %ops");
+  for (const more of [{ options }, { approve: 1 }, { approve: 1, options: { approve_by: null } }]) assert.equal(approversOf(batch(more)), null);
 });
 
 test("the budget is what counts against it, of what is allowed", () => {

@@ -4,10 +4,10 @@ import test from "node:test";
 import { draftOf, draftOfJob, kept } from "../../../../console/model/draft.js";
 
 test("a batch fills the form with what it ran, where and how fast, and not with when", () => {
-  const options = { batch: "1,10%", max_failures: 3, failhard: true, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve" };
+  const options = { batch: "1,10%", max_failures: 3, failhard: true, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve", approve_by: ["anna", "%ops"] };
   const batch = { fun: "state.apply", arguments: ["nginx", "test=True", 5], tgt: ["web1", "web2"], tgt_type: "list", options };
   assert.deepEqual(draftOf(batch), {
-    tgt: "web1,web2", tgt_type: "list", fun: "state.apply", arg: "nginx\n5", kwarg: "test=True", batch: "1,10%", max_failures: "3", failhard: true, check: "approve", window: "Sat", offline: "fail",
+    tgt: "web1,web2", tgt_type: "list", fun: "state.apply", arg: "nginx\n5", kwarg: "test=True", batch: "1,10%", max_failures: "3", failhard: true, check: "approve", approve_by: "anna,%ops", window: "Sat", offline: "fail",
   });
 });
 
@@ -24,6 +24,11 @@ test("a batch of which less is known fills what it can", () => {
 test("of what was kept, only what fits the form is used", () => {
   assert.deepEqual(kept({ tgt: "*", fun: 5, failhard: "yes", other: "x", arg: null }), { tgt: "*" });
   for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
+});
+
+test("a secret of a job does not get into the form", () => {
+  const job = { Function: "cmd.run", Target: "*", "Target-type": "glob", Arguments: [{ token: "swordfish" }, { __kwarg__: true, password: "swordfish" }] };
+  assert.doesNotMatch(JSON.stringify(draftOfJob(job)), /swordfish/);
 });
 
 test("a job fills the form with its arguments, those by name apart", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { countsOf, returnsOf, worstFirst } from "../../../../console/model/jobs.js";
+import { commandOf, countsOf, returnsOf, worstFirst } from "../../../../console/model/jobs.js";
 
 const JOB = {
   Minions: ["d", "a", 7, "b"],
@@ -23,6 +23,15 @@ test("they are counted by state, and failures come first", () => {
   const returns = returnsOf(JOB);
   assert.deepEqual(countsOf(returns), { failed: 2, missing: 1, returned: 2 });
   assert.deepEqual(worstFirst(returns).map(({ minion }) => minion), ["c", "e", "d", "a", "b"]);
+});
+
+test("a job is told with its arguments, without the secrets among them", () => {
+  const given = ["nginx", 5, { pillar: { api_key: "swordfish", a: [null] } }, { __kwarg__: true, test: true, password: "swordfish" }];
+  assert.equal(commandOf({ Function: "state.apply", Arguments: given }), 'state.apply nginx 5 {"pillar":{"api_key":"********","a":[null]}} test=true password=********');
+  assert.deepEqual([{ Function: "test.ping" }, { Arguments: "x" }].map(commandOf), ["test.ping", ""]);
+  let deep = "bottom";
+  for (let level = 0; level < 50000; level += 1) deep = [deep];
+  assert.match(commandOf({ Function: "test.arg", Arguments: [deep] }), /^test.arg \[+"…"\]+$/);
 });
 
 test("what is no job has no returns", () => {
