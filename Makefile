@@ -11,6 +11,7 @@
 #   make lint-workflows  actionlint over .github/workflows
 #   make docs        the documentation, as a site in docs/_build/html
 #   make docs-tables the state tables of docs/architecture.md and their pictures, from the code
+#   make docs-pictures  the pictures of the console in docs/console, by a browser
 #   make dist        the source distribution and the wheel, checked, in dist/
 #   make clean       removes what the others made
 #
@@ -72,7 +73,7 @@ chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1
 TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
 
 .PHONY: help demo console test test-all test-slow pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
-.PHONY: chroot lint lint-workflows docs docs-tables dist clean
+.PHONY: chroot lint lint-workflows docs docs-pictures docs-tables dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -133,6 +134,9 @@ lint-workflows: .venv-actionlint/.installed
 # Anew each time (-E), since what a page takes from the code is no file that Sphinx would see change.
 docs: .venv/.docs
 	.venv/bin/sphinx-build -q -E -W --keep-going docs docs/_build/html
+
+docs-pictures: .venv/.installed
+	SALTEXT_JOBS_SCREENSHOTS=docs/console .venv/bin/python -m pytest -q tests/integration/console/test_page.py -k any_light
 
 docs-tables: .venv/.installed
 	@.venv/bin/python -m docs.tables

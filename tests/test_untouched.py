@@ -30,7 +30,8 @@ PRIVATE = {
     "tests/functional/master/test_caller.py": "how Salt calls a runner in a process of its own",
     "tests/functional/executors/conftest.py": "how Salt's minion calls an executor",
     "benchmarks/job_once.py": "the same",
-    "tests/integration/warm.py": "how long a command of pytest-salt-factories may take, and the end of a fork",
+    "tests/integration/warm.py": "how long a command of pytest-salt-factories may take, and how it begins a daemon",
+    "tests/integration/warm_server.py": "the end of a fork",
 }
 
 

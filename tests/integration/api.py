@@ -16,6 +16,7 @@ import salt.exceptions
 import salt.runner
 
 from tests.functional.cache_servers import free_port
+from tests.integration import warm
 from tests.integration.conftest import COMMAND
 from tests.missing import missing
 from tests.waiting import stretched, wait_for
@@ -42,7 +43,7 @@ def salt_api(master):
     if "rest_cherrypy" in master.config and importlib.util.find_spec("cherrypy") is None:
         missing("cherrypy is not installed")
     # It may end between being seen and being told to.
-    with contextlib.suppress(psutil.NoSuchProcess), master.salt_api_daemon().started():
+    with contextlib.suppress(psutil.NoSuchProcess), master.salt_api_daemon(factory_class=warm.Api).started():
         yield
 
 

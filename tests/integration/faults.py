@@ -7,13 +7,13 @@ import os
 import pathlib
 import signal
 import socket
-import subprocess
 import sys
 import threading
 
 import psutil
 
 from saltext.jobs.core.engine import requests
+from tests.integration import warm
 from tests.waiting import SOON, stretched, wait_for
 
 _SCRIPT = pathlib.Path(__file__).with_name("run_engine.py")
@@ -29,23 +29,19 @@ class EngineProcess:
 
     def __init__(self, master, log: pathlib.Path, name="batch_manager"):
         self._master, self._log, self._name = master, log, name
-        self._process: subprocess.Popen | None = None
+        self._process: warm.Process | None = None
         self._synced = log.with_name("synced")
 
     def start(self, trap="", stop="", drop="", clock=""):
-        """Start it and wait until it runs, unless it is to die on the way."""
+        """Start it and wait until it runs, or has died on the way as it is to."""
         environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop), "CLOCK": str(clock)}
         environment["SYNCED"] = str(self._synced)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(_SCRIPT), self._master.config_file, self._name],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                cwd=_SCRIPT.parent.parent.parent,
-            )
-        if not trap:
-            wait_for(self.is_running, what=lambda: f"the engine runs: {self.output()}")
+            command = [sys.executable, str(_SCRIPT), self._master.config_file, self._name]
+            self._process = warm.Process(command, log, log, cwd=_SCRIPT.parent.parent.parent, env=environment)
+        wait_for(
+            lambda: self.is_running() or (trap and self.has_died()), what=lambda: f"the engine runs: {self.output()}"
+        )
         return self
 
     def is_running(self):

@@ -1,28 +1,30 @@
 """
-Salt's commands, begun warm: each is a process of its own, with its own arguments, environment and output, but forked from
-one that has imported Salt already. Importing is two thirds of what a command costs, and the tests run a thousand of them.
-
-As a program: ``python warm.py SOCKET`` is the process that they are forked from. It ends with the one that started it.
+Salt's commands and daemons, begun warm: each is a process of its own, with its own arguments, environment and output, but
+forked from one that has imported Salt already (``warm_server.py``). Importing is two thirds of what a command costs, and
+most of what the start of a daemon costs; the tests run a thousand commands and start hundreds of daemons.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import importlib
 import json
+import multiprocessing.connection
 import os
 import pathlib
-import runpy
 import signal
 import socket
-import socketserver
 import subprocess
 import sys
 import tempfile
-import time
 
 from pytestshellutils.exceptions import FactoryTimeout
+from pytestshellutils.shell import DaemonImpl
 from pytestshellutils.utils.processes import ProcessResult
+from saltfactories.daemons.api import SaltApi
+from saltfactories.daemons.master import SaltMaster
+from saltfactories.daemons.minion import SaltMinion
+from saltfactories.daemons.proxy import SaltProxyMinion
 
 
 def run(cli, *args, **options):
@@ -34,7 +36,7 @@ def run(cli, *args, **options):
     """
     command = cli.cmdline(*args, **options)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        returncode = _server().call(command[1:], out.fileno(), err.fileno(), cli.impl._terminal_timeout)
+        returncode = _status(Process(command, out, err), cli.impl._terminal_timeout)
         printed = []
         for stream in (out, err):
             stream.seek(0)
@@ -54,38 +56,91 @@ def typed(words, environment, timeout):
     :returns: its exit status, None when it was killed for taking longer than ``timeout`` seconds; and what it has printed.
     """
     with tempfile.TemporaryFile() as printed:
-        status = _server().call(words, printed.fileno(), printed.fileno(), timeout, environment)
+        status = _status(Process([sys.executable, *words], printed, printed, env=environment), timeout)
         printed.seek(0)
         return status, printed.read().decode(errors="replace")
 
 
+def _status(process, timeout):
+    """The exit status of a command, None when it had to be killed after ``timeout`` seconds."""
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return None
+
+
+class Process:
+    """
+    A program of Python, begun warm in a session of its own; to be used as a ``subprocess.Popen``.
+
+    :param args: the interpreter, which is this one whatever it is called; the path of the program; and its arguments.
+    :param stdout: a file for what it prints, and so is ``stderr``; without one that is lost.
+    """
+
+    def __init__(self, args, stdout=None, stderr=None, cwd=None, env=None):
+        self.args, self.returncode = args, None
+        begun = {
+            "argv": args[1:],
+            "cwd": str(cwd or os.getcwd()),
+            "environment": dict(os.environ if env is None else env),
+        }
+        with open(os.devnull, "wb") as nowhere:
+            self._connection = _server().ask(begun, stdout or nowhere, stderr or nowhere)
+        self.pid = int(self._connection.recv(_ANSWER))
+
+    def poll(self):
+        """Its exit status, or None while it runs."""
+        if self.returncode is None and multiprocessing.connection.wait([self._connection], 0):
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout=None):
+        """Its exit status; raises ``TimeoutExpired`` where it runs for longer than so many seconds."""
+        if self.returncode is None:
+            if not multiprocessing.connection.wait([self._connection], timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = int(self._connection.recv(_ANSWER))
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+_SERVER = pathlib.Path(__file__).with_name("warm_server.py")
+#: Bytes of an answer, at most.
+_ANSWER = 64
+
+
 class _Server:
-    """The process that commands are forked from."""
+    """The process that all are forked from."""
 
     def __init__(self):
-        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
-        self._path = str(pathlib.Path(self._folder.name, "socket"))
+        self._path = str(pathlib.Path(tempfile.mkdtemp(prefix="warm-"), "socket"))
         self._process = subprocess.Popen(
-            [sys.executable, __file__, self._path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            [sys.executable, str(_SERVER), self._path, str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for pytest, which ends its daemons with the help of this process
         )
         assert self._process.stdout.readline(), "it did not start"
 
-    def call(self, argv, out, err, timeout, environment=os.environ):
-        """Return the exit status of the command, or None when it had to be killed after ``timeout`` seconds."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(self._path)
-            asked = {"argv": argv, "cwd": os.getcwd(), "environment": dict(environment)}
-            socket.send_fds(connection, [b"."], [out, err])
-            connection.sendall(json.dumps(asked).encode() + b"\n")
-            answers = connection.makefile()
-            pid = int(answers.readline())
-            connection.settimeout(timeout)
-            try:
-                return int(answers.readline())
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
-                return None
+    def ask(self, what, *streams):
+        """Send a request; return the connection on which it is answered."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(self._path)
+        socket.send_fds(connection, [json.dumps(what).encode()], [stream.fileno() for stream in streams])
+        return connection
 
 
 _running = {}
@@ -98,71 +153,67 @@ def _server():
     return _running[os.getpid()]
 
 
-# -- the program -------------------------------------------------------------------------------------------------------
+def spent():
+    """The seconds of CPU time that all which was begun here, and has ended, has taken; with those of the imports."""
+    if os.getpid() not in _running:
+        return 0.0
+    with _server().ask(None) as connection:
+        return float(connection.recv(_ANSWER))
 
 
-#: What a command imports itself, and what the runners import that Salt's loader brings in: its own and ours.
-_NEEDED = (
-    *("salt.cli.run", "salt.cli.salt", "salt.minion", "salt.runner", "salt.scripts"),
-    *("salt.daemons.masterapi", "salt.grains.core", "salt.netapi", "salt.utils.gitfs"),
-    *(f"saltext.jobs.runners.{name}" for name in ("batch", "job_cache", "job_console", "job_recorder", "job_retry")),
-)
+# -- daemons of pytest-salt-factories ----------------------------------------------------------------------------------
 
 
-class _Command(socketserver.BaseRequestHandler):
-    """One command. This is a process of its own already, which waits for the command's."""
+class _Impl(DaemonImpl):
+    """How they are begun."""
 
-    def handle(self):
-        _, streams, _, _ = socket.recv_fds(self.request, 1, 2)
-        asked = json.loads(self.request.makefile().readline())
-        pid = os.fork()
-        if not pid:
-            self.request.close()
-            _become(asked, streams)
-        self.request.sendall(f"{pid}\n".encode())
-        _, status = os.waitpid(pid, 0)
-        self.request.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-
-
-def _become(asked, streams):
-    os.setsid()
-    os.chdir(asked["cwd"])
-    os.environ.clear()
-    os.environ.update(asked["environment"])
-    time.tzset()
-    for number, stream in enumerate(streams, start=1):
-        os.dup2(stream, number)
-        os.close(stream)
-    sys.argv = asked["argv"]
-    status = 1
-    try:
-        # The scripts of pytest-salt-factories end this process themselves, those that pip has made raise SystemExit.
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    def init_terminal(self, cmdline, shell=False, env=None, cwd=None):
+        # The daemon's end closes them.
+        self._terminal_stdout = tempfile.TemporaryFile()  # noqa: SIM115
+        self._terminal_stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        environment = {**self.factory.environ, **(env or {})}
+        self._terminal = _Terminal(
+            cmdline, self._terminal_stdout, self._terminal_stderr, cwd or self.factory.cwd, environment
+        )
+        self._terminal_result = None
+        atexit.register(self.terminate)
+        return self._terminal
 
 
-class _Commands(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
-    max_children = 100
+class _Terminal(Process):
+    """What the factories want of a process besides."""
 
-    def service_actions(self):
-        super().service_actions()
-        if os.getppid() != self.parent:
-            sys.exit()
+    def __enter__(self):
+        return self
 
+    def __exit__(self, *_):
+        self.wait()
 
-def _serve(path):
-    for name in _NEEDED:
-        importlib.import_module(name)
-    with _Commands(path, _Command) as server:
-        server.parent = os.getppid()
-        print("ready", flush=True)
-        server.serve_forever()
+    def communicate(self):
+        self.wait()
+
+    def _translate_newlines(self, data, encoding, errors):
+        return data.decode(encoding, errors)
 
 
-if __name__ == "__main__":
-    _serve(sys.argv[1])
+class _Begun:
+    """Daemons that are begun warm."""
+
+    def _get_impl_class(self):
+        return _Impl
+
+
+class Master(_Begun, SaltMaster):
+    pass
+
+
+class Minion(_Begun, SaltMinion):
+    pass
+
+
+class Proxy(_Begun, SaltProxyMinion):
+    pass
+
+
+class Api(_Begun, SaltApi):
+    pass

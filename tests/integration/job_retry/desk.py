@@ -38,6 +38,7 @@ class Desk:
         self.master, self._alone = master, alone
         self.opts = dict(master.config)
         self._runners = salt.loader.runner(self.opts)
+        self._returners = salt.loader.returners(self.opts, {})
         self.client = salt.client.LocalClient(mopts=self.opts)
         self._bus = salt.utils.event.get_master_event(self.opts, self.opts["sock_dir"], listen=False)
 
@@ -71,7 +72,13 @@ class Desk:
         return self.queue(minion=minion).get((minion, jid))
 
     def returned(self, jid):
-        return self.run("jobs.lookup_jid", jid, display_progress=False)
+        """
+        What the minions have returned, asked of the job cache itself: ``jobs.lookup_jid`` makes two minions of the master's
+        own for each look.
+        """
+        caches = self._returners if self._alone else salt.loader.returners(self.opts, {})
+        records = caches[f"{self.opts['master_job_cache']}.get_jid"](jid)
+        return {minion: record["return"] for minion, record in records.items()}
 
     def await_state(self, minion, jid, state):
         wait_for(lambda: self.state(minion, jid) == state, what=lambda: f"{minion} {jid} {state}: {self.queue()}")
