@@ -23,7 +23,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.fleet import batches, beside, chaos, faults
+from benchmarks.fleet import batches, beside, chaos, faults, masters
+from benchmarks.fleet.several import Database, Masters
 from benchmarks.fleet.site import Site
 from benchmarks.fleet.story import Story
 from benchmarks.fleet.verdict import ANSWER
@@ -34,12 +35,13 @@ from demo.fleet import StepFailed, quiet_salt
 class Scenario:
     """
     :param play: directs it. ``options``: what its master is configured with. ``needs``: makes a server that it has besides,
-        whose ``options`` the master gets too.
+        whose ``options`` the master gets too. ``site``: makes what it plays on.
     """
 
-    play: Callable[[Site, argparse.Namespace], Story]
+    play: Callable[[Any, argparse.Namespace], Story]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     needs: Callable[[], Any] = contextlib.nullcontext
+    site: type[Site] = Site
 
 
 SCENARIOS = {
@@ -58,6 +60,7 @@ SCENARIOS = {
     "redis": Scenario(faults.redis, needs=faults.Redis),
     "random": Scenario(chaos.everything),
     "beside": Scenario(beside.beside),
+    "masters": Scenario(masters.masters, needs=Database, site=Masters),
 }
 
 
@@ -77,11 +80,18 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn by chance (1)")
     parser.add_argument("--executor", type=float, default=0.0, metavar="SHARE", help="of minions with job_once (0)")
     parser.add_argument("--transport", choices=("zeromq", "tcp"), default="zeromq", help="(zeromq)")
-    parser.add_argument("--cache", choices=("localfs", "sqlite"), default="localfs", help="for the job cache (localfs)")
+    parser.add_argument(
+        "--cache",
+        choices=("localfs", "sqlite", "postgresql"),
+        default="localfs",
+        help="for the job cache; with postgresql the whole site is there (localfs)",
+    )
     parser.add_argument("--workers", type=int, default=5, metavar="N", help="worker_threads of the master (5)")
     parser.add_argument("--within", type=float, default=10.0, metavar="S", help="seconds in which all come back (10)")
     parser.add_argument("--away", type=float, metavar="S", help="seconds without disk (60) or redis (30)")
     parser.add_argument("--rate", type=float, default=2000.0, metavar="N", help="events a second of a flood (2000)")
+    parser.add_argument("--kills", type=int, default=10, metavar="N", help="of masters: kills of the leader (10)")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of masters: times each other fault (1)")
     parser.add_argument("--only", metavar="ROUND", help="of beside: plain, slow or ten")
     parser.add_argument(
         "--limit",
@@ -120,10 +130,10 @@ def arguments(words: list[str]) -> argparse.Namespace:
 def play(args: argparse.Namespace) -> Story:
     """Run a scenario on a master of its own."""
     scenario = SCENARIOS[args.name]
-    with scenario.needs() as server:
+    with (Database if args.cache == "postgresql" else scenario.needs)() as server:
         options = {"transport": args.transport, "worker_threads": args.workers, **scenario.options}
         options |= {"cache": args.cache, **(server.options if server else {})}
-        with Site(args.minions, args.executor, server, **options) as site:
+        with scenario.site(args.minions, args.executor, server, **options) as site:
             site.script(seed=args.seed)
             site.answer, site.limit = args.answer, args.limit
             try:

@@ -8,13 +8,15 @@ keeps the truth. It must never decide anything in a minion's place.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import fnmatch
+import functools
 import multiprocessing
 import pathlib
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import salt.payload
@@ -38,24 +40,42 @@ _ANSWERED = ("report", "there", "begun", "running")
 
 class Crowd:
     """
-    :param opts: the master's options. ``own``: the folder with the minions' key. ``names``: their ids.
+    :param masters: the options of each master. Each minion is connected to all of them, as by ``master: [a, b]``: what
+        comes from one is acknowledged and returned there.
+    :param own: the folder with the minions' key. ``names``: their ids.
     :param executor: the share of them that has the executor ``job_once``, spread evenly.
+    :param keeps: whether the minions keep what they return (``cache_jobs``).
     """
 
-    def __init__(self, opts: Mapping[str, Any], own: pathlib.Path, names: Iterable[str], executor: float) -> None:
+    def __init__(
+        self,
+        masters: Sequence[Mapping[str, Any]],
+        own: pathlib.Path,
+        names: Iterable[str],
+        executor: float,
+        keeps: bool = False,
+    ) -> None:
         self.truth, self.script = Truth(), Script()
         self._minions = {
-            name: minions.Minion(name, self.truth, int((number + 1) * executor) > int(number * executor))
+            name: minions.Minion(name, self.truth, int((number + 1) * executor) > int(number * executor), keeps)
             for number, name in enumerate(names)
         }
-        self.wire = Wire(opts, own)
-        self._key: Any = None
+        self._wires = [Wire(opts, own) for opts in masters]
+        #: For each of them the master's key, and the minions that it has let in.
+        self._keys: dict[Wire, Any] = {}
+        self._let_in: dict[Wire, set[str]] = {wire: set() for wire in self._wires}
+        self._wanted: collections.Counter[str] = collections.Counter()  # how often each was told to start or to stop
         self._tasks: set[asyncio.Future[Any]] = set()
         self._chance = random.Random(1)
 
     async def connect(self) -> None:
-        await self.wire.connect(self._heard)
-        self._key = self.wire.key()
+        for wire in self._wires:
+            await wire.connect(functools.partial(self._heard, wire))
+            self._keys[wire] = wire.key()
+
+    async def close(self) -> None:
+        for wire in self._wires:
+            await wire.close()
 
     async def keep_time(self) -> None:
         """Note how late timers are, as long as the fleet runs."""
@@ -66,7 +86,7 @@ class Crowd:
 
     async def start(self, names: Iterable[str], within: float) -> None:
         """Start minions, evenly spread over so many seconds. Each signs in first."""
-        await self._spread(names, within, lambda name: self._spawn(self._start(name)))
+        await self._spread(names, within, self._start)
 
     async def stop(self, names: Iterable[str], within: float) -> None:
         """Kill minions, evenly spread over so many seconds."""
@@ -78,7 +98,12 @@ class Crowd:
 
     def report(self) -> tuple[Truth, Counts, Counts]:
         """Return the truth until now, and how many messages of each kind were sent and failed."""
-        return self.truth, self.wire.sent, self.wire.failed
+        sent: collections.Counter[str] = collections.Counter()
+        failed: collections.Counter[str] = collections.Counter()
+        for wire in self._wires:
+            sent.update(wire.sent)
+            failed.update(wire.failed)
+        return self.truth, sent, failed
 
     def there(self) -> set[str]:
         """Return the running minions."""
@@ -105,34 +130,48 @@ class Crowd:
                 await asyncio.sleep(pause)
             do(name)
 
-    async def _start(self, name: str) -> None:
+    def _start(self, name: str) -> None:
         minion = self._minions[name]
         if minion.there:
             return
-        try:
-            await self.wire.sign_in(name)
-        except Refused:
-            self.wire.failed["starts: Refused"] += 1
-            self._later(5.0, lambda: self._spawn(self._start(name)))
-            return
-        if not minion.there:
-            await self.wire.subscribe(name)
-            self._perform(minion, minion.start(time.monotonic()))
+        self._wanted[name] += 1
+        for wire in self._wires:
+            self._spawn(self._sign_in(minion, wire, self._wanted[name]))
+
+    async def _sign_in(self, minion: minions.Minion, wire: Wire, wanted: int) -> None:
+        """A minion starts: it is there once one of its masters has let it in, and tells each that it has started."""
+        while True:
+            try:
+                await wire.sign_in(minion.name)
+                break
+            except Refused:
+                wire.failed["starts: Refused"] += 1
+            await asyncio.sleep(5)
+            if self._wanted[minion.name] != wanted:
+                return
+        await wire.subscribe(minion.name)
+        if self._wanted[minion.name] == wanted:
+            self._let_in[wire].add(minion.name)
+            said = [minion.started()] if minion.there else minion.start(time.monotonic())
+            self._perform(minion, said, wire)
 
     def _stop(self, minion: minions.Minion) -> None:
+        self._wanted[minion.name] += 1
         minion.stop(time.monotonic())
-        self.wire.unsubscribe(minion.name)
+        for wire in self._wires:
+            self._let_in[wire].discard(minion.name)
+            wire.unsubscribe(minion.name)
 
     async def _restart(self, name: str, away: float) -> None:
         self._stop(self._minions[name])
         await asyncio.sleep(away)
-        await self._start(name)
+        self._start(name)
 
     # -- what is published ---------------------------------------------------------------------------------------------
 
-    async def _heard(self, load: Mapping[str, Any], by: str | None, first: bool) -> None:
+    async def _heard(self, wire: Wire, load: Mapping[str, Any], by: str | None, first: bool) -> None:
         """
-        Take what was published.
+        Take what a master has published.
 
         :param by: the minion that has heard it; None for all minions. ``first``: whether it was heard for the first
             time.
@@ -142,72 +181,77 @@ class Crowd:
         listed = load["tgt_type"] == "list"
         names, size = len(named) if listed else -1, len(salt.payload.dumps(load))
         if first:
-            self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), names, question, size))
+            whom = frozenset(named) if listed and not question else frozenset()
+            number = self._wires.index(wire)
+            self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), names, question, size, whom, number))
         chosen = self._minions.keys() & named if listed else set(fnmatch.filter(self._minions, named))
-        there = self.there() if by is None else self.there() & {by}
-        if self.wire.key() != self._key:
-            self._key = self.wire.key()
+        there = self._let_in[wire] if by is None else self._let_in[wire] & {by}
+        if wire.key() != self._keys[wire]:
+            self._keys[wire] = wire.key()
             for name in there:  # each minion hears this publish, and cannot read it before it has signed in again
-                self._spawn(self._take_late(self._minions[name], load if name in chosen else None))
+                self._spawn(self._take_late(self._minions[name], load if name in chosen else None, wire))
             return
         for name in chosen & there:
-            self._take(self._minions[name], load)
+            self._take(self._minions[name], load, wire)
 
-    async def _take_late(self, minion: minions.Minion, load: Mapping[str, Any] | None) -> None:
+    async def _take_late(self, minion: minions.Minion, load: Mapping[str, Any] | None, wire: Wire) -> None:
         try:
-            await self.wire.sign_in(minion.name)
+            await wire.sign_in(minion.name)
         except Refused:
-            self.wire.failed["sign-ins: Refused"] += 1
+            wire.failed["sign-ins: Refused"] += 1
         if load is not None and minion.there:
-            self._take(minion, load)
+            self._take(minion, load, wire)
 
-    def _take(self, minion: minions.Minion, load: Mapping[str, Any]) -> None:
+    def _take(self, minion: minions.Minion, load: Mapping[str, Any], wire: Wire) -> None:
         if not self._chance.random() < self.script.deaf:
-            self._perform(minion, minion.take(load, time.monotonic()))
+            self._perform(minion, minion.take(load, time.monotonic()), wire)
 
     # -- what minions want done ------------------------------------------------------------------------------------------
 
-    def _perform(self, minion: minions.Minion, effects: Iterable[minions.Effect]) -> None:
+    def _perform(self, minion: minions.Minion, effects: Iterable[minions.Effect], wire: Wire) -> None:
+        """:param wire: to the master that they are due to."""
         for effect in effects:
             if isinstance(effect, minions.Send):
-                self._spawn(self._send(minion, effect))
+                self._spawn(self._send(minion, effect, wire))
             elif isinstance(effect, minions.Prepare):
-                self._spawn(self._prepare(minion, effect))
+                self._spawn(self._prepare(minion, effect, wire))
             elif isinstance(effect, minions.Runs):
-                self._later(effect.seconds, self._end, minion, effect.jid, effect.delivery)
+                self._later(effect.seconds, self._end, minion, effect.jid, effect.delivery, wire)
             else:
                 self._later(effect.seconds, self._die, minion, effect)
 
-    async def _prepare(self, minion: minions.Minion, job: minions.Prepare) -> None:
-        told = job.acknowledgement is not None and await self._send(minion, job.acknowledgement, _ACKNOWLEDGED)
+    async def _prepare(self, minion: minions.Minion, job: minions.Prepare, wire: Wire) -> None:
+        told = job.acknowledgement is not None and await self._send(minion, job.acknowledgement, wire, _ACKNOWLEDGED)
         begun = minion.begin(job.jid, job.delivery, self.script, told, time.monotonic())
         if minion.executor and begun and isinstance(begun[0], minions.Send) and len(begun) > 1:
-            self._spawn(self._repeat(minion, job, begun[0]))
-        self._perform(minion, begun)
+            self._spawn(self._repeat(minion, job, begun[0], wire))
+        self._perform(minion, begun, wire)
 
-    async def _repeat(self, minion: minions.Minion, job: minions.Prepare, acknowledgement: minions.Send) -> None:
+    async def _repeat(
+        self, minion: minions.Minion, job: minions.Prepare, acknowledgement: minions.Send, wire: Wire
+    ) -> None:
         """The executor repeats that a job runs, until the master has answered."""
         begun = time.monotonic()
         for after in _REPEATS:
             await asyncio.sleep(max(0.0, begun + after - time.monotonic()))
-            if not minion.runs(job.jid, job.delivery) or await self._send(minion, acknowledgement):
+            if not minion.runs(job.jid, job.delivery) or await self._send(minion, acknowledgement, wire):
                 return
 
-    def _end(self, minion: minions.Minion, jid: str, delivery: int) -> None:
-        self._perform(minion, minion.end(jid, delivery, self.script, time.monotonic()))
+    def _end(self, minion: minions.Minion, jid: str, delivery: int, wire: Wire) -> None:
+        self._perform(minion, minion.end(jid, delivery, self.script, time.monotonic()), wire)
 
     def _die(self, minion: minions.Minion, death: minions.Dies) -> None:
         if not minion.runs(death.jid, death.delivery):
             return
         self._stop(minion)
         if death.away is not None:
-            self._later(death.away, lambda: self._spawn(self._start(minion.name)))
+            self._later(death.away, self._start, minion.name)
 
-    async def _send(self, minion: minions.Minion, message: minions.Send, timeout: float = TIMEOUT) -> bool:
+    async def _send(self, minion: minions.Minion, message: minions.Send, wire: Wire, timeout: float = TIMEOUT) -> bool:
         """Send a message as the script says, unless its minion dies first. Returns whether the master has answered."""
         script, chance, life = self.script, self._chance, minion.lives
         if chance.random() < script.losing and message.what != "starts":
-            self.wire.failed[f"{message.what}: lost on purpose"] += 1
+            wire.failed[f"{message.what}: lost on purpose"] += 1
             return False
         if script.delay:
             await asyncio.sleep(chance.uniform(0, script.delay))
@@ -217,7 +261,7 @@ class Crowd:
 
         delivered = False
         for _ in range(1 + (chance.random() < script.repeating)):
-            sent = await self.wire.send(minion.name, message.load, message.what, timeout, lives)
+            sent = await wire.send(minion.name, message.load, message.what, timeout, lives)
             if sent is not None and not delivered and message.run is not None:
                 message.run.sent, message.run.answered = sent, time.monotonic()
             delivered = delivered or sent is not None
@@ -232,15 +276,17 @@ class Crowd:
         asyncio.get_running_loop().call_later(seconds, call, *args)
 
 
-def serve(opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor: float, pipe: Any) -> None:
+def serve(
+    masters: Sequence[Mapping[str, Any]], own: pathlib.Path, names: list[str], executor: float, keeps: bool, pipe: Any
+) -> None:
     """
-    Be the fleet, in a process of its own, until ``end`` comes.
+    Be the fleet, in a process of its own, until ``end`` comes. Takes what ``Crowd`` does.
 
     :param pipe: gets ``None`` once the fleet can hear. What comes is the name of a method of Crowd, and its arguments.
     """
 
     async def work() -> None:
-        crowd = Crowd(opts, own, names, executor)
+        crowd = Crowd(masters, own, names, executor, keeps)
         await crowd.connect()
         crowd.spawn(crowd.keep_time())
         pipe.send(None)
@@ -248,7 +294,7 @@ def serve(opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor
         while True:
             verb, *args = await loop.run_in_executor(None, pipe.recv)
             if verb == "end":
-                await crowd.wire.close()
+                await crowd.close()
                 return
             if verb in _ANSWERED:
                 pipe.send(getattr(crowd, verb)(*args))
@@ -264,11 +310,18 @@ def serve(opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor
 class Handle:
     """The side of a scenario. Takes what ``serve`` does; returns once the fleet can hear, with no minion there."""
 
-    def __init__(self, opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor: float) -> None:
+    def __init__(
+        self,
+        masters: Sequence[Mapping[str, Any]],
+        own: pathlib.Path,
+        names: list[str],
+        executor: float,
+        keeps: bool = False,
+    ) -> None:
         context = multiprocessing.get_context("spawn")  # the fleet inherits neither loops nor locks
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=serve, args=(opts, own, names, executor, theirs), daemon=True, name="fleet"
+            target=serve, args=(masters, own, names, executor, keeps, theirs), daemon=True, name="fleet"
         )
         self._process.start()
         if not self._pipe.poll(120):

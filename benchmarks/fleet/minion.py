@@ -21,6 +21,7 @@ REMEMBERED = 100
 RUN = "run"
 #: What runs at once and is asked or told, and not a job with a run time of its own.
 _AT_ONCE = ("saltutil.", "job_once.", "sys.", "match.", "test.ping")
+_NOT_KEPT = "Local jobs cache directory not found"
 _NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
 #: The fields of a job's load that come back in its return, and in its acknowledgement.
 _IN_RETURN, _IN_START = ("user", "master_id", "metadata"), ("jid", "fun", "tgt", "tgt_type", "user")
@@ -94,15 +95,17 @@ class Minion:
     """
     :param name: its id.
     :param executor: whether it has the executor ``job_once``, whose records outlive it.
+    :param keeps: whether it keeps what it returns (``cache_jobs``), which outlives it too.
     """
 
-    def __init__(self, name: str, truth: Truth, executor: bool = False) -> None:
-        self.name, self.executor, self.there = name, executor, False
+    def __init__(self, name: str, truth: Truth, executor: bool = False, keeps: bool = False) -> None:
+        self.name, self.executor, self.keeps, self.there = name, executor, keeps, False
         self.lives = 0  # how often it has started
         self.truth = truth
         self._seen: collections.deque[str] = collections.deque(maxlen=REMEMBERED)
         self._deliveries: dict[str, _Delivery] = {}
         self._records: dict[str, _Record] = {}
+        self._kept_returns: dict[str, Mapping[str, Any]] = {}
         self._recorded_since: float | None = None
         self._number = 0
         self._times: collections.Counter[str] = collections.Counter()
@@ -114,8 +117,12 @@ class Minion:
         if self._recorded_since is None:
             self._recorded_since = now
         self.truth.presence.append((now, self.name, True))
+        return [self.started()]
+
+    def started(self) -> Send:
+        """Return what it says to each of its masters when it has started."""
         tag = f"salt/minion/{self.name}/start"
-        return [Send(self._event(tag, f"Minion {self.name} started at some time"), "starts")]
+        return Send(self._event(tag, f"Minion {self.name} started at some time"), "starts")
 
     def stop(self, now: float) -> None:
         """It is killed, with everything that it runs; only the executor's records are left."""
@@ -184,7 +191,10 @@ class Minion:
         record = self._records.get(jid) if self.executor else None
         if record is not None:
             record.state, record.ended_at, record.value, record.retcode = "ended", now, value, retcode
-        return [dataclasses.replace(self._return(found.load, value, retcode), run=found.run)]
+        returned = self._return(found.load, value, retcode)
+        if self.keeps:
+            self._kept_returns[jid] = {name: each for name, each in returned.load.items() if name != "cmd"}
+        return [dataclasses.replace(returned, run=found.run)]
 
     def runs(self, jid: str, delivery: int) -> bool:
         """Tell whether a delivery is still running."""
@@ -238,7 +248,9 @@ class Minion:
             self._cut(jid, KILLED, now)
             return f"Signal {9 if function.endswith('kill_job') else 15} sent to job {jid} at pid {pid}"
         if function == "saltutil.find_cached_job":
-            return self._cached(jid, now) if self.executor else _NO_CACHE
+            if self.executor:
+                return self._cached(jid, now)
+            return self._kept_returns.get(jid, _NOT_KEPT) if self.keeps else _NO_CACHE
         if function == "job_once.seen" and self.executor:
             return {str(each): self._told(str(each), now) for each in arg}
         if function.startswith("job_once."):

@@ -74,7 +74,7 @@ class Site:
             own = wire.accept(self._config, self.names)
             self._fleet.start_master(**self._config)
             self.opts = salt.config.master_config(str(home / "master"))
-            self.crowd = Handle(self.opts, own, self.names, self._executor)
+            self.crowd = Handle([self.opts], own, self.names, self._executor)
             stack.callback(self.crowd.end)
             self.watch = Watch(self.opts, self.root)
             stack.callback(self.watch.end)

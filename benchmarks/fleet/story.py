@@ -43,22 +43,30 @@ class Story:
 
     # -- shared by scenarios -----------------------------------------------------------------------------------
 
-    def batches(self, site: Site, limits: Mapping[str, int], since: float | None = None) -> Truth:
+    def batches(
+        self,
+        site: Site,
+        limits: Mapping[str, int],
+        since: float | None = None,
+        names: Collection[str] | None = None,
+    ) -> Truth:
         """
-        Judge batches over all minions that have ended.
+        Judge batches that have ended.
 
         :param limits: ``{jid: how many at a time}``.
         :param since: their beginning, if each minion that has been there since must have run them.
+        :param names: the minions that they are for, where that are not all.
         """
+        names = site.names if names is None else names
 
         def judge() -> tuple[Truth, list[Check]]:
             truth, now, evidence, checks = site.truth(), time.monotonic(), site.evidence(), []
             for number, (jid, limit) in enumerate(limits.items(), 1):
                 found = site.ask("batch.minions", jid)
                 told = "" if len(limits) == 1 else f"batch {number}: "
-                each = verdict.batch(truth, jid, site.names, found, limit, now, BATCH_MANAGER, evidence)
+                each = verdict.batch(truth, jid, names, found, limit, now, BATCH_MANAGER, evidence)
                 if since is not None:
-                    each.append(verdict.reached(truth, jid, site.names, since))
+                    each.append(verdict.reached(truth, jid, names, since))
                 summary = site.ask("batch.status", jid)
                 over = summary["state"] in ("complete", "halted")
                 counts = ", ".join(f"{summary[name]:,} {name}" for name in _COUNTED if summary.get(name))
@@ -68,9 +76,9 @@ class Story:
 
         return self._settled(site, judge)
 
-    def owed(self, site: Site, jids: Collection[str]) -> Truth:
-        """Judge jobs that all minions were owed."""
-        pairs = [(name, jid) for name in site.names for jid in jids]
+    def owed(self, site: Site, jids: Collection[str], names: Collection[str] | None = None) -> Truth:
+        """Judge jobs that all minions were owed, or those of these names."""
+        pairs = [(name, jid) for name in (site.names if names is None else names) for jid in jids]
 
         def judge() -> tuple[Truth, list[Check]]:
             truth = site.truth()

@@ -44,7 +44,7 @@ class Run:
 class Publish:
     """
     A job as it came over the wire, which reaches every minion whatever its target. ``minions``: how many it names; ``size``:
-    its bytes, decrypted.
+    its bytes, decrypted; ``whom``: whom it names, if it is no question; ``master``: the number of the master that sent it.
     """
 
     at: float
@@ -53,6 +53,8 @@ class Publish:
     minions: int
     question: bool
     size: int = 0
+    whom: frozenset[str] = frozenset()
+    master: int = 0
 
 
 class Truth:

@@ -64,6 +64,11 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
     return None
 
 
+def lost_though_run(told: Mapping[str, Any] | None, runs: Sequence[Run]) -> bool:
+    """Tell whether a minion is reported lost that ran the job to its end: one that keeps its returns can be asked."""
+    return told is not None and told["state"] == "lost" and any(run.how == ENDED for run in runs)
+
+
 def batch(
     truth: Truth,
     jid: str,

@@ -19,7 +19,8 @@ import psutil
 from demo.fleet import quiet_salt
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.site import FileSite, site_of
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 #: What carries events from one process to another.
@@ -84,9 +85,13 @@ class Sample:
 
 
 def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
-    """Return the process of an engine: the one that holds its lock (proc_locks(5))."""
-    with contextlib.suppress(OSError):
-        number = FileSite(opts).lock_path(engine).stat().st_ino
+    """Return the process of an engine, which holds its lock (proc_locks(5)), or its lease in a database."""
+    with contextlib.suppress(OSError, StateError):
+        site = site_of(opts, engine)
+        if not isinstance(site, FileSite):
+            leader = site.leader(engine) if site.is_led(engine) else None
+            return leader.pid if leader is not None else None
+        number = site.lock_path(engine).stat().st_ino
         for line in pathlib.Path("/proc/locks").read_text().splitlines():
             words = line.split()
             if words[1] == "FLOCK" and int(words[5].rsplit(":", 1)[1]) == number and int(words[4]) > 0:
@@ -176,10 +181,16 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
         total[kind][0] += seconds
         total[kind][1] += written
     kinds = {kind: Load(cpu, now[kind][0], now[kind][1], int(bytes_)) for kind, (cpu, bytes_) in total.items()}
-    running = [engine for engine in ENGINES if requests.is_running(opts, engine)]
+    running = [engine for engine in ENGINES if _is_running(opts, engine)]
     answered = {engine: _ask(opts, engine, [*carriers, engine_pid(opts, engine)]) for engine in running}
     processes = {engine: pid for pid, engine in engines.items() if pid is not None}
     return Sample(begun, kinds, answered, files_left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"), processes)
+
+
+def _is_running(opts: Mapping[str, Any], engine: str) -> bool:
+    with contextlib.suppress(OSError):  # the database may be away
+        return requests.is_running(opts, engine)
+    return False
 
 
 def _kind(words: Sequence[str]) -> str:

@@ -70,10 +70,10 @@ class Wire:
             pki_dir=str(own),
             cachedir=str(own / "cache"),
             sock_dir=str(own),
-            master="127.0.0.1",
-            master_ip="127.0.0.1",
+            master=opts["interface"],
+            master_ip=opts["interface"],
             master_port=opts["ret_port"],
-            master_uri=f"tcp://127.0.0.1:{opts['ret_port']}",
+            master_uri=f"tcp://{opts['interface']}:{opts['ret_port']}",
             publish_port=opts["publish_port"],
             transport=opts.get("transport", "zeromq"),
             acceptance_wait_time=1,
@@ -113,7 +113,9 @@ class Wire:
         if self._opts["transport"] != "tcp" or minion in self._subscriptions:
             return
         opts = {**self._opts, "id": minion}
-        transport = salt.transport.publish_client(opts, self._loop, host="127.0.0.1", port=int(opts["publish_port"]))
+        transport = salt.transport.publish_client(
+            opts, self._loop, host=opts["master_ip"], port=int(opts["publish_port"])
+        )
         channel = self._subscriptions[minion] = Subscription(opts, transport, self._channel.auth, self._loop)
         channel.loads = self._loads
         await channel.connect()

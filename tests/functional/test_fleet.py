@@ -1,7 +1,7 @@
 """
 Five minutes of everything at random on a real master: batches, jobs that are owed, restarts, kills of engines and of the
-master, floods, a full disk and power cuts, judged against what the minions have noted. Few minions, so that most of it is
-waiting.
+master, floods, a full disk and power cuts, judged against what the minions have noted. Then three masters, whose leader is
+killed. Few minions, so that most of it is waiting.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from saltext.jobs.core import compat
+from tests.functional.cache_servers import cache_servers as cache_servers
 
 ROOT = __file__.rsplit("/tests/", 1)[0]
 WORDS = "random --minions 24 --seconds 300 --rate 200 --executor 0.3 --limit 300 --answer 30"
@@ -20,11 +21,27 @@ WORDS = "random --minions 24 --seconds 300 --rate 200 --executor 0.3 --limit 300
 WHAT = {"batch", "job", "leave", "come_back", "restart", "kill", "burst", "full", "power_cut", "kill_master"}
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not compat.HAS_START_EVENT, reason="benchmarks/fleet speaks as minions of Salt 3008 do")
-def test_in_five_minutes_of_everything_at_random_nothing_is_lost_doubled_or_reported_wrongly():
-    words = [sys.executable, "-m", "benchmarks.fleet", *WORDS.split()]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not compat.HAS_START_EVENT, reason="benchmarks/fleet speaks as minions of Salt 3008 do"),
+]
+
+
+def played(words):
+    command = [sys.executable, "-m", "benchmarks.fleet", *words.split()]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
-    (done,) = [line for line in run.stdout.splitlines() if line.startswith("  what was done")]
+    return run.stdout.splitlines()
+
+
+def test_in_five_minutes_of_everything_at_random_nothing_is_lost_doubled_or_reported_wrongly():
+    (done,) = [line for line in played(WORDS) if line.startswith("  what was done")]
     assert set(re.findall(r"\d+ (\w+)", done)) == WHAT
+
+
+def test_three_masters_go_on_with_all_that_their_leader_had_begun(cache_servers):
+    cache_servers("postgresql")  # or it is said why there can be none
+    told = played(
+        "masters --minions 24 --size 3 --kills 1 --rounds 0 --executor 0.5 --workers 2 --limit 300 --answer 30"
+    )
+    assert any(line.startswith("  the leader killed: taken over") for line in told)

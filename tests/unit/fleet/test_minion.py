@@ -145,6 +145,17 @@ def test_several_functions_are_answered_at_once_by_name():
     )
 
 
+def test_a_minion_that_keeps_what_it_returns_tells_it_after_a_restart():
+    minion = Minion("m", Truth(), keeps=True)
+    minion.start(0.0)
+    (running,) = run(minion, job())
+    assert "not found" in ask(minion, "saltutil.find_cached_job", JID, jid="1")
+    minion.end(JID, running.delivery, SCRIPT, 9.0)
+    minion.stop(10.0)
+    minion.start(11.0)
+    assert ask(minion, "saltutil.find_cached_job", JID, jid="2")["return"]["result"] is True
+
+
 # -- with the executor ---------------------------------------------------------------------------------------------------
 
 
