@@ -375,9 +375,15 @@ def idle(seconds: float):
     return {name: (after[name] - before[name]) / seconds for name in after}
 
 
+def shown(figure: float, unit: str) -> str:
+    """A figure with its unit: three decimals, and none where they mean nothing."""
+    text = f"{figure:,.0f}" if figure >= 1000 or figure == int(figure) else f"{figure:,.3f}"
+    return f"{text} {unit}".rstrip()
+
+
 def row(what: str, theirs: float, mine: float, unit: str) -> None:
     ratio = theirs / mine if mine else float("inf")
-    print(f"| {what} | {theirs:,.3f} {unit} | {mine:,.3f} {unit} | {ratio:,.0f} |", flush=True)
+    print(f"| {what} | {shown(theirs, unit)} | {shown(mine, unit)} | {ratio:,.0f} |", flush=True)
 
 
 def main() -> None:

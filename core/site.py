@@ -8,6 +8,7 @@ files are, or that they are files.
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -41,6 +42,8 @@ class Lease(Protocol):
     predecessor: Leader | None
     #: This process, once it leads.
     leader: Leader | None
+    #: How often something was refused because this process did not lead, or could not tell.
+    refused: int
     #: Called once it is noticed that another process leads, in whatever thread.
     on_lost: Callable[[], None]
     #: Called when there may be a request of a runner, in whatever thread, where the bus does not tell.
@@ -53,6 +56,10 @@ class Lease(Protocol):
     @property
     def is_takeover(self) -> bool:
         """Whether another master led before, or may have: it may have ended in the middle of anything."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds for which it leads without a further renewal; None where it leads until it ends."""
 
     def take(self) -> bool:
         """Take the lead if nobody has it, and tell whether this process has it now. :raises OSError, StateError:"""
@@ -200,6 +207,19 @@ class Site(Protocol):
     #: Seconds that a runner waits for an engine.
     patience: float
 
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+
+    def now(self) -> float:
+        """Return Unix time by the clock that dates files and beats. :raises OSError:"""
+
+    def lease_left(self, engine: str) -> float | None:
+        """Return for how many seconds the leader has its lease; None where it has it until it ends. :raises OSError:"""
+
+    def doubts(self) -> list[str]:
+        """Return what an operator should change about it, a sentence each. :raises OSError:"""
+
     def path(self, engine: str) -> pathlib.Path | None:
         """Return the directory of an engine's files on this machine; None where they are not files."""
 
@@ -257,6 +277,22 @@ class FileSite:
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._cachedir, self._master = opts["cachedir"], str(opts.get("id") or "")
+
+    @property
+    def place(self) -> str:
+        """The directory."""
+        return str(self._cachedir)
+
+    def now(self) -> float:
+        """Return the time of this machine."""
+        return time.time()
+
+    def lease_left(self, engine: str) -> None:
+        """Return none: a lock ends with its process."""
+
+    def doubts(self) -> list[str]:
+        """Return none: the doctors look at the disk themselves."""
+        return []
 
     def path(self, engine: str) -> pathlib.Path:
         """Return the directory of an engine's files."""

@@ -82,15 +82,18 @@ class Fleet:
             daemon.stop()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def start_master(self, **options: Any) -> None:
+    def start_master(self, name: str = "master", leads: bool = True, **options: Any) -> None:
         """
-        Start the master and wait until both engines run.
+        Start a master and wait until both engines run.
 
+        :param name: of its folder, where there are several.
+        :param leads: whether to wait until its engines run: those of several masters wait for their turn.
         :param options: further options of the master's.
         :raises StepFailed: if they don't.
         """
         publish, ret = self._ports
         self._start(
+            name,
             "master",
             {
                 "interface": "127.0.0.1",
@@ -104,9 +107,9 @@ class Fleet:
                 **options,
             },
         )
-        for engine in ("batch_manager", "job_retry"):
-            self._wait_for_line("master", f"The {engine} engine runs")
-        self._runner = salt.runner.RunnerClient(salt.config.client_config(str(self.config("master") / "master")))
+        for engine in ("batch_manager", "job_retry") if leads else ():
+            self._wait_for_line(name, f"The {engine} engine runs")
+        self._runner = salt.runner.RunnerClient(salt.config.client_config(str(self.config(name) / "master")))
 
     def start_with_api(self, **options: Any) -> str:
         """
@@ -150,6 +153,7 @@ class Fleet:
         """Start a minion, without waiting for it."""
         self._start(
             name,
+            "minion",
             {
                 "id": name,
                 "master": "127.0.0.1",
@@ -258,10 +262,9 @@ class Fleet:
         config = str(self.config("master"))
         return [_program(program), "-c", config, "--no-color", "-l", "error", *options, *rest]
 
-    def _start(self, name: str, options: dict[str, Any]) -> None:
+    def _start(self, name: str, kind: str, options: dict[str, Any]) -> None:
         home = self.config(name)
         home.mkdir(exist_ok=True)
-        kind = "master" if name == "master" else "minion"
         config = {
             "user": getpass.getuser(),
             "root_dir": str(home),

@@ -15,6 +15,8 @@ release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.generated"]
 html_theme = "furo"
 html_title = f"{project} {release}"
+html_static_path = ["_static"]
+html_css_files = ["options.css"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"

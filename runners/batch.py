@@ -26,6 +26,7 @@ from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.failures import failures as find_failures
 from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.engine import masters as sites
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
@@ -184,7 +185,8 @@ def status(jid):
         blocked_by (``{jid: minions}`` that it waits for, where it is exclusive), check (whether one is under
         way), approve (what batch.approve is for, counted from 0; None where it is for nothing), success, survivors of a
         kill, parent where it is a retry, and engine (whether the engine that drives it runs; None when the
-        batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does). With
+        batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does) and
+        engine_master (which master it is of, where there are several). With
         groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
 
     CLI Example:
@@ -486,6 +488,61 @@ def history():
         salt-run batch.history --out=json
     """
     return requests.history(__opts__, BATCH_MANAGER)
+
+
+@runner.verb
+def masters():
+    """
+    Return which masters have the engines, and which of them leads each: the same at every master of the site.
+
+    Refused where the disk or the database that the masters share cannot be reached.
+
+    :return: a dict with master (this one), site (where what they share is), store (``ok``), store_seconds (how long it took
+        to answer) and engines: by name, a dict with leader (a master, or None), process, since (Unix time), epoch,
+        beat_seconds (since its last sign of life), lease_seconds (for how long it leads without a renewal; None for a
+        lock), takeovers and hand_overs (how often, since ever) and masters: by name, a dict with state (leads, stands by,
+        or not known, if it has said nothing for 35 seconds), silent_seconds, host, version (of this extension), salt,
+        ahead_seconds (its clock, against the site's) and refused (how often it was kept from doing something because
+        it did not surely lead).
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.masters
+
+    .. versionadded:: 0.5.0
+    """
+    return sites.standing(__opts__)
+
+
+@runner.verb
+def hand_over(master=None, engine=None):
+    """
+    Have a master give up the lead of its engines, for its maintenance; another one that stands by goes on with everything.
+
+    Nothing is lost, and nothing runs twice. The master stands by afterwards, and takes over again if the other one ends.
+    Refused where no other master stands by.
+
+    :param str master: the master, by its id. Default: this one.
+    :param str engine: only this engine: batch_manager, job_retry or job_notices. Default: all that it leads.
+    :return: by engine, a dict with from, to, epoch and seconds (that it took).
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.hand_over
+        salt-run batch.hand_over master=master-a engine=job_retry
+
+    .. versionadded:: 0.5.0
+    """
+    if engine is not None:
+        arguments.choice("engine", engine, sites.LED)
+    who = _caller()
+    asked.permit_control(__opts__, who)
+    name = str(__opts__["id"]) if master is None else arguments.plain("master", master)
+    return sites.hand_over(__opts__, name, sites.LED if engine is None else (engine,), who.name)
 
 
 @runner.verb

@@ -17,6 +17,7 @@ import time
 
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, LaterVersion, Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller
@@ -70,6 +71,9 @@ def list_(minion=None, jid=None, state=None):
         salt-run job_retry.list minion=web1 state=held,dead
     """
     _tell_of_a_pause()
+    driver = driver_of(__opts__, JOB_RETRY)
+    if driver:
+        runner.note(globals(), f"Driven by the master {driver}")
     states = _STATES if state is None else arguments.choices("state", state, _STATES)
     waiting = _waiting()
     found = [
@@ -118,11 +122,11 @@ def stats():
     Return figures about the queue.
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states``, ``functions`` and ``owners`` (counts of
-    entries by name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused`` and ``engine``
-    (whether it runs on this master). ``set_aside`` names the damaged records of the queue, which are kept in the bank
-    ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a window; ``opens_at`` is when the first of
-    these windows opens. ``metrics`` are the engine's figures since its start, as it writes them for Prometheus (option
-    ``metrics_dir``); None if it does not answer.
+    entries by name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused``, ``engine`` (whether it
+    runs) and ``engine_master`` (which master it is of, where there are several). ``set_aside`` names the damaged records of
+    the queue, which are kept in the bank ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a
+    window; ``opens_at`` is when the first of these opens. ``metrics`` are the engine's figures since its start, as it writes
+    them for Prometheus (option ``metrics_dir``); None if it does not answer.
 
     CLI Example:
 
@@ -156,6 +160,7 @@ def stats():
         "opens_at": min(openings, default=None),
         "paused": _is_paused(),
         "engine": requests.is_running(__opts__, JOB_RETRY),
+        "engine_master": driver_of(__opts__, JOB_RETRY),
         "metrics": _metrics(),
     }
 
@@ -269,7 +274,7 @@ def enqueue(jid, minions=None):
 def replay(minion):
     """
     Deliver now the jobs that a minion is owed, as if it had just shown a sign of life, even if their windows are shut.
-    Returns the number of entries that wait.
+    Returns the number of entries that wait. A reactor asks for it whenever a minion starts, so 0 is no error.
 
     If the minion does not answer, its entries wait for its next sign of life and for their windows, as before.
 
@@ -282,7 +287,10 @@ def replay(minion):
     minion = arguments.minion(minion)
     if _is_paused():
         raise Refused("The queue is paused, so nothing is delivered; salt-run job_retry.resume lets it go on")
-    return _ask({"do": "replay", "minion": minion}, keep=False)
+    count = _ask({"do": "replay", "minion": minion}, keep=False)
+    if count == 0:
+        runner.note(globals(), f"{minion} has no entry that waits: there is nothing to deliver")
+    return count
 
 
 @runner.verb

@@ -10,7 +10,6 @@ from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch.live import Live
-from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.settings import BatchSettings
@@ -64,7 +63,7 @@ class Allotting:
                 lanes = await self._ports.rights_worker.call(
                     self._ports.lanes, self.sharing.limit.by, live.batch.spec.minions
                 )
-            except (MinionDataUnreadable, ValueError) as exc:
+            except Exception as exc:  # a driver, or a matcher of Salt's, may raise anything
                 if not told:
                     log.error("Batch %s waits, since the groups of its minions cannot be read: %s", live.jid, exc)
                 told = True
@@ -117,6 +116,7 @@ class Allotting:
             live = self._live(jid)
             if live is not None:
                 live.step(fact)
+        self._plan()
 
     def _stop(self) -> None:
         if self._timer is not None:

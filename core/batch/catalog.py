@@ -15,6 +15,7 @@ from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import LaterVersion, Refused, StateError
 
@@ -38,6 +39,7 @@ class Catalog:
         self._opts, self._store = opts, BatchStore(opts)
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
+        self.master = driver_of(opts, BATCH_MANAGER)
 
     def ours(self, jid: str) -> Batch | None:
         """Return a batch of ours, or None. :raises Refused: if its journal is damaged, or of a later version."""
@@ -95,8 +97,9 @@ class Catalog:
 
     def _summary(self, batch: Batch) -> Summary:
         # Whether its engine runs and answers; once the batch has ended that does not matter.
-        engine = (None, None) if batch.finished else (self.engine, self.silent)
-        return {**summary.summary(batch, time.time()), "engine": engine[0], "engine_silent_seconds": engine[1]}
+        names = ("engine", "engine_silent_seconds", "engine_master")
+        engine = (None,) * 3 if batch.finished else (self.engine, self.silent, self.master)
+        return {**summary.summary(batch, time.time()), **dict(zip(names, engine, strict=True))}
 
     def _listed(self, jid: str) -> Summary | None:
         """Return the summary of a batch; None if it is damaged, which is logged: the list is shown without it."""

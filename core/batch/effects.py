@@ -202,6 +202,7 @@ class Effects:
             )
         except (NoMinionMatched, PublishFailed, JobCacheError) as exc:
             log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(minions), exc)
+            live.step(facts.Probed(unasked=minions))
             return
         await self._tell_records(live, said)
 
@@ -219,6 +220,7 @@ class Effects:
                 await self._ports.cache_worker.call(self._ports.cache.store_return, load)
         except JobCacheError as exc:
             log.info("Batch %s: returns that minions have kept cannot be stored: %s", live.jid, exc)
+            live.step(facts.Probed(unasked=tuple(sorted(said.ran))))
         if batch.started is None or not once.is_recorded([spec.fun], spec.options):
             return
         age = self._ports.clock.now() - batch.started

@@ -373,7 +373,8 @@ class Probe:
 class AskRecords:
     """
     Ask these minions, which do not run the job, for their records of it, and store the returns that they have kept in the
-    job cache. Report NeverBegun for those that never began it, if any.
+    job cache. Report NeverBegun for those that never began it, if any; and as unasked (Probed) those that could not be
+    asked, or whose returns could not be stored.
     """
 
     minions: tuple[str, ...]

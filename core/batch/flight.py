@@ -47,7 +47,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
         {Phase.RUNNING, Phase.GRACE, Phase.ASKED, Phase.FINAL, Phase.LOOKING, Phase.KILLING},
     ),
     Phase.ASKED: frozenset({Phase.LOOKING, Phase.RUNNING, Phase.KILLING}),
-    Phase.GRACE: frozenset({Phase.FINAL, Phase.LOOKING, Phase.RUNNING, Phase.KILLING}),
+    Phase.GRACE: frozenset({Phase.FINAL, Phase.ASKED, Phase.LOOKING, Phase.RUNNING, Phase.KILLING}),
     Phase.FINAL: frozenset({Phase.LOOKING, Phase.RUNNING, Phase.KILLING}),
     Phase.KILLING: frozenset({Phase.SENT, Phase.LOOKING}),
 }

@@ -262,8 +262,9 @@ class InFlight(Kept):
         return final
 
     def unasked(self, minions: Iterable[str], now: float) -> None:
-        """Minions could not be asked: that is no evidence."""
-        for minion in self.of(minions, Phase.PROBING):
+        """Minions could not be asked, or not for their records: that is no evidence."""
+        minions = list(minions)
+        for minion in (*self.of(minions, Phase.PROBING), *self.of(minions, Phase.GRACE)):
             self._ask_later(minion, now)
 
     def _ask_later(self, minion: str, now: float) -> None:
@@ -304,30 +305,29 @@ class InFlight(Kept):
             flight.since += by
             flight.began += by
 
-    def recover(self, now: float, doubtful_since: float | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def recover(self, now: float, doubtful_since: float | None) -> tuple[str, ...]:
         """
         The engine has restarted: nothing that was under way has a known outcome. What is known stays known.
 
         :param doubtful_since: publishes after that time may not have left the master, which ended soon after.
-        :return: the minions to look for, of which those that were being asked are asked again unless they have returned;
-            and those to look for a last time.
+        :return: the minions to look for, of which those that were being asked are asked again unless they have returned.
+            These include minions that were about to be given up: what they told of their records reached nobody.
         """
         self.doubt_silence()
         for minion in self.end_publish():
             self.flights[minion].unknown = True
         self.due.clear()
-        last = self.of(self.flights, Phase.FINAL)
         for minion, flight in self.flights.items():
-            if flight.phase in (Phase.SENT, Phase.RUNNING, Phase.ASKED, Phase.GRACE):
-                waits_for_answer = flight.phase in (Phase.ASKED, Phase.GRACE)
-                latest = now + self.spec.gather_job_timeout if waits_for_answer else self._next_look(minion, now)
+            if flight.phase in (Phase.SENT, Phase.RUNNING, Phase.ASKED):
+                is_asked = flight.phase is Phase.ASKED
+                latest = now + self.spec.gather_job_timeout if is_asked else self._next_look(minion, now)
                 flight.due = min(latest if flight.due is None else flight.due, latest)
                 heapq.heappush(self.due, (flight.due, minion))
-            elif flight.phase is not Phase.FINAL:
+            else:
                 self._move(minion, Phase.LOOKING)
             recent = doubtful_since is not None and flight.since >= doubtful_since
             flight.unknown = flight.unknown or (recent and not flight.seen)
-        return tuple(minion for minion in self.flights if not self.is_in(minion, Phase.FINAL)), tuple(last)
+        return tuple(self.flights)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

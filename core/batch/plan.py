@@ -183,7 +183,7 @@ class Check:
 def not_passed(value: Any, retcode: int = 0) -> str:
     """Return why a function's return stops a batch; empty if it does not."""
     if retcode:
-        return f"exit code {retcode}"
+        return "it has no such function" if _is_missing(value) else f"exit code {retcode}"
     if value is False:
         return "returned False"
     if isinstance(value, Mapping):
@@ -193,6 +193,14 @@ def not_passed(value: Any, retcode: int = 0) -> str:
         if value.get("retcode") not in (None, 0):
             return f"returned retcode: {value['retcode']!r:.40}"
     return ""
+
+
+def _is_missing(value: Any) -> bool:
+    """Tell whether a minion's return says that it does not have the function."""
+    return (
+        isinstance(value, str)
+        and re.match(r"'[A-Za-z0-9_.]+' (is not available\.|__virtual__ returned False)", value) is not None
+    )
 
 
 def parse_check(value: Any) -> Check:

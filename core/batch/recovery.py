@@ -18,6 +18,7 @@ DOUBTFUL = 5.0
 
 def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     """Nothing that was under way has a known outcome, and the clock may be another one."""
+    batch.room.recover(fact.shared)
     if batch.closed or batch.started is None:
         return []
     if batch.finished:
@@ -28,7 +29,6 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     batch.publish_window.begin_anew()
     batch.schedule.recover()
     batch.rights.recover()
-    batch.room.recover(fact.shared)
     _recover_presence(batch, fact.settled_at, now)
     if batch.policy != POLICY:
         _doubt_everything(batch, now)
@@ -39,10 +39,10 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
         batch.checks.end()  # it begins again once it is known whether the owner still may run the batch
-    to_look_for, last = batch.inflight.recover(now, ended + passed - DOUBTFUL if doubts else None)
+    in_flight = batch.inflight.recover(now, ended + passed - DOUBTFUL if doubts else None)
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
-    batch.catching_up = {*to_look_for, *last, *given_up}
-    return effects + [LookUp(minions) for minions in (to_look_for + given_up, last) if minions]
+    batch.catching_up = {*in_flight, *given_up}
+    return [*effects, LookUp(in_flight + given_up)] if batch.catching_up else effects
 
 
 def _follow_clock(batch: State, fact: Recovered, now: float) -> float:

@@ -17,6 +17,8 @@ from saltext.jobs.core.batch.spec import Spec
 
 #: What there may be too little of: room over all batches, and in groups of minions.
 TOTAL, GROUPS = "total", "groups"
+#: Nobody knows how much room there is: a journal or the groups of minions have not been read.
+UNKNOWN = "unknown"
 #: Most minions that are named in the reason why a batch waits.
 _NAMED = 5
 
@@ -32,7 +34,7 @@ class Room(Kept):
     wanted: int = kept(int, name="room_wanted")  # to how many minions it would send now
     lacks: str = kept(
         str, name="room_lacks"
-    )  # what there was too little of when it asked last: TOTAL, GROUPS or nothing
+    )  # what there was too little of when it asked last: TOTAL, GROUPS, UNKNOWN or nothing
     limit: int = kept(int, name="room_limit")  # how many minions may be in flight there
     #: Minions that are still to be sent to, and the jid of the batch that is in flight there.
     taken: dict[str, str] = kept(dict, dict, dict, name="room_taken")
@@ -64,6 +66,8 @@ class Room(Kept):
             )
         elif self.lacks == GROUPS:
             reasons.append(f"{self.limit} of {self.limit} minions are in flight in each group that it would go on with")
+        elif self.lacks == UNKNOWN:
+            reasons.append("it is not known yet how much there is")
         told = [f"waits for room: {reason}" for reason in reasons]
         return "; ".join((*told, *(_held(jid, minions) for jid, minions in by_batch(self.taken).items())))
 

@@ -21,7 +21,8 @@ from collections.abc import Iterator, Mapping
 from saltext.jobs.core.batch.facts import Allotted
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.pace import PublishWindow
-from saltext.jobs.core.batch.room import GROUPS, TOTAL
+from saltext.jobs.core.batch.plan import NOT_KNOWN
+from saltext.jobs.core.batch.room import GROUPS, TOTAL, UNKNOWN
 from saltext.jobs.core.settings import InFlightLimit
 
 
@@ -49,6 +50,8 @@ def share(limit: InFlightLimit, demands: Mapping[str, Demand]) -> dict[str, dict
     :param demands: of all batches that have minions in flight or want some, by jid.
     """
     free = None if limit.total is None else limit.total - sum(demand.flying for demand in demands.values())
+    if free is not None and free <= 0:
+        return {}
     flying = collections.Counter[str]()
     for demand in demands.values():
         flying.update(demand.by_lane)
@@ -69,7 +72,10 @@ def share(limit: InFlightLimit, demands: Mapping[str, Demand]) -> dict[str, dict
 
 class _Taker:
     """
-    A batch while room is divided.
+    A batch while room is divided. It takes the next one where its share is smallest. A lane of which it has a smaller share
+    than of the total does not count as scarce: of those it takes the first.
+
+    What is given is never taken back meanwhile: shares only rise, and a lane that is full stays full.
 
     :param flying: minions in flight over all batches by lane, which counts what is given.
     """
@@ -79,6 +85,15 @@ class _Taker:
         self.given = collections.Counter[str]()
         self._count = 0
         self._lane = ""  # in which it would take the next one
+        self._plenty: list[tuple[int, str]] = []  # heap of lanes that are not scarce, by their order
+        self._scarce: list[tuple[float, int, str]] = []  # heap of the others, by their shares
+        total = self._share_of_total()
+        for order, lane in enumerate(demand.lanes):
+            share = self._share_of(lane)
+            if share <= total:
+                self._plenty.append((order, lane))
+            else:
+                heapq.heappush(self._scarce, (share, order, lane))
 
     def __lt__(self, other: _Taker) -> bool:
         return self.jid < other.jid
@@ -87,24 +102,39 @@ class _Taker:
         """Return by what its turn is decided, the smallest first; None where it can take nothing more."""
         if self._count >= self._demand.wanted:
             return None
-        total = (self._demand.flying + self._count) / self._limit.total if self._limit.total else 0.0
-        best: float | None = None
-        for lane, available in self._demand.lanes.items():
-            if self.given[lane] >= available or not self._has_room(lane):
-                continue
-            share = max(total, self._share_of(lane))
-            if best is None or share < best:
-                best, self._lane = share, lane
-        return None if best is None else (best, self._demand.served, self.jid)
+        total = self._share_of_total()
+        self._sort_lanes(total)
+        if self._plenty:
+            share, self._lane = total, self._plenty[0][1]
+        elif self._scarce:
+            share, self._lane = self._scarce[0][0], self._scarce[0][2]
+        else:
+            return None
+        return share, self._demand.served, self.jid
 
     def take(self) -> None:
         """Take one, where ``place`` has found it."""
         self.given[self._lane] += 1
         self._flying[self._lane] += 1
         self._count += 1
+        order, lane = heapq.heappop(self._plenty) if self._plenty else heapq.heappop(self._scarce)[1:]
+        heapq.heappush(self._scarce, (self._share_of(lane), order, lane))
 
-    def _has_room(self, lane: str) -> bool:
-        return self._limit.each is None or self._flying[lane] < self._limit.each
+    def _sort_lanes(self, total: float) -> None:
+        """Have the lanes in which it can take the next one at the heads of the heaps."""
+        while self._scarce and (self._scarce[0][0] <= total or not self._can_take(self._scarce[0][2])):
+            _, order, lane = heapq.heappop(self._scarce)
+            if self._can_take(lane):
+                heapq.heappush(self._plenty, (order, lane))
+        while self._plenty and not self._can_take(self._plenty[0][1]):
+            heapq.heappop(self._plenty)
+
+    def _share_of_total(self) -> float:
+        return (self._demand.flying + self._count) / self._limit.total if self._limit.total else 0.0
+
+    def _can_take(self, lane: str) -> bool:
+        has_room = self._limit.each is None or self._flying[lane] < self._limit.each
+        return has_room and self.given[lane] < self._demand.lanes[lane]
 
     def _share_of(self, lane: str) -> float:
         if self._limit.each is None:
@@ -121,7 +151,7 @@ class _Member:
         self.batch, self.ready = batch, ready
         self.flying, self.served = len(batch.flights), 0
         self.wanted = self.available = 0  # when it took its last fact
-        self.lanes = collections.Counter[str]()
+        self.lanes = collections.Counter(map(batch.membership.lane_of, batch.flights))
         self.free: list[str] = []  # minions that it need not wait for any more, and was not told of
 
 
@@ -147,6 +177,7 @@ class Sharing:
         self._fresh: set[str] = set()  # of these, those that have not been answered
         self._waiters: dict[str, set[str]] = {}  # {minion: jids of the batches that wait for it}
         self._untold: set[str] = set()  # jids of batches that need not wait for a minion any more
+        self._lanes: dict[str, str] = {}  # the lane of each minion, as it was read last
         self._changed = self._whole = False
         self._rounds = 0
 
@@ -176,15 +207,29 @@ class Sharing:
         self._whole = whole
 
     def know(self, jid: str, lanes: Mapping[str, str]) -> None:
-        """Take the lanes of a batch's minions."""
+        """
+        Take the lanes of a batch's minions, as they were read now. A minion is in one lane, whichever batch is in flight on
+        it: what was read for an earlier batch counts no more. That nothing is known of it now is no news.
+        """
         member = self._members.get(jid)
         if member is None:
             return
-        member.batch.membership.lanes = lanes
-        member.batch.waiting.order_by_lanes()
-        member.lanes = collections.Counter(map(member.batch.membership.lane_of, member.batch.flights))
-        member.batch.inflight.moves = []
+        found = {minion: lane for minion, lane in lanes.items() if lane != NOT_KNOWN or minion not in self._lanes}
+        moved = [minion for minion, lane in found.items() if self._lanes.get(minion, lane) != lane]
+        self._lanes.update(found)
+        for other in self._members.values():
+            if other.ready and any(minion in other.batch.waiting or minion in other.batch.flights for minion in moved):
+                self._sort(other)
+        self._sort(member)
         member.ready = self._changed = True
+        if jid in self._wanting:
+            self._fresh.add(jid)
+
+    def _sort(self, member: _Member) -> None:
+        batch = member.batch
+        batch.membership.lanes = self._lanes
+        batch.waiting.order_by_lanes()
+        member.lanes = collections.Counter(map(batch.membership.lane_of, batch.flights))
 
     def leave(self, jid: str) -> None:
         """A batch has ended."""
@@ -192,6 +237,8 @@ class Sharing:
             return
         for jids in (self._wanting, self._fresh, self._untold):
             jids.discard(jid)
+        if not self._members:
+            self._lanes = {}
         self._changed = True
 
     # -- what happens --------------------------------------------------------------------------------------------------
@@ -248,12 +295,12 @@ class Sharing:
 
     @property
     def urgent(self) -> bool:
-        """Whether somebody waits for an answer, whatever may become free soon."""
-        return bool(self._fresh or self._untold)
+        """Whether somebody waits for a first answer, whatever may become free soon."""
+        return bool(self._fresh)
 
     def wait(self, now: float) -> float | None:
-        """Return for how many seconds what is free is gathered; None where nobody would get anything now."""
-        if not self._whole or not self._changed or not (self._wanting or self._untold):
+        """Return for how many seconds what is free is gathered; None where nobody would be told anything new now."""
+        if not self._changed or not (self._wanting or self._untold):
             return None
         if self.urgent or self._window.first is None:
             return 0.0
@@ -267,7 +314,7 @@ class Sharing:
         self._changed, self._rounds = False, self._rounds + 1
         self._window.begin_anew()
         self._fresh.clear()
-        passed_over = self._is_ready()
+        passed_over = self._knows_all()
         while passed_over:
             passed_over = False
             shares = share(self.limit, self._demands())
@@ -276,13 +323,15 @@ class Sharing:
                 fact = self._pick(self._members[jid], lanes, promised)
                 promised -= sum(lanes.values())
                 passed_over |= bool(fact.taken)
-                if fact.minions or fact.taken:
-                    yield jid, fact
+                yield jid, fact
+                flights = self._members[jid].batch.flights
+                if any(minion not in flights for minion in fact.minions):
+                    self._changed = True  # it may not send any more, by its rights or windows: that is for others
         yield from self._rest()
 
-    def _is_ready(self) -> bool:
-        """Whether it is known of all minions in flight in which lane they are."""
-        return all(member.ready or not member.flying for member in self._members.values())
+    def _knows_all(self) -> bool:
+        """Whether it is known of all minions in flight that they are, and in which lane."""
+        return self._whole and all(member.ready or not member.flying for member in self._members.values())
 
     def _demands(self) -> dict[str, Demand]:
         return {
@@ -330,6 +379,8 @@ class Sharing:
         """Return what there is too little of for a batch that gets so many minions now, of all that is promised."""
         if gets >= member.batch.room.wanted:
             return "", 0
+        if not (member.ready and self._knows_all()):
+            return UNKNOWN, 0
         if self.limit.total is not None and self.in_flight + promised >= self.limit.total:
             return TOTAL, self.limit.total
         if self.limit.each is not None and member.batch.waiting.available > gets and self._is_full(member, gets):
@@ -349,7 +400,6 @@ class Sharing:
         for jid in sorted(self._wanting | self._untold):
             member = self._members[jid]
             room = member.batch.room
-            lacks, limit = self._lacks(member, 0, 0) if room.wanted and member.ready else (room.lacks, room.limit)
-            news = jid in self._untold or (lacks, limit) != (room.lacks, room.limit if room.lacks else 0)
-            if news:
+            lacks, limit = self._lacks(member, 0, 0) if room.wanted else (room.lacks, room.limit)
+            if jid in self._untold or (lacks, limit) != (room.lacks, room.limit if room.lacks else 0):
                 yield jid, Allotted((), lacks, limit, {}, self._freed(member))

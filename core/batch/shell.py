@@ -31,7 +31,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
+from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import BatchSettings
 from saltext.jobs.core.site import Journal
@@ -66,12 +66,11 @@ class BatchShell:
             "pause": self._pause,
             "resume": self._resume,
             "approve": self._approve,
-            "metrics": lambda request: figures_of(self.metrics()),
-            "history": lambda request: self.history.told(),
         }
-        self._service = Service(ports.loop, ports.inbox, verbs)
+        self.service = Service(ports.loop, ports.inbox, verbs)
         self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
+        self._adopted: dict[Live, None] = {}  # of these, those that have not been told that this engine has started
         self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
@@ -95,7 +94,7 @@ class BatchShell:
 
     def take_requests(self) -> None:
         """Carry out what runners have asked for."""
-        self._attempt("the requests", self._service.take)
+        self._attempt("the requests", self.service.take)
 
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
@@ -110,6 +109,12 @@ class BatchShell:
     def find(self, jid: str) -> Live | None:
         """Return a batch that has not ended, or None."""
         return self.live.get(jid)
+
+    async def settle(self) -> None:
+        """Publish nothing more, and return when the batches are durable."""
+        await self._ports.publisher.settle()
+        for live in list(self.live.values()):
+            await live.durable()
 
     def close(self) -> None:
         """Release everything. All state is in the journals."""
@@ -144,7 +149,7 @@ class BatchShell:
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
         if tag == events.wake_tag(BATCH_MANAGER):
-            self._service.take()
+            self.service.take()
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
@@ -282,6 +287,8 @@ class BatchShell:
 
     def _control(self, request: Mapping[str, Any], fact: facts.Fact) -> Any:
         live = self.live.get(str(request.get("jid")))
+        if live is not None and not isinstance(fact, (facts.StopRequested, facts.PauseRequested)):
+            self._recover(live)  # before it may send again
         if live is None or not live.batch.accepts(fact):
             return bool(request.get("again")) and live is not None and live.batch.has_taken(fact)
         log.info("Batch %s: %s by %s", live.jid, request.get("do"), request.get("user"))
@@ -364,13 +371,19 @@ class BatchShell:
         """Do the regular work, also at the start. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
         self._attempt("the ended batches", self._learn_ended)
-        adopted = self._attempt("the batches", self._adopt_all) or []
-        self.take_requests()
-        for live in adopted:
-            self._attempt(f"batch {live.jid}", live.step, self._recovered(live))
+        self._attempt("the batches", self._adopt_all)
+        self.take_requests()  # first, so that a batch that is to stop sends to nobody
+        for live in list(self._adopted):
+            self._attempt(f"batch {live.jid}", self._recover, live)
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._maintain_one, live)
         self._attempt("what is old", self._forget_old)
+
+    def _recover(self, live: Live) -> None:
+        """Tell a batch that this engine has started, if it was not told yet."""
+        if live in self._adopted:
+            del self._adopted[live]
+            live.step(self._recovered(live))
 
     def _recovered(self, live: Live) -> facts.Recovered:
         """What the start of this engine is to a batch. Minions take a while to connect to a master that has just started."""
@@ -396,29 +409,29 @@ class BatchShell:
         self._knows_ended = True
         self._ports.loop.spawn_callback(self._late.catch_up, sorted(self.ended))
 
-    def _adopt_all(self) -> list[Live]:
-        """Take in the batches that are on the disk, and return those that are new here."""
+    def _adopt_all(self) -> None:
+        """Take in the batches that are on the disk."""
         jids = self._ports.store.open_jids()
-        found = [self._attempt(f"batch {jid}", self._adopt, jid) for jid in jids]
+        for jid in jids:
+            self._attempt(f"batch {jid}", self._adopt, jid)
         self._allotting.is_whole(all(jid in self.live or jid in self._undriven for jid in jids))
-        return [live for live in found if live is not None]
 
-    def _adopt(self, jid: str) -> Live | None:
+    def _adopt(self, jid: str) -> None:
         store = self._ports.store
         if jid in self.live or jid in self._undriven:
-            return None
+            return
         try:
             batch, journal = store.open(jid)
         except LaterVersion as exc:
             self._undriven.add(jid)
             log.error("Batch %s is left alone, and the others go on: %s", jid, exc)
-            return None
+            return
         except StateError as exc:
             aside = store.set_aside(jid)
             self._undriven.add(jid)
             log.error("Batch %s is set aside as %s and the others go on: %s", jid, aside, exc)
-            return None
-        return self._take_in(batch, journal)
+            return
+        self._adopted[self._take_in(batch, journal)] = None
 
     def _maintain_one(self, live: Live) -> None:
         live.tend()
@@ -431,7 +444,7 @@ class BatchShell:
         if self._ports.keep:
             self.ended.difference_update(self._ports.store.forget_ended(now - self._ports.keep))
         self._ports.store.forget_aside(now)
-        self._service.sweep(now)
+        self.service.sweep(now)
 
     def _close(self, live: Live) -> None:
         if not live.closing:

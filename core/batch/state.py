@@ -34,7 +34,7 @@ from saltext.jobs.core.batch.spec import Spec
 
 #: The number of the policy by which facts are folded. If a journal was begun under another policy, folding it by this one
 #: does not tell which minions were sent to.
-POLICY = 4
+POLICY = 5
 #: Of snapshots and of the facts behind them: see ``core/formats.py``.
 FORMAT = 4
 

@@ -37,6 +37,7 @@ _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
 _MANY_LINES, _FEW_LINES = 6, 2
 #: Options of a batch that are told where they are given, and those that are told where they are not these.
 _TOLD = (
+    "by",
     "max_failures",
     "min_executed",
     "failhard",
@@ -45,11 +46,14 @@ _TOLD = (
     "window",
     "timezone",
     "check",
+    "approve_by",
     "exclusive",
 )
 _USUAL = {"presence": "ping", "offline": "skip"}
 #: Most different reasons that are shown for one state.
 _REASONS = 6
+#: Most batches of a list whose reason to wait is shown.
+_WAITING = 10
 _BAR = 24
 
 _COLUMNS = (
@@ -100,13 +104,58 @@ def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]
         ],
     )
     page.folded(len(found), len(shown))
+    waiting = [(batch["jid"], why) for batch in shown if (why := _stands_still(batch, page))]
+    for jid, why in waiting[:_WAITING]:
+        page.line(f"{jid}: {why}", "  ", 3)
+    page.folded(len(waiting), _WAITING, " that wait")
     trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
+    driver = next((batch["engine_master"] for batch in found if batch.get("engine_master")), None)
+    if driver:
+        page.line(f"Driven by the master {driver}.")
     if any(_count(batch, _FAILED) for batch in found):
         page.next("batch.failures JID", "batch.status", "batch.watch", "batch.minions", "batch.stop")
     else:
         page.next("batch.status JID", "batch.watch", "batch.minions", "batch.stop")
+
+
+# -- the masters -----------------------------------------------------------------------------------------------------------
+
+_MASTERS = (Column("ENGINE"), Column("MASTER", 7), Column("STATE"), Column("HEARD", rank=1), Column("VERSION", rank=2))
+
+
+def masters(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``batch.masters``: who leads each engine, and who stands by."""
+    page.line(f"The site: {found['site']}, which answered within {1000 * found['store_seconds']:.0f} ms.")
+    rows = []
+    for engine, told in found["engines"].items():
+        page.line(f"{engine}: {_lead(told, page)}", "  ")
+        for name, master in told["masters"].items():
+            heard = f"{moments.span(master['silent_seconds'])} ago"
+            rows.append((engine, name, master["state"], heard, f"{master['version']}, Salt {master['salt']}"))
+    if not rows:
+        page.line("No engine has run here.")
+        page.next("batch.doctor")
+        return
+    page.table(_MASTERS, rows)
+    page.next("batch.hand_over", "batch.doctor")
+
+
+def _lead(told: Mapping[str, Any], page: Page) -> str:
+    often = f"taken over {counted(told['takeovers'], 'time')}, handed over {counted(told['hand_overs'], 'time')}"
+    if not told["leader"]:
+        return f"nobody leads; {often}"
+    lease = f", lease of {told['lease_seconds']:g} s left" if told["lease_seconds"] is not None else ""
+    since, beat = page.when(told["since"]), told["beat_seconds"]
+    return f"{told['leader']} leads since {since}, last sign of life {moments.span(beat)} ago{lease}; {often}"
+
+
+def handed_over(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
+    """Show ``batch.hand_over``."""
+    for engine, told in found.items():
+        page.line(f"{engine}: {told['to']} leads, in place of {told['from']}, after {told['seconds']:g} s")
+    page.next("batch.masters")
 
 
 # -- one batch ----------------------------------------------------------------------------------------------------------
@@ -167,6 +216,8 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         lines.append(f"started {page.when(batch['created'])}, last progress {progress}")
     if batch.get("parent"):
         lines.append(f"a retry of {batch['parent']}")
+    if batch.get("engine_master"):
+        lines.append(f"driven by the master {batch['engine_master']}")
     if batch.get("driver") not in (None, "engine"):
         lines.append("driven by Salt itself, not by the batch_manager engine")
     return lines
@@ -194,6 +245,13 @@ def _approvers(batch: Mapping[str, Any]) -> str | None:
     """Return who may give the approval that a batch waits for, if ``approve_by`` limits that."""
     named = (batch.get("options") or {}).get("approve_by")
     return ", ".join(str(name) for name in named) if named and batch.get("approve") is not None else None
+
+
+def _stands_still(batch: Mapping[str, Any], page: Page) -> str | None:
+    """Return why a batch under way sends to fewer minions than it could, or to none; None if it does not wait."""
+    if batch["state"] == "paused":
+        return _waits(batch, page)
+    return str(batch["blocked_reason"]) if batch["state"] == "running" and batch.get("blocked_reason") else None
 
 
 def _waits(batch: Mapping[str, Any], page: Page) -> str | None:

@@ -106,6 +106,8 @@ class Lead:
         self.predecessor: Leader | None = None
         #: This process, once it leads.
         self.leader: Leader | None = None
+        #: How often something was refused because this process did not lead, or could not tell.
+        self.refused = 0
         #: Called once it is noticed that another process leads, in whatever thread.
         self.on_lost: Callable[[], None] = lambda: None
         #: Called when there may be a request, in whatever thread, where the bus does not tell of requests.
@@ -115,6 +117,11 @@ class Lead:
     def epoch(self) -> int:
         """The epoch of this process; 0 before it leads."""
         return self.leader.epoch if self.leader is not None else 0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds for which it leads without a further renewal; None where it leads until it ends."""
+        return None
 
     @property
     def is_takeover(self) -> bool:
@@ -180,7 +187,11 @@ class Lease(Lead):
             line = self._path.read_bytes()[:_LONGEST]
         except FileNotFoundError:
             line = b""
+        except OSError:
+            self.refused += 1
+            raise
         if line != self._line:
+            self.refused += 1
             self.on_lost()
             leader = leader_of_line(line)
             raise Superseded(f"another process leads: {leader or 'who it is is not known'}")

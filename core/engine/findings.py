@@ -9,22 +9,28 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import salt.version
+
 from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
-from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine import masters, requests
+from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.log.masters import masters_of
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.settings import is_configured
 from saltext.jobs.core.site import site_of
+from saltext.jobs.core.version import VERSION
 
 #: Clients of salt-api that publish, and its front ends.
 _PUBLISHING = frozenset(("local", "local_async", "local_batch", "local_subset"))
 _FRONTS = ("rest_cherrypy", "rest_tornado", "rest_wsgi")
 #: Seconds after which a request that the engine has not taken is a finding. An engine looks every ten.
 LONGEST_WAIT = 30.0
+#: Seconds by which a master's clock may differ from the site's.
+SKEW = 2.0
 
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -34,6 +40,7 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
         *about_engine(opts, engine),
         *([] if path is None else [*about_folders(opts, path), *about_disk(path), *about_clock(path)]),
         *about_peers(opts),
+        *about_masters(opts, engine),
         *_about_beats(opts, engine),
         *_about_clients(opts),
         *map(Advice, compat.untested()),
@@ -102,6 +109,46 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
             f"unless all of them share that directory, {what}"
         )
     ]
+
+
+def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
+    """Return in what the masters of a site differ that must not differ, and what the site itself does not keep."""
+    site, here = site_of(opts, engine), str(opts.get("id") or "")
+    try:
+        there = [master for master in masters.masters_of(site, engine) if master.is_known]
+        found = list(site.doubts())
+        leader = site.leader(engine) if site.is_led(engine) else None
+    except OSError as exc:
+        return [f"how the masters stand cannot be read: {exc}"]
+    found += [
+        f"the clock of the master {master.name} is {abs(master.ahead):.0f} s {'ahead of' if master.ahead > 0 else 'behind'} "
+        f"that of {site.place}: set both by one time server"
+        for master in there
+        if abs(master.ahead) > SKEW
+    ]
+    ours = {
+        "saltext-jobs": VERSION or "",
+        "Salt": salt.version.__version__,
+        "the job cache": masters.job_cache_of(opts),
+    }
+    for master in there:
+        theirs = {"saltext-jobs": master.version, "Salt": master.salt, "the job cache": master.job_cache}
+        found += [
+            f"{what} is {theirs[what]} on the master {master.name}, and {ours[what]} on this one, {here}: all masters of a "
+            "site need the same; after a change restart the master"
+            for what in ours
+            if master.name != here and theirs[what] != ours[what]
+        ]
+    is_several = opts.get("saltext_jobs_site") or (
+        opts.get("cluster_id") and not opts.get("cluster_isolated_filesystem")
+    )
+    if engine != JOB_RECORDER and leader and is_several and not any(master.name != leader.master for master in there):
+        found.append(
+            Advice(
+                f"no master is known to stand by for {engine}: if {leader.master} dies, nobody goes on before it is back"
+            )
+        )
+    return found
 
 
 def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pathlib
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +19,11 @@ import psutil
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.report import Report, folder_of
+from saltext.jobs.core.engine.report import INTERVAL, Report, folder_of, write_figures
+from saltext.jobs.core.engine.seat import Seat
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.metrics import History, Metric
+from saltext.jobs.core.metrics import History, Metric, figures_of
 from saltext.jobs.core.settings import deprecated
 from saltext.jobs.core.site import Lease, site_of
 
@@ -35,6 +38,8 @@ class App(Protocol):
 
     #: Filled while the engine runs.
     history: History
+    #: Carries out the requests of runners; what every engine can be asked for is added to it.
+    service: Service
 
     def start(self) -> None:
         """Begin; called once, on the loop."""
@@ -44,6 +49,9 @@ class App(Protocol):
 
     def metrics(self) -> Sequence[Metric]:
         """Return the engine's figures."""
+
+    async def settle(self) -> None:
+        """Begin nothing more that reaches minions, and return when what is known and under way is durable."""
 
     def close(self) -> None:
         """Release everything; called once, when the loop has stopped. All that must survive is on disk already."""
@@ -79,7 +87,9 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], 
     :param metrics_dir: where the engine's figures are written for Prometheus; empty for nowhere.
     """
     with contextlib.ExitStack() as stack:
-        lease = _lead(opts, name)
+        folder = folder_of(metrics_dir)
+        seat = _seat(opts, name)
+        lease = _lead(opts, name, seat, folder)
         stack.callback(lease.release)
         loop = compat.new_loop()
         lease.on_lost = lambda: loop.add_callback(loop.stop)
@@ -87,51 +97,70 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], 
         stack.callback(app.close)
         loop.add_callback(app.start)
         lease.on_request = lambda: loop.add_callback(app.take_requests)
-        folder = folder_of(metrics_dir)
+
+        def metrics() -> list[Metric]:
+            return [*app.metrics(), *seat.metrics()]
+
+        app.service.also(
+            {
+                "metrics": lambda request: figures_of(metrics()),
+                "history": lambda request: app.history.told(),
+                "hand_over": seat.hand_over(loop, app.settle),
+            }
+        )
         if folder is not None:
-            report = Report(loop, folder, name, time.time, app.metrics)
+            report = Report(loop, folder, name, time.time, metrics)
             stack.callback(report.close)
             loop.add_callback(report.start)
-        loop.add_callback(_remember, loop, app)
-        loop.add_callback(_beat, loop, lease)
+        loop.add_callback(_remember, loop, app.history, metrics)
+        loop.add_callback(_beat, loop, seat)
         log.info("The %s engine runs", name)
         loop.start()
     # Nothing else ends the loop. Salt restarts the engine, which then waits for its turn.
+    if seat.is_handing:
+        is_taken = seat.step_back()
+        log.info("The %s engine ends: %s", name, "another one leads" if is_taken else "nobody has taken over so far")
+        return
+    seat.say(at_once=True, ends=True)
     log.error("The %s engine ends: while it was frozen or cut off, another one has taken over", name)
 
 
-def _remember(loop: Any, app: App) -> None:
+def _remember(loop: Any, history: History, metrics: Callable[[], Sequence[Metric]]) -> None:
     """Keep the engine's figures now and every minute, as long as the loop turns."""
-    loop.call_later(History.INTERVAL, _remember, loop, app)
-    app.history.take(time.time(), app.metrics())
+    loop.call_later(History.INTERVAL, _remember, loop, history, metrics)
+    history.take(time.time(), metrics())
 
 
-def _beat(loop: Any, lease: Lease) -> None:
+def _beat(loop: Any, seat: Seat) -> None:
     """Say now and every ``BEAT`` seconds that the engine's loop turns."""
-    loop.call_later(requests.BEAT, _beat, loop, lease)
+    loop.call_later(requests.BEAT, _beat, loop, seat)
     with contextlib.suppress(OSError):  # the engine then looks hung, and the log says what is wrong with the disk
-        lease.beat()
+        seat.beat()
 
 
-def _lead(opts: Mapping[str, Any], name: str) -> Lease:
+def _lead(opts: Mapping[str, Any], name: str, seat: Seat, folder: pathlib.Path | None) -> Lease:
     """Wait until nobody else works as this engine, and return the lead."""
-    lease, told = _lease(opts, name), ""
+    told, written_at = "", -math.inf
     while True:
         try:
-            if lease.take():
-                return lease
+            if seat.take():
+                return seat.lease
             why = _why_it_waits(opts, name)
         except OSError as exc:
             why = f"it cannot take the lead: {exc}"
         if why != told:
             log.warning("The %s engine waits for its turn: %s", name, why)
             told = why
+        if folder is not None and time.monotonic() - written_at >= INTERVAL:
+            written_at = time.monotonic()
+            write_figures(folder, name, seat.metrics(), time.time())
         time.sleep(_RETRY)
 
 
-def _lease(opts: Mapping[str, Any], name: str) -> Lease:
+def _seat(opts: Mapping[str, Any], name: str) -> Seat:
     try:
-        return site_of(opts, name).lease(name, _run_of_master())
+        site = site_of(opts, name)
+        return Seat(opts, name, site, site.lease(name, _run_of_master()), lambda *event: requests.fire(opts, *event))
     except SettingsError as exc:
         log.critical("The %s engine does not start: %s", name, exc)
         wait_for_the_end()

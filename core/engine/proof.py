@@ -12,6 +12,7 @@ It must never conclude from a missing record that there was no return: if the lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -83,6 +84,7 @@ class Proof:
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._make_good)
         self._made_good = -GAP_PAUSE
+        self._since = -math.inf  # records of the log from before are not told
         self._quiet = Quiet(log)
 
     @property
@@ -95,18 +97,21 @@ class Proof:
         """``{folder of a master's log: place}``: all records before the place have been told. Empty if there is no log."""
         return self._tail.positions if self._tail is not None else {}
 
-    def start(self) -> str:
+    def start(self, since: float = -math.inf) -> str:
         """
         Begin to read the log where ``tail`` begins.
 
+        :param since: Unix time. If the log does not go on where it was read last, what was written earlier is left out.
         :return: why earlier records may be missing, which the caller must then look for; empty if none are.
         """
         if self._tail is None:
             return "there is none"
         news = self._next_of_log()
+        gap = "it cannot be read" if news is None else news.gap
+        self._since = since if gap else -math.inf
         self._tell(news)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
-        return "it cannot be read" if news is None else news.gap
+        return gap
 
     def close(self) -> None:
         """Stop all reading and looking."""
@@ -146,8 +151,10 @@ class Proof:
         if news is None:
             return
         for record in news.records:
-            self._hand_over(record)
+            if record.at >= self._since:
+                self._hand_over(record)
         if not news.more:
+            self._since = -math.inf
             self._listener.on_read()
 
     def _hand_over(self, record: Record) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -41,7 +41,7 @@ class Report:
         collect: Callable[[], Sequence[Metric]],
     ) -> None:
         self._loop, self._wall, self._collect = loop, wall, collect
-        self._engine, self._path = engine, folder / f"saltext_jobs_{engine}.prom"
+        self._engine, self._path = engine, _path(folder, engine)
         self._worker, self._quiet = Worker(loop), Quiet(log)
         self._timer: Any = None
 
@@ -59,11 +59,26 @@ class Report:
 
     async def _write(self) -> None:
         try:
-            figures = with_former([*self._collect(), of_writing(self._engine, self._wall())])
-            await self._worker.call(_replace, self._path, text_of(figures))
+            await self._worker.call(_replace, self._path, _text(self._engine, self._collect(), self._wall()))
         except Exception as exc:
             told = None if isinstance(exc, OSError) else exc
             self._quiet.error("metrics", "The metrics cannot be written to %s: %s", self._path, exc, exc_info=told)
+
+
+def write_figures(folder: pathlib.Path, engine: str, figures: Iterable[Metric], now: float) -> None:
+    """Write the figures of an engine that stands by; where that fails, the leader's log says so. Blocks."""
+    try:
+        _replace(_path(folder, engine), _text(engine, figures, now))
+    except OSError as exc:
+        log.debug("The metrics cannot be written: %s", exc)
+
+
+def _path(folder: pathlib.Path, engine: str) -> pathlib.Path:
+    return folder / f"saltext_jobs_{engine}.prom"
+
+
+def _text(engine: str, figures: Iterable[Metric], now: float) -> str:
+    return text_of(with_former([*figures, of_writing(engine, now)]))
 
 
 def _replace(path: pathlib.Path, text: str) -> None:

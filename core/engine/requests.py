@@ -14,6 +14,7 @@ An engine that finds a taken request after a restart must give the same answer a
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -56,10 +57,11 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     if process is None or not process.tells_version:
         return 0.0
     try:
-        alive_at = site_of(opts, engine).alive_at(engine)
+        site = site_of(opts, engine)
+        alive_at = site.alive_at(engine)
+        silent = site.now() - alive_at if alive_at is not None else 0.0
     except OSError:
         return 0.0
-    silent = time.time() - alive_at if alive_at is not None else 0.0
     return silent if silent > SILENT else 0.0
 
 
@@ -227,10 +229,13 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
 
 def longest_wait(opts: Mapping[str, Any], engine: str) -> float:
     """Return for how many seconds the oldest request has waited that an engine has not taken yet; 0 where none waits."""
-    folder, now, waits = site_of(opts, engine).folder(engine), time.time(), [0.0]
-    for name in _not_taken(folder):
-        with contextlib.suppress(OSError):
-            waits.append(now - folder.modified(name))
+    site, waits = site_of(opts, engine), [0.0]
+    folder = site.folder(engine)
+    with contextlib.suppress(OSError):
+        now = site.now()
+        for name in _not_taken(folder):
+            with contextlib.suppress(FileNotFoundError):
+                waits.append(now - folder.modified(name))
     return max(waits)
 
 
@@ -247,6 +252,12 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
 def _new_id() -> str:
     # Ids sort by time, so that requests are taken in the order in which they were made.
     return f"{time.time_ns():020d}-{uuid.uuid4().hex}"
+
+
+def asked_at(request_id: str) -> float:
+    """Return when a request was made, in Unix time by the clock of who made it; infinity if its id does not say."""
+    number = request_id.partition("-")[0]
+    return int(number) / 1e9 if number.isascii() and number.isdigit() else math.inf
 
 
 def _name(request_id: str, state: str) -> str:
@@ -266,8 +277,13 @@ def _not_taken(folder: Folder) -> list[str]:
 def _wake(opts: Mapping[str, Any], engine: str) -> None:
     if not is_running(opts, engine):
         return  # an engine looks for requests when it starts
+    fire(opts, events.wake_tag(engine), {})
+
+
+def fire(opts: Mapping[str, Any], tag: str, data: dict[str, Any]) -> None:
+    """Put an event on this master's bus."""
     with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
-        bus.fire_event({}, events.wake_tag(engine))
+        bus.fire_event(data, tag)
 
 
 def _await_reply(folder: Folder, request_id: str, patience: float) -> dict[str, Any] | None:

@@ -13,12 +13,12 @@ from typing import Any
 from salt.exceptions import SaltException
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.requests import Inbox, asked_at
 
 log = lines.logger(__name__)
 
 #: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, with
-#: ``again`` if an earlier process of the engine took it and may have carried it out.
+#: ``asked_at``, the Unix time of that, and ``again`` if an earlier process of the engine took it and may have done it.
 Verb = Callable[[Mapping[str, Any]], Any]
 
 #: Errors whose message is meant for the operator. The traceback of any other goes to the log.
@@ -35,6 +35,10 @@ class Service:
     def __init__(self, loop: Any, inbox: Inbox, verbs: Mapping[str, Verb]) -> None:
         self._loop, self._inbox, self._verbs = loop, inbox, dict(verbs)
 
+    def also(self, verbs: Mapping[str, Verb]) -> None:
+        """Carry out these, too."""
+        self._verbs.update(verbs)
+
     def take(self) -> None:
         """
         Carry out all waiting requests.
@@ -43,7 +47,7 @@ class Service:
         """
         for request_id, request in self._inbox.take():
             try:
-                value = self._verb(request)(request)
+                value = self._verb(request)({**request, "asked_at": asked_at(request_id)})
             except Exception as exc:
                 self._refuse(request_id, request, exc)
                 continue

@@ -44,9 +44,10 @@ class Worker:
         value: T = await result
         return value
 
-    def close(self) -> None:
-        """Drop calls that have not begun. Does not wait for a running one."""
+    def close(self, patience: float = 1.0) -> None:
+        """Drop calls that have not begun, and wait for a running one, for at most ``patience`` seconds."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self.end(patience)
 
     def end(self, patience: float = 5.0) -> bool:
         """Wait for all calls, for at most ``patience`` seconds, and return whether they are done."""

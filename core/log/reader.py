@@ -38,7 +38,9 @@ class News(NamedTuple):
 class Reader:
     """
     :param folder: where the log is.
-    :param position: where to begin; None for the end. If that is impossible, it reports a gap and begins at the end.
+    :param position: where to begin; None for the end. If the log does not go on there (it was made anew, or its machine was
+        restarted and may have lost records), a gap is reported, and reading begins before all that may be new: at the
+        beginning of that segment, or of the oldest one. So records may come that were returned before.
     :param part: bytes that are read at once.
     :param is_own: whether it is the log of this machine's master. Another machine may restart while its log is read.
     """
@@ -48,6 +50,7 @@ class Reader:
     ) -> None:
         self._folder, self._part, self._wished, self._is_own = folder, part, part, is_own
         self._begin, self._boot = position, self._boots()
+        self._from_end = position is None
         self._handle = -1
         self._known: segments.Identity | None = None
         self._inode = self._gaps = self._number = self._offset = 0
@@ -82,7 +85,7 @@ class Reader:
             if not self._is_same():
                 self.close()
                 self._why = "it was removed before it was read"
-                self._open()
+                more = self._open()
         gap, self._gap = self._gap, ""
         return News(found, gap, more)
 
@@ -99,7 +102,7 @@ class Reader:
     # -- where to begin -----------------------------------------------------------------------------------------------
 
     def _open(self) -> bool:
-        """Begin at the requested place, or at the end. Returns whether there is a log."""
+        """Begin at the requested place, or before it. Returns whether there is a log."""
         try:
             self._known = segments.identity(self._folder)
             there = segments.numbers(self._folder) if self._known else []
@@ -117,11 +120,20 @@ class Reader:
             self._go_to(self._begin.segment, self._begin.offset)
         else:
             self._gaps = status.st_mtime_ns
-            self._go_to(there[-1], 0)
-            with open(self._handle, "rb", closefd=False) as stream:
-                self._offset = framing.scan(stream.read()).end
+            self._go_to(there[-1] if self._from_end else self._first_unread(there), 0)
+            if self._from_end:
+                with open(self._handle, "rb", closefd=False) as stream:
+                    self._offset = framing.scan(stream.read()).end
         self._gap, self._is_absent, self._inode, self._begin = refusal, False, status.st_ino, None
+        self._from_end = False
         return True
+
+    def _first_unread(self, there: list[int]) -> int:
+        """Return the newest of these segments before which all was read, as far as is known."""
+        begin = self._begin
+        if begin is None or self._known is None or begin.log != self._known.log:
+            return there[0]
+        return max((number for number in there if number <= begin.segment), default=there[0])
 
     def _refusal(self, begin: Position | None) -> str:
         """Return why it cannot begin there, or an empty text."""
@@ -155,7 +167,7 @@ class Reader:
         found = self._records_of(piece)
         self._offset += piece.end
         self._wished = self._part if piece.end or not is_cut else self._wished * 2
-        if is_final:
+        if is_final and self._is_same():  # the next one may be that of another log
             with contextlib.suppress(OSError):  # the next time
                 self._go_to(self._number + 1, 0)
         return found, is_cut or is_final
@@ -200,5 +212,8 @@ class Reader:
             self._boot = boots
             self._gap = self._gap if self._is_own else "the machine that writes it was started anew"
         if status.st_mtime_ns != self._gaps:
+            with contextlib.suppress(StateError, OSError):
+                if segments.identity(self._folder) != self._known:
+                    return False  # another log, whose file got the number of the one before
             self._gap, self._gaps = "a record could not be written", status.st_mtime_ns
         return bool(os.fstat(self._handle).st_nlink) or os.path.exists(self._next)

@@ -28,6 +28,9 @@ What we announce (payloads are flat dicts, whose fields are marked; Salt adds ``
     ``halted_reason``, ``success``, ``stopped_by``
 ``salt/job_retry/<minion>/<jid>/queued|sent|done|held|expired|cancelled|dead``
     ``minion``, ``jid``, ``fun``, ``attempts``, ``reason``
+``salt/jobs_engine/<engine>/taken_over``, ``handed_over``
+    ``engine``, ``master`` (which leads now), ``former`` (the master that led before), ``epoch``: another master leads the
+    engine, since the former one ended, froze or was cut off; or since an operator wanted it. On the bus of the new leader.
 """
 
 from __future__ import annotations
@@ -197,6 +200,11 @@ def batch_tag(jid: str, kind: str) -> str:
 def retry_tag(minion: str, jid: str, kind: str) -> str:
     """Return the tag of the retry queue's event about one entry."""
     return f"salt/job_retry/{minion}/{jid}/{kind}"
+
+
+def lead_tag(engine: str, kind: str) -> str:
+    """Return the tag of the event that another master leads an engine now."""
+    return f"salt/jobs_engine/{engine}/{kind}"
 
 
 def wake_tag(engine: str) -> str:

@@ -99,7 +99,7 @@ class NoticesShell:
         self._ports, self._ledger, self._keep, self._shortest = ports, ledger, keep, shortest
         self.history = History()
         verbs = {"stats": lambda request: self._stats(), "test": self._test}
-        self._service = Service(ports.loop, ports.inbox, verbs)
+        self.service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_NOTICES)
         self._quiet = Quiet(log)
         self._looked = 0.0
@@ -118,7 +118,7 @@ class NoticesShell:
 
     def take_requests(self) -> None:
         """Carry out what runners have asked for."""
-        self._service.take()
+        self.service.take()
 
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
@@ -127,6 +127,9 @@ class NoticesShell:
             for name, target in self._ports.targets.items()
         }
         return [*metrics_of(found), *of_bus(JOB_NOTICES, self._ports.bus)]
+
+    async def settle(self) -> None:
+        """Nothing: what is under way may come twice, with the same id."""
 
     def close(self) -> None:
         """End. Notices that have not arrived are on the disk."""
@@ -141,7 +144,7 @@ class NoticesShell:
 
     def handle(self, tag: str, data: Any) -> None:
         if tag == self._wake:
-            self._service.take()
+            self.service.take()
         elif _is_of_queue(tag):
             self._want_queue()
         else:
@@ -170,8 +173,8 @@ class NoticesShell:
     def _tick(self) -> None:
         self._ports.loop.call_later(_TICK, self._tick)
         now = self._ports.wall()
-        self._service.sweep(now)
-        self._service.take()
+        self.service.sweep(now)
+        self.service.take()
         changed = [self._ledger.take_engine(name, silent, now) for name, silent in self._ports.silent().items()]
         if any(changed) or self._is_unsaved:
             self._ports.loop.spawn_callback(self._tell)

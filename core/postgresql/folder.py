@@ -27,7 +27,8 @@ _INSERT = f"INSERT INTO {FILES} (engine, name, part, body) VALUES (%s, %s, %s, %
 _ADD = f"""INSERT INTO {FILES} (engine, name, part, body) SELECT %s, %s, %s, %s
     WHERE EXISTS (SELECT FROM {FILES} WHERE {_OF} AND part = 0)
     ON CONFLICT (engine, name, part) DO UPDATE SET body = EXCLUDED.body""".encode()
-_MAKE_ROOM = f"DELETE FROM {FILES} WHERE {_OF} AND EXISTS (SELECT FROM {FILES} WHERE {_OF})".encode()
+_MAKE_ROOM = f"""DELETE FROM {FILES} WHERE {_OF} AND name <> %s
+    AND EXISTS (SELECT FROM {FILES} WHERE {_OF})""".encode()
 _RENAME = f"UPDATE {FILES} SET name = %s WHERE {_OF}".encode()
 _TOUCH = f"UPDATE {FILES} SET modified = clock_timestamp() WHERE {_OF}".encode()
 _NAMES = f"SELECT DISTINCT name FROM {FILES} WHERE engine = %s AND name >= %s AND name < %s ORDER BY name".encode()
@@ -140,7 +141,7 @@ class TableFolder:
 
     def _move(self, connection: Patient, old: str, new: str) -> int:
         place, other = (self._engine, old), (self._engine, new)
-        connection.execute(_MAKE_ROOM, (*other, *place))
+        connection.execute(_MAKE_ROOM, (*other, old, *place))
         return int(connection.execute(_RENAME, (new, *place)).rowcount)
 
     def _absent(self, name: str) -> FileNotFoundError:

@@ -79,13 +79,17 @@ class Lease(Lead):
         self._until = 0.0  # by the clock of this process
         self._is_lost = False
         self._is_over = threading.Event()
-        self._keeper: threading.Thread | None = None
         self._quiet = Quiet(log)
 
     @property
     def _safe(self) -> float:
         """For how many seconds after a renewal was asked for this process may publish."""
         return self._ttl * 2 / 3
+
+    @property
+    def left(self) -> float:
+        """Seconds for which it may publish without a further renewal, by the clock of this process."""
+        return max(0.0, self._until - self._clock()) if self._session and not self._is_lost else 0.0
 
     def take(self) -> bool:
         """Take the lead if nobody has it. Returns whether this process has it now. :raises OSError: when nobody can tell."""
@@ -107,8 +111,7 @@ class Lease(Lead):
         if not self._ask(work):
             return False
         self._session, self._until, self._is_lost = session, began + self._safe, False
-        self._keeper = threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True)
-        self._keeper.start()
+        threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True).start()
         return True
 
     def renewed(self, connection: Patient) -> None:
@@ -132,8 +135,10 @@ class Lease(Lead):
         :raises OSError: when the lease was not renewed for so long that another process may lead soon.
         """
         if self._is_lost:
+            self.refused += 1
             raise Superseded(f"the lease of the {self._engine} engine is over")
         if not self._session or self._clock() >= self._until:
+            self.refused += 1
             raise OSError(f"the lease of the {self._engine} engine could not be renewed: is PostgreSQL away?")
 
     def beat(self) -> None:
@@ -144,9 +149,8 @@ class Lease(Lead):
 
     def release(self) -> None:
         """Let another process lead."""
-        if self._session and self._keeper is not None:
-            self._is_over.set()
-            self._keeper.join(self._ttl)
+        self._is_over.set()  # the thread ends by itself
+        if self._session:
             values, self._session = (self._engine, self._session, self.epoch), ""
             with contextlib.suppress(OSError):  # then it ends by itself
                 self._ask(lambda connection: connection.execute(_RELEASE.encode(), values))
@@ -155,7 +159,10 @@ class Lease(Lead):
         return asked(self._server, work)
 
     def _lose(self) -> None:
+        if not self._session:
+            return  # it was given up
         self._is_lost = True
+        self.refused += 1
         self._is_over.set()
         self.on_lost()
 

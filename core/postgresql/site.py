@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader, leader_of_line
 from saltext.jobs.core.errors import StateError
@@ -28,6 +29,11 @@ from saltext.jobs.core.postgresql.site_log import SiteReader, SiteWriter
 from saltext.jobs.core.postgresql.site_tables import LEASES, MASTERS
 
 _LEADER = f"SELECT leader, epoch FROM {LEASES} WHERE engine = %s".encode()
+_NOW = b"SELECT extract(epoch FROM clock_timestamp())::float8"
+_SETTINGS = b"SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
+_REPLICAS = b"SELECT EXISTS (SELECT FROM pg_stat_replication)"
+_LEFT = f"""SELECT greatest(0, extract(epoch FROM until - clock_timestamp()))::float8 FROM {LEASES}
+    WHERE engine = %s AND until > '-infinity'""".encode()
 _IS_LED = f"SELECT until > clock_timestamp() FROM {LEASES} WHERE engine = %s".encode()
 _ALIVE = f"""SELECT extract(epoch FROM alive)::float8 FROM {LEASES}
     WHERE engine = %s AND alive > '-infinity'""".encode()
@@ -70,6 +76,48 @@ class PostgresqlSite:
             writer = None if waits else self._master
             _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, writer))
         return _SERVERS[key]
+
+    @property
+    def place(self) -> str:
+        """The server and the database."""
+        return f"PostgreSQL at {self._server.place}"
+
+    def now(self) -> float:
+        """Return the time of the server."""
+        row = asked(self._server, lambda connection: connection.execute(_NOW).fetchone())
+        return float(row[0])
+
+    def lease_left(self, engine: str) -> float:
+        """Return for how many seconds the leader has its lease."""
+        return float(self._one(_LEFT, engine) or 0.0)
+
+    def doubts(self) -> list[str]:
+        """Return what the server could lose that it has confirmed, a sentence each."""
+        names = ("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names")
+        rows = asked(self._server, lambda connection: connection.execute(_SETTINGS, (list(names),)).fetchall())
+        told = {str(name): str(value) for name, value in rows}
+        standbys = told.get("synchronous_standby_names", "")
+        if read_cache_options(self.opts).synchronous_commit == "off":
+            told["synchronous_commit"] = "off"
+        found = [
+            f"{name} is off at PostgreSQL: a crash of the server can take what it has confirmed, or damage it; set it to on"
+            for name in names[:3]
+            if told.get(name) == "off"
+        ]
+        if standbys and told.get("synchronous_commit") in ("local", "remote_write"):
+            found.append(
+                f"synchronous_commit is {told['synchronous_commit']} at PostgreSQL, so a failover can lose what it has "
+                "confirmed: set it to on"
+            )
+        has_replica = asked(self._server, lambda connection: connection.execute(_REPLICAS).fetchone())[0]
+        if has_replica and not standbys:
+            found.append(
+                Advice(
+                    "PostgreSQL has a replica that it does not wait for: a failover to it loses what it lacks; name it in "
+                    "synchronous_standby_names"
+                )
+            )
+        return found
 
     def path(self, engine: str) -> None:
         """Return none: its files are in the database."""

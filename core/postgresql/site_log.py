@@ -89,7 +89,8 @@ class SiteReader:
     Behaves as ``core.log.masters.LogOfAll``.
 
     :param server: with the site's tables.
-    :param positions: from where on. Without one it begins at the end, after a gap.
+    :param positions: from where on. Without one it begins at the end, after a gap; with one where the log does not go on, at
+        its beginning.
     """
 
     def __init__(self, server: Connections, positions: Mapping[str, Position] | None = None) -> None:
@@ -178,7 +179,8 @@ class SiteReader:
         elif wanted.offset > last:
             refusal = "it is shorter than before"
         self._site, self._gap = site, refusal or self._gap
-        self._asked_to = self._told_to = last if refusal or wanted is None else wanted.offset
+        # Where it does not go on at that place, all that is there may be new.
+        self._asked_to = self._told_to = last if wanted is None else removed if refusal else wanted.offset
 
 
 def _record_of(body: bytes | None) -> records.Record | None:

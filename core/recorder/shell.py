@@ -78,9 +78,8 @@ class RecorderShell:
             "stats": self._stats,
             "set_aside": self._set_aside,
             "redeliver": self._redeliver,
-            "history": lambda request: self.history.told(),
         }
-        self._service = Service(ports.loop, ports.inbox, verbs)
+        self.service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)
         self._is_asked_for = choice.any_of(settings.events)
         self._being_redelivered: set[str] = set()
@@ -102,11 +101,14 @@ class RecorderShell:
 
     def take_requests(self) -> None:
         """Carry out what runners have asked for."""
-        self._service.take()
+        self.service.take()
 
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
         return [*metrics_of(self._stats({})), *of_bus(JOB_RECORDER, self._ports.bus)]
+
+    async def settle(self) -> None:
+        """Nothing: what is in memory is written when it closes."""
 
     def close(self) -> None:
         """End. Records in memory go to the spool first: with ``job_cache: False`` they are nowhere else."""
@@ -126,7 +128,7 @@ class RecorderShell:
 
     def handle(self, tag: str, data: Any) -> None:
         if tag == self._wake:
-            self._service.take()
+            self.service.take()
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
@@ -181,8 +183,8 @@ class RecorderShell:
         try:
             for consumer in self._consumers.values():
                 consumer.tell_drops(now)
-            self._service.sweep(now)
-            self._service.take()
+            self.service.sweep(now)
+            self.service.take()
             await self._ports.disk.call(self._ports.spool.trim, min(one.base for one in self._consumers.values()))
         except Exception as exc:
             self._quiet.error("house", "A pass of the maintenance loop failed", exc_info=exc)

@@ -6,7 +6,7 @@ it starts.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import formats, lines
@@ -14,6 +14,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.retry.capture import LATEST
+from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.open_job import OpenJob
 from saltext.jobs.core.retry.store import FORMAT
 from saltext.jobs.core.site import Folder, Site, read_msgpack, write_msgpack
@@ -50,7 +51,7 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
 class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``positions``: the same as places
-    in the masters' logs; none where the logs do not tell of all that came since.
+    in the masters' logs; none where the logs do not tell of all that came since. ``kills``: the last ones before it.
 
     :param site: has the logs.
     :param folder: the engine's own.
@@ -61,6 +62,7 @@ class Checkpoint:
         self.at = 0.0
         self.positions: dict[str, Position] = {}
         self.open: dict[str, OpenJob] = {}
+        self.kills: list[Kill] = []
 
     def load(self) -> Mapping[str, Any] | None:
         """Return what is kept. Raises as ``read_checkpoint``."""
@@ -101,13 +103,22 @@ class Checkpoint:
         for jid, record in found["open"].items():
             with contextlib.suppress(ValueError):
                 self.open[jid] = OpenJob.from_record(record, now)
+        for record in found.get("kills", ()):  # 0.4.0 did not write it
+            with contextlib.suppress(TypeError, ValueError):
+                jid, minions, user, at = record
+                self.kills.append(Kill(str(jid), frozenset(minions), str(user), min(float(at), now)))
         positions = found.get("positions")
         for name, record in positions.items() if isinstance(positions, Mapping) else ():
             with contextlib.suppress(ValueError):
                 self.positions[str(name)] = Position.from_record(record)
 
     def write(
-        self, at: float, positions: Mapping[str, Position], open_jobs: Mapping[str, OpenJob], durable: bool = False
+        self,
+        at: float,
+        positions: Mapping[str, Position],
+        open_jobs: Mapping[str, OpenJob],
+        kills: Iterable[Kill] = (),
+        durable: bool = False,
     ) -> None:
         """Advance. What cannot be written is logged, and was not done. The logs keep what comes after ``positions``."""
         record = {
@@ -115,6 +126,7 @@ class Checkpoint:
             "at": at,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
             "positions": {name: position._asdict() for name, position in positions.items()},
+            "kills": [[kill.jid, sorted(kill.minions), kill.user, kill.at] for kill in kills],
             "closed": {},  # 0.2.0 needs it
         }
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -240,11 +240,12 @@ class Refused(Fact):
 class Restored(Fact):
     """
     The engine has started, and the machine has taken up what the store held. ``open``: the jobs whose outcome was not known,
-    by jid; ``notes`` likewise.
+    by jid; ``notes`` likewise. ``kills``: the last ones.
     """
 
     notes: Mapping[str, Note] = field(default_factory=dict)
     open: Mapping[str, OpenJob] = field(default_factory=dict)
+    kills: Iterable[Kill] = ()
 
 
 @dataclass(frozen=True)

@@ -257,6 +257,7 @@ class Retry:
     def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, fact.open, self.queue.now)
+        self.owing.remember(fact.kills)
 
     def _note_due(self, jid: str) -> None:
         if begun := self.capture.notes.due(jid):

@@ -8,6 +8,8 @@ asks for goes the way of all replays, with every look and question.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
@@ -19,6 +21,8 @@ from saltext.jobs.core.retry.turns import Turns
 
 #: Seconds before keys that were not found are looked for again, and where one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
+#: Seconds for which a kill is remembered: a request that was made before it may be carried out later.
+_REMEMBERED = 600.0
 
 
 class Owing:
@@ -34,6 +38,7 @@ class Owing:
     def __init__(self, queue: Queue, capture: Capture, turns: Turns, replays: Replays) -> None:
         self._queue, self._capture, self._turns, self._replays = queue, capture, turns, replays
         self.keyless: set[str] = set()  # minions whose key was not found when the keys were last read
+        self.kills: dict[facts.Kill, float] = {}  # those that are remembered -> when it was taken
 
     # -- entries come -------------------------------------------------------------------------------------------------
 
@@ -75,6 +80,18 @@ class Owing:
 
     def killed(self, kill: facts.Kill) -> None:
         """Cancel what an operator has killed on these minions, but for what was asked for by hand since."""
+        if kill.jid:
+            self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
+        self._cancel_killed(kill)
+
+    def remember(self, kills: Iterable[facts.Kill]) -> None:
+        """Have these kills count for what was asked for before them, and is done later."""
+        now = self._queue.now
+        self.kills.update(dict.fromkeys(kills, now))
+        for kill in [kill for kill, taken in self.kills.items() if taken < now - _REMEMBERED]:
+            del self.kills[kill]
+
+    def _cancel_killed(self, kill: facts.Kill) -> None:
         for minion in sorted(kill.minions):
             for entry in self._queue.of(minion, kill.jid or None):
                 is_sent = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
@@ -128,7 +145,14 @@ class Owing:
         return self.take_up(jobs, entries)
 
     def enqueue(
-        self, job: Job, minions: Iterable[str], reason: str, named: bool, asker: Asker | None, is_new_load: bool = False
+        self,
+        job: Job,
+        minions: Iterable[str],
+        reason: str,
+        named: bool,
+        asker: Asker | None,
+        is_new_load: bool = False,
+        asked_at: float = math.inf,
     ) -> int:
         """
         Queue a job for minions; those whose entry has ended get it anew. Returns how many entries are new.
@@ -136,6 +160,7 @@ class Owing:
         :param named: whether the operator named the minions, so that they need not match the job's target.
         :param asker: the operator, where somebody vouches for it beside the job's publisher.
         :param is_new_load: whether its load counts from now on, if the queue has the job.
+        :param asked_at: Unix time at which the operator asked for it; a kill since then counts.
         """
         ttl = self._capture.ttl_of(job)
         if known := self._queue.jobs.get(job.jid):
@@ -147,7 +172,8 @@ class Owing:
         new = [minion for minion in minions if not self._queue.has(minion, job.jid)]
         queued = self.add(job, new, reason, self._queue.now + ttl)
         for entry in (*again, *queued):
-            entry.named, entry.asker, entry.wanted_at = named, asker, self._queue.now
+            entry.named, entry.asker = named, asker
+        self._want((*again, *queued), asked_at)
         self._turns.ping(minion for minion in minions if minion in self._queue.backlogs)
         return len(queued) + len(again)
 
@@ -163,15 +189,30 @@ class Owing:
             self._turns.wake(minion, self._queue.now)
         return len(pending)
 
-    def retry(self, minion: str | None = None, jid: str | None = None, asker: Asker | None = None) -> int:
-        """Make entries pending again that are held or were given up. Returns how many."""
+    def retry(
+        self,
+        minion: str | None = None,
+        jid: str | None = None,
+        asker: Asker | None = None,
+        asked_at: float = math.inf,
+    ) -> int:
+        """Make entries pending again that are held or were given up. ``asked_at`` as above. Returns how many."""
         found = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
             ttl = self._capture.ttl_of(self._queue.jobs[entry.jid])
-            entry.asker, entry.wanted_at = asker or entry.asker, self._queue.now
+            entry.asker = asker or entry.asker
             self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
+        self._want(found, asked_at)
         self._turns.ping(entry.minion for entry in found)
         return len(found)
+
+    def _want(self, entries: Collection[Entry], asked_at: float) -> None:
+        """Note since when an operator wants these delivered; what was killed since then is not."""
+        jids = {entry.jid for entry in entries}
+        for entry in entries:
+            entry.wanted_at = min(asked_at, self._queue.now)
+        for kill in [kill for kill in self.kills if kill.jid in jids]:
+            self._cancel_killed(kill)
 
     def cancel(self, minion: str | None = None, jid: str | None = None) -> int:
         """Cancel entries that have not ended. Returns how many."""

@@ -105,7 +105,7 @@ class JobReader:
             standing = self._access.of_publisher(load, sorted(minions))
         except Exception as exc:  # An eauth module raises whatever its client library raises.
             raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
-        return minions - standing.denied.keys() - standing.unsure.keys()
+        return minions.difference(standing.denied, standing.unsure)
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
         if "Minions" not in load and not self._warned:

@@ -25,7 +25,7 @@ from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
+from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN
@@ -48,6 +48,8 @@ log = lines.logger(__name__)
 MAINTENANCE = 10.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
 CACHE_PAUSE = 2.0
+#: Seconds for which a search waits for the log to be read at most, and between two looks at how far that is.
+_LOG_READ, _LOG_PAUSE = 30.0, 0.05
 #: Signs of receipt that are remembered until the log, or the store, has been read.
 _MOST_EARLY = 200_000
 #: Most entries that are taken up at a stretch when the store has been read.
@@ -94,19 +96,15 @@ class RetryShell:
         self._checkpoint.read(ports.clock.now())
         tail = ports.log and ports.log(self._checkpoint.positions)
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
-        self._read_at = -math.inf  # when the log had been read to its end last
+        # When the log had been read to its end last, and when the requests were taken.
+        self._read_at = self._requests_taken_at = -math.inf
         self._reconciling, self._since, self._searches = False, math.inf, 0
         # Up to which time of its record a search knows a job already: it would lose the order of a kill that the log told.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
-        verbs = Verbs(ports, self.request)
+        verbs = Verbs(ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at))
         self.history = History()
-        table = {
-            **verbs.table(),
-            "metrics": lambda request: figures_of(self.metrics()),
-            "history": lambda request: self.history.told(),
-        }
-        self._service = Service(loop, ports.inbox, table)
+        self.service = Service(loop, ports.inbox, verbs.table())
         self._told: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
@@ -122,6 +120,13 @@ class RetryShell:
             *of_bus(JOB_RETRY, ports.bus),
         ]
 
+    async def settle(self) -> None:
+        """Publish nothing more, and return when the queue is stored."""
+        await self._ports.publisher.settle()
+        stored = compat.Future()
+        self.writer.when_durable(lambda: stored.set_result(None))
+        await stored
+
     def close(self) -> None:
         """Release everything. What matters is in the store, or is found in the job cache from the checkpoint on."""
         self._proof.close()
@@ -135,20 +140,27 @@ class RetryShell:
         for start in range(0, len(entries), _PART):
             self.machine.take_up(jobs, entries[start : start + _PART], self._ports.clock.now())
             await compat.sleep(0)
-        self.step(facts.Restored(notes, self._checkpoint.open))
+        self.step(facts.Restored(notes, self._checkpoint.open, self._checkpoint.kills))
         self.restored = True
         since = await self._take_over()
-        gap = self._proof.start()
+        gap = self._proof.start(self._checkpoint.at)
         if gap or since < self._checkpoint.at:
             log.info(
                 "The job cache is searched for jobs, since the log does not tell of all: %s", gap or "it is another's"
             )
+            await self._read_log()
             await self._search(min(since, self._ports.clock.now() - MARGIN))
         self._is_searched = True
         if not self._proof.reads_log:
             self._place_early()
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
+
+    async def _read_log(self) -> None:
+        """Wait until the log was read: of several publishes under one jid a search finds the newest only."""
+        patience = self._ports.clock.now() + _LOG_READ
+        while self._proof.reads_log and self._read_at == -math.inf and self._ports.clock.now() < patience:
+            await compat.sleep(_LOG_PAUSE)
 
     async def _of_store(self, read: Callable[..., T], *args: Any) -> T:
         while True:
@@ -276,7 +288,7 @@ class RetryShell:
         if not isinstance(record, Returned):
             if record.ends:
                 self._known_to[record.jid] = record.at + MARGIN  # the master may store it late
-            for fact in doings.of_record(record, self._time_of(record.at)):
+            for fact in doings.of_record(record, self._time_of(record.at, self._read_at)):
                 self.step(fact)
         elif self.waits_for(record.jid, record.minion):
             if record.first and record.functions == ",".join(self.machine.jobs[record.jid].funs):
@@ -284,10 +296,10 @@ class RetryShell:
             else:
                 self._proof.heard(record.jid, record.minion, record.retcode)
 
-    def _time_of(self, wall: float) -> float:
-        """Return when something was that is read now: by the clock of this engine, which nobody sets."""
+    def _time_of(self, wall: float, last_look: float) -> float:
+        """Return when something was that is found now and was not there at the last look: by a clock that nobody sets."""
         now = self._ports.clock.now()
-        return max(now - max(0.0, self._ports.wall() - wall), min(self._read_at, now))
+        return max(now - max(0.0, self._ports.wall() - wall), min(last_look, now))
 
     def on_read(self) -> None:
         """The log was read: what it has not told of by now is no job of this master."""
@@ -354,14 +366,15 @@ class RetryShell:
     def take_requests(self) -> None:
         """Carry out what runners have asked for."""
         if self.restored:
-            self._service.take()
+            self.service.take()
+            self._requests_taken_at = self._ports.clock.now()
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
         self._loop.call_later(MAINTENANCE, self._maintain)
         self.take_requests()
-        self._service.sweep(self._ports.wall())
+        self.service.sweep(self._ports.wall())
         self._write_checkpoint()
         self._loop.spawn_callback(self._beat)
         sample = self._sample()
@@ -404,7 +417,8 @@ class RetryShell:
             known_from = at - MARGIN - self._ports.clock.now() + self._ports.wall()
             self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
             positions, jobs = {} if self._searches else self._proof.positions, dict(self.machine.capture.open)
-            self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs))
+            kills = tuple(self.machine.owing.kills)
+            self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills))
 
     async def _search(self, since: float) -> None:
         """Find the jobs that were published since, and once more those that the master has stored late."""

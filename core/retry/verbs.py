@@ -35,14 +35,16 @@ class Verbs:
     """
     :param ports: what is read.
     :param take: gives the machine a fact, and returns a future of the answer, which comes once all changes are durable.
+    :param time_of: returns when a request was made that is taken now, by what it says of that.
     """
 
     def __init__(
         self,
         ports: Ports,
         take: Callable[[facts.Fact], Any],
+        time_of: Callable[[float], float],
     ) -> None:
-        self._ports, self._owner, self._take = ports, ports.owner, take
+        self._ports, self._owner, self._take, self._time_of = ports, ports.owner, take, time_of
         self._last: Any = None  # resolves when the request before has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -52,7 +54,7 @@ class Verbs:
             "adopt": self._adopt,
             "take_up": self._take_up,
             "replay": lambda asked: {"minion": str(asked.get("minion"))},
-            "retry": lambda asked: {**selected(asked), "asker": asker_of(asked)},
+            "retry": lambda asked: {**selected(asked), "asker": asker_of(asked), "asked_at": asked["asked_at"]},
             "cancel": selected,
             "purge": lambda asked: {"states": tuple(asked["states"])},
             "pause": self._pause,
@@ -64,7 +66,8 @@ class Verbs:
         def verb(request: Request) -> Awaitable[Any]:
             # Which request is next is settled here, before any of them waits for anything.
             before, self._last = self._last, compat.Future()
-            return self._carry_out(_DO.get(do, do), make, request, before, self._last)
+            asked = {**request, "asked_at": self._time_of(request["asked_at"])}
+            return self._carry_out(_DO.get(do, do), make, asked, before, self._last)
 
         return verb
 
@@ -118,7 +121,7 @@ class Verbs:
             raise ValueError(f"Job {jid} cannot be delivered: {job.obstacle}; name the minions")
         reason = str(request.get("reason") or "by an operator")
         given = {"job": job, "minions": owed, "reason": reason, "is_new_load": bool(request.get("who"))}
-        return {**given, "named": named is not None, "asker": asker_of(request)}
+        return {**given, "named": named is not None, "asker": asker_of(request), "asked_at": request["asked_at"]}
 
     async def _adopt(self, request: Request) -> Given:
         owner = str(request.get("owner"))

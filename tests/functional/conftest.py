@@ -7,8 +7,24 @@ import socket
 
 import pytest
 
+from docs import kept
 from saltext.jobs.core import compat
 from tests.waiting import comes_true
+
+
+@pytest.fixture(scope="session")
+def files_named():
+    """The names of files in docs/reference/files.md."""
+    return kept.tables(kept.PAGE.read_text(encoding="utf-8"))["On the master"]
+
+
+@pytest.fixture
+def only_files_that_the_reference_names(tmp_path, files_named):
+    """A test leaves no file below ``saltext_jobs`` that docs/reference/files.md does not name."""
+    yield
+    for below in [path.parent for path in tmp_path.rglob("saltext_jobs")]:
+        left = [str(path.relative_to(below)) for path in below.glob("saltext_jobs/**/*") if path.is_file()]
+        assert kept.strangers(left, files_named) == []
 
 
 @pytest.fixture

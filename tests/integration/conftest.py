@@ -48,6 +48,7 @@ def make_master(factories, name=None, **overrides):
     """A master daemon, not started, with the configuration of the README and ``overrides`` on top."""
     return factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
+        factory_class=warm.Master,
         defaults={"open_mode": True},
         overrides=_patient({**MASTER, **_quiet("master"), **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
@@ -57,7 +58,9 @@ def make_master(factories, name=None, **overrides):
 def make_minion(master, name, /, **overrides):
     """A minion daemon of ``master``, not started."""
     options = {**_quiet("minion"), **_FEW_MODULES, **overrides}
-    return master.salt_minion_daemon(name, overrides=_patient(options), defaults={"log_level": "info"})
+    return master.salt_minion_daemon(
+        name, factory_class=warm.Minion, overrides=_patient(options), defaults={"log_level": "info"}
+    )
 
 
 def make_proxy(master, name, **overrides):
@@ -65,7 +68,9 @@ def make_proxy(master, name, **overrides):
     # Salt 3008.3 waits for files from the master in the loop that is to fetch them, and no proxy starts that asks for them.
     files = {"file_client": "local", "use_master_when_local": True}
     options = {**_quiet("minion"), **files, **overrides}
-    return master.salt_proxy_minion_daemon(name, overrides=_patient(options), defaults={"log_level": "info"})
+    return master.salt_proxy_minion_daemon(
+        name, factory_class=warm.Proxy, overrides=_patient(options), defaults={"log_level": "info"}
+    )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import kill, lines
-from tests.waiting import wait_for
+from tests.waiting import stretched, wait_for
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 
@@ -59,8 +59,8 @@ def there(names, master, /, *desks, **options):
             kill(daemon) if daemon.is_running() else daemon.terminate()
 
 
-def start(desk, trace, whom):
-    command = f"echo $(hostname) >> {trace}; sleep 2"
+def start(desk, trace, whom, seconds=2):
+    command = f"echo $(hostname) >> {trace}; sleep {seconds}"
     return desk.run("batch.start", whom, "cmd.run", command, batch=1, tgt_type="list", presence="none")["jid"]
 
 
@@ -72,3 +72,45 @@ def ended(master, jid):
     store = BatchStore(master.config)
     batch = wait_for(lambda: (found := store.read(jid)) and found.finished and found, what="the batch has ended")
     return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
+
+
+def hand_over_and_back(masters, desks, minions, folder):
+    """
+    Have the leading master hand over while a batch runs and a job is owed, and the other one hand back; nothing runs twice.
+    """
+    *whom, away = minions
+    daemon = minions[away]
+    kill(daemon)
+    owed = desks[0].publish("cmd.run", f"echo x >> {folder / 'owed'}", tgt=away)
+    desks[1].await_state(away, owed, "pending")
+    one, two = (master.config["id"] for master in masters)
+    for engine in ENGINES:
+        wait_for(lambda e=engine: standing_by(desks[0], e) == [two], what=f"{two} stands by")
+    trace = folder / "trace"
+    jid = start(desks[1], trace, whom, 10)
+    has_begun(trace, 1)
+    assert desks[0].run("batch.status", jid)["engine_master"] == one
+    for desk, giving, taking in ((desks[1], one, two), (desks[0], two, one)):
+        if giving == two:
+            for engine in ENGINES:
+                wait_for(lambda e=engine: standing_by(desks[0], e) == [one], what=f"{one} stands by")
+        done = desk.run("batch.hand_over", giving)
+        assert {engine: told["to"] for engine, told in done.items()} == dict.fromkeys(reversed(ENGINES), taking)
+        print({engine: told["seconds"] for engine, told in done.items()})  # shown by pytest -s
+        assert all(told["seconds"] < stretched(2.5) for told in done.values())
+        assert [leader(master) for master in masters] == [taking, taking]
+    assert ended(masters[0], jid) == dict.fromkeys(whom, "completed")
+    assert lines(trace) == len(whom)
+    daemon.start()
+    desks[0].await_return(away, owed)
+    wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+    assert lines(folder / "owed") == 1
+    told = desks[1].run("batch.masters")["engines"]
+    assert {engine: (told[engine]["takeovers"], told[engine]["hand_overs"]) for engine in ENGINES} == dict.fromkeys(
+        ENGINES, (0, 2)
+    )
+
+
+def standing_by(desk, engine):
+    masters = desk.run("batch.masters")["engines"].get(engine, {"masters": {}})["masters"]
+    return [name for name, told in masters.items() if told["state"] == "stands by"]

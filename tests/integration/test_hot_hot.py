@@ -18,6 +18,7 @@ from tests.integration.several import (
     await_leader,
     ended,
     engine_of,
+    hand_over_and_back,
     has_begun,
     leader,
     share_keys,
@@ -105,6 +106,11 @@ def test_a_leader_that_was_frozen_publishes_nothing_when_it_wakes(masters, desks
         assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
         assert lines(trace) == len(MINIONS)
         assert leader(one) == two.config["id"]
+
+
+def test_the_leader_hands_over_within_a_batch_and_takes_the_lead_back(masters, desks, tmp_path):
+    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
+        hand_over_and_back(masters, desks, minions, tmp_path)
 
 
 def test_nothing_is_published_while_the_server_is_away_and_all_goes_on_afterwards(

@@ -267,7 +267,7 @@ class Told:
 def test_a_featherweight_minion_tells_the_master_what_a_real_one_does(master):
     told, jids = Told(master), {}
     client = LocalClient(mopts=dict(master.config))
-    crowd = Handle(dict(master.config), wire.accept(master.config, ["feather"]), ["feather"], 0.0)
+    crowd = Handle([dict(master.config)], wire.accept(master.config, ["feather"]), ["feather"], 0.0)
     crowd.script(Script(seconds=(1.0, 1.0)))
 
     def publish(name, fun, *arg, **more):

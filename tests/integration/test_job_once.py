@@ -18,6 +18,7 @@ import pytest
 
 import saltext.jobs.minion
 from saltext.jobs.core.errors import Refused
+from tests.integration import warm
 from tests.integration.conftest import make_minion, make_proxy
 from tests.integration.faults import CountedJob, CutOffJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
@@ -215,9 +216,12 @@ def test_a_return_that_was_lost_is_fetched_from_the_record(desk, anna, tmp_path)
 @contextlib.contextmanager
 def briefly(minion, *prefix):
     """Start a minion, do not wait until it is there, and kill it and all its processes at the end of the block."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = [*prefix, *minion.cmdline(f"--pid-file={minion.config['root_dir']}/briefly.pid")]
-    process = subprocess.Popen(command, start_new_session=True, **quiet)
+    command = minion.cmdline(f"--pid-file={minion.config['root_dir']}/briefly.pid")
+    if prefix:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([*prefix, *command], start_new_session=True, **quiet)
+    else:
+        process = warm.Process(command)
     try:
         yield process
     finally:

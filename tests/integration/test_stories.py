@@ -110,8 +110,9 @@ def processes_of(fleet, jid):
     for name, daemon in fleet.items():
         entry = pathlib.Path(daemon.config["cachedir"]) / "proc" / jid
         for process in psutil.Process(daemon.pid).children(recursive=True) if entry.exists() else ():
-            if process.name() == "sleep":
-                found[name] = process
+            with contextlib.suppress(psutil.NoSuchProcess):  # what has ended meanwhile runs no job
+                if process.name() == "sleep":
+                    found[name] = process
     return found
 
 

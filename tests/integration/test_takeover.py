@@ -23,6 +23,7 @@ from tests.integration.several import (
     await_leader,
     ended,
     engine_of,
+    hand_over_and_back,
     has_begun,
     leader,
     share_keys,
@@ -124,6 +125,17 @@ def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_
             assert leader(one) == two.config["id"]
             log = pathlib.Path(one.config["log_file"]).read_text(errors="replace")
             assert re.search("The batch_manager engine ends: while it was frozen", log)
+    finally:
+        for desk in desks:
+            desk.close()
+
+
+@in_a_cluster
+def test_the_leader_of_a_cluster_hands_over_within_a_batch_and_takes_the_lead_back(cluster, tmp_path):
+    desks = [Desk(master, alone=False) for master in cluster]
+    try:
+        with there(MINIONS, cluster[1], *desks, master=cluster[1].config["interface"]) as minions:
+            hand_over_and_back(cluster, desks, minions, tmp_path)
     finally:
         for desk in desks:
             desk.close()

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.report import Report
-from saltext.jobs.core.metrics import gauge, of_bus, of_publisher, of_writing, text_of, with_former
+from saltext.jobs.core.metrics import gauge, of_bus, of_lead, of_publisher, of_writing, text_of, with_former
 from saltext.jobs.core.notices.metrics import metrics_of as of_notices
 from saltext.jobs.core.recorder import metrics as of_recorder
 from saltext.jobs.core.retry import metrics as of_retry
@@ -58,6 +58,12 @@ STATS = {
 }
 
 
+def lead_of(engine):
+    return of_lead(
+        engine, leads=True, since=1.8e9, left=7.5, takeovers=1, hand_overs=2, refused=0, is_up=True, took=0.001
+    )
+
+
 def of_each():
     """The metrics of each engine, as it writes them."""
     found = {
@@ -70,7 +76,7 @@ def of_each():
         "job_notices": of_notices({"webhook": (0, 3, 1, 0)}),
     }
     return {
-        engine: [*metrics, *of_bus(engine, Health()), of_writing(engine, time.time())]
+        engine: [*metrics, *of_bus(engine, Health()), *lead_of(engine), of_writing(engine, time.time())]
         for engine, metrics in found.items()
     }
 

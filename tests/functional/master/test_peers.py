@@ -17,6 +17,8 @@ from saltext.jobs.core.log.writer import Writer
 from saltext.jobs.core.master.job_cache import JobCache
 from tests.functional.options import options_in
 
+pytestmark = pytest.mark.usefixtures("only_files_that_the_reference_names")
+
 if salt.version.__saltstack_version__.major < 3008:
     pytest.skip("earlier releases store nothing of what a peer's events tell", allow_module_level=True)
 

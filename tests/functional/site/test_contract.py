@@ -101,6 +101,12 @@ class TestFolder:
         assert theirs.names("requests") == ["requests/1.taken"]
         assert theirs.read("requests/1.taken") == b"new"
 
+    def test_a_rename_to_its_own_name_keeps_it(self, folders):
+        ours, theirs = folders
+        theirs.write("requests/1.taken", b"asked")
+        ours.rename("requests/1.taken", "requests/1.taken")
+        assert ours.read("requests/1.taken") == b"asked"
+
     def test_a_rename_of_nothing_leaves_what_has_the_name(self, folders):
         ours, _ = folders
         ours.write("requests/1.taken", b"old")

@@ -42,14 +42,25 @@ def test_an_open_batch_is_gone_on_with_and_nobody_is_sent_to_again_who_may_have_
     go_on_with(store, SAID)
 
 
+def answers(effect, returned):
+    """What is found out where the minions of ``returned`` have returned, and the others have never got the job."""
+    if isinstance(effect, facts.LookUp):
+        return facts.LookedUp(effect.minions, tuple((minion, 0) for minion in effect.minions if minion in returned))
+    if isinstance(effect, facts.Probe):
+        return facts.Probed(idle=effect.minions)
+    return facts.NeverBegun(effect.minions) if isinstance(effect, facts.AskRecords) else None
+
+
 def test_a_batch_that_ran_before_there_was_a_limit_asks_for_room_from_then_on(store):
     batch, journal = store.open(OPEN[0])
     journal.close()
-    batch.step(facts.Recovered(shared=True), SAID["now"] + 200)
-    batch.step(facts.LookedUp(tuple(batch.flights), tuple((minion, 0) for minion in batch.flights)), SAID["now"] + 201)
-    batch.step(facts.Tick(), SAID["now"] + 202)
+    returned, now = set(batch.flights), SAID["now"] + 200
+    effects = batch.step(facts.Recovered(shared=True), now)
+    # What is there was folded by another policy, so the last minion counts as sent to until it is known that it was not.
+    while not batch.room.wanted and now < SAID["now"] + 400:
+        now += 1
+        told = [fact for effect in effects if (fact := answers(effect, returned))]
+        effects = [effect for fact in (*told, facts.Tick()) for effect in batch.step(fact, now)]
     assert (batch.room.wanted, batch.pending()) == (1, ["d"])
-    (publish,) = (
-        effect for effect in batch.step(facts.Allotted(("d",)), SAID["now"] + 202) if isinstance(effect, facts.Publish)
-    )
+    (publish,) = (effect for effect in batch.step(facts.Allotted(("d",)), now) if isinstance(effect, facts.Publish))
     assert publish.minions == ("d",)

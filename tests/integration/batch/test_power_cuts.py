@@ -39,8 +39,9 @@ def job(tmp_path):
 
 
 def ended(store, jid):
-    """The batch, once it has ended."""
-    return wait_for(lambda: (batch := store.read(jid)) and batch.finished and batch, what=f"batch {jid} has ended")
+    """The batch, once it has ended. It took 90 s where minions returned while no master was there."""
+    is_over = f"batch {jid} has ended"
+    return wait_for(lambda: (batch := store.read(jid)) and batch.finished and batch, what=is_over, seconds=300)
 
 
 def outcomes(batch):

@@ -13,6 +13,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
+from tests.integration import warm
 from tests.integration.faults import CountedJob, CutOffJob, EngineProcess
 from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
 from tests.missing import missing
@@ -223,7 +224,7 @@ MOMENTS = 5 * ("salt/auth", STARTED, ASKED) + (SENT, SENT, BEGUN, SENT, BEGUN)
 @contextlib.contextmanager
 def briefly(minion):
     """Start a minion, do not wait until it is there, and kill it at the end of the block."""
-    process = subprocess.Popen(minion.cmdline(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = warm.Process(minion.cmdline())
     try:
         yield
     finally:

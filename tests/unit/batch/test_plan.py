@@ -197,6 +197,8 @@ def test_what_a_function_returns_lets_a_batch_go_on(value):
     ("value", "retcode", "reason"),
     [
         (True, 1, "exit code 1"),
+        ("'nosuch.fun' is not available.", 254, "it has no such function"),
+        ("'zfs.list' __virtual__ returned False: no zfs", 254, "it has no such function"),
         (False, 0, "returned False"),
         ({"result": False}, 0, "returned result: False"),
         ({"success": False}, 0, "returned success: False"),

@@ -108,3 +108,24 @@ def test_a_minion_that_has_lost_its_executor_meanwhile_is_not_believed_that_it_w
     bench.tell(facts.NeverBegun((), ("a",)))
     assert not published(bench.looked(bench.wait(12)))
     assert bench.state_of("a") == "lost"
+
+
+@pytest.mark.parametrize("seconds", [0, 12])
+def test_an_engine_that_starts_asks_for_records_again_because_nobody_has_taken_the_answer(seconds):
+    bench = Bench("a", "1")
+    bench.sent()
+    assert facts.AskRecords(("a",)) in bench.twice_idle("a")
+    bench.wait(seconds)  # in the end it is looked for a last time
+    assert facts.Probe(("a",)) in bench.looked(bench.tell(facts.Recovered(taken_over=True)))
+    assert bench.state_of("a") == "active"
+    assert facts.AskRecords(("a",)) in bench.probed(idle="a")
+
+
+def test_a_minion_whose_records_could_not_be_asked_for_is_asked_again_and_not_lost():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.twice_idle("a")
+    bench.probed(unasked="a")
+    bench.until_probe(12)
+    assert bench.state_of("a") == "active"
+    assert facts.AskRecords(("a",)) in bench.probed(idle="a")

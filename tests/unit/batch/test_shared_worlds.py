@@ -5,18 +5,23 @@ publishes fail, the engine is killed, operators pause, resume, stop and kill. Wh
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import random
 
 import pytest
 
+from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.sharing import Sharing
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.settings import InFlightLimit
 from tests.unit.batch.shell_bench import FakeMaster, FakeMinion, ShellBench
 
 #: Seconds for which room may be free although somebody wants it: freed slots are gathered for 5 s, a publish takes a while.
 _IDLE = 8
+ROOT = {"owner": {"kind": "master", "name": "root", "backends": [], "at": 1.0}, "on_behalf": {}}
 #: Seconds within which all batches of a world must have ended.
 _LONGEST = 20_000
 
@@ -48,7 +53,7 @@ class Watched(FakeMaster):
         limit = self._world.limit
         if limit.total is not None and len(runs) > limit.total:
             self.wrong.append(f"{len(runs)} run")
-        if limit.each is not None and sum(name[0] == minion.name[0] for name in runs) > limit.each:
+        if limit.each is not None and sum(map(self._world.is_beside(minion.name), runs)) > limit.each:
             self.wrong.append(f"{runs} run in groups")
 
 
@@ -83,9 +88,9 @@ class World(ShellBench):
                 todo.pop(0)()
             self.run(1.0)
             self.look()
-            if not todo and not self.shell.live:
+            if not todo and self.specs.keys() <= self.shell.ended:
                 break
-        assert not self.shell.live, [batch.snapshot() for batch in self.live()]
+        assert not self.shell.live, [(batch.state, batch.snapshot()) for batch in self.live()]
         assert self.specs.keys() <= self.shell.ended
         assert not self.bus.errors
 
@@ -102,16 +107,20 @@ class World(ShellBench):
     def begin_one(self):
         chance, jid = self.chance, f"20260516101112{131000 + len(self.specs)}"
         minions = sorted(chance.sample(self.names, chance.randint(1, len(self.names))))
-        options = {
+        self.begin(minions, jid=jid, **self.options(minions))
+        self.specs[jid] = self.batch(jid).spec
+
+    def options(self, minions):
+        chance = self.chance
+        return {
             "fun": chance.choice(["state.apply", "state.highstate", "cmd.run"]),
             "exclusive": chance.choice([(), True, True, ("db",), ("db", "state")]),
             "presence": chance.choice(["ping", "none"]),
             "batch_wait": chance.choice([0.0, 0.0, 3.0]),
             "timeout": chance.choice([10.0, 40.0]),
             "gather_job_timeout": 3.0,
+            "batch": chance.choice(["1", "3", "100%", "1,50%,100%"]),
         }
-        self.begin(minions, chance.choice(["1", "3", "100%", "1,50%,100%"]), jid=jid, **options)
-        self.specs[jid] = self.batch(jid).spec
 
     def kill(self):
         self.restart(after=self.chance.choice([0.0, 0.2, 5.0, 60.0]))
@@ -166,14 +175,191 @@ class World(ShellBench):
             for batch in self.live()
             if batch.room.wanted
             for name in batch.waiting
+            if batch.membership.of(name) <= batch.pace.group
         )
 
     def has_room(self, flying, name):
-        return self.limit.each is None or sum(other[0] == name[0] for other in flying) < self.limit.each
+        return self.limit.each is None or sum(map(self.is_beside(name), flying)) < self.limit.each
+
+    def is_beside(self, name):
+        """Return whether another minion is in the group of this one."""
+        return lambda other: self.lane_of(other) == self.lane_of(name)
+
+    def lane_of(self, name):
+        return name[0]
 
     def is_taken(self, batch, name):
         others = (other for other in self.live() if other is not batch and name in other.flights)
         return any(batch.spec.avoids & other.spec.claims for other in others)
+
+
+# -- with all that a rollout may have besides, and engines with other options ------------------------------------------
+
+
+class Flaky(BatchStore):
+    """Some journals cannot be read for a while."""
+
+    broken = frozenset()
+
+    def open(self, jid):
+        if jid in self.broken:
+            raise OSError("the disk fails")
+        return super().open(jid)
+
+
+class Book(Sharing):
+    """Notes where what it counts is not what there is."""
+
+    def __init__(self, wrong, *args):
+        super().__init__(*args)
+        self._wrong, self._there = wrong, {}
+
+    def enter(self, batch):
+        self._there[batch.spec.jid] = batch
+        super().enter(batch)
+
+    def leave(self, jid):
+        self._there.pop(jid, None)
+        super().leave(jid)
+
+    def stepped(self, batch, now):
+        super().stepped(batch, now)
+        demands = self._demands()
+        if demands.keys() != self._there.keys():
+            self._wrong.append(f"{demands.keys()} are in the book")
+        for jid, demand in demands.items():
+            batch, lanes = self._there[jid], collections.Counter(demand.by_lane)
+            has = collections.Counter(map(batch.membership.lane_of, batch.flights))
+            if demand.flying != len(batch.flights) or (self._members[jid].ready and lanes != has):
+                self._wrong.append(f"{jid} has {has} in flight, and {demand} says the book")
+
+
+class Judge(Watched):
+    """A job counts against the limit under which it was published: a new engine may have another one."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._limits = {}
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, **more):
+        if jid in self._world.specs:
+            self._limits[jid] = self._world.limit
+        return await super().publish(fun, arg, tgt, tgt_type, jid=jid, **more)
+
+    def _run(self, minion, fun, jid):
+        world, now = self._world, self._world.limit
+        world.limit = self._limits[jid]
+        super()._run(minion, fun, jid)
+        world.limit = now
+
+
+class Rollouts(World):
+    """Windows, checks, approvals, groups, budgets, rights, the retry queue, and engines that have other options."""
+
+    LIMITS = (None, 1, 2, 4)
+    book = Book
+
+    def __init__(self, root, seed):
+        super().__init__(root, seed)
+        self.master = Judge(self, self.virtual.loop, self.clock, self.bus, self.master.minions.values())
+        self.sharing = functools.partial(self.book, self.master.wrong)
+        self.store = Flaky(self.opts)
+        self.trouble, self.calm, self.place = None, False, 0
+        for minion in self.master.minions.values():
+            minion.answers["a.check"] = (True, 0)
+            minion.stubborn = self.chance.random() < 0.3
+
+    def plan(self):
+        more = [self.kill, self.other, self.other, self.cut, self.bring, self.fail, self.lose, self.pause, self.stop]
+        more += [self.anew, self.forbid, self.forbid, self.no_groups, self.no_cache, self.lie, self.no_journals]
+        chance = self.chance
+        starts = [self.begin_one for _ in range(chance.randint(2, 6))]
+        rest = starts[1:] + [chance.choice(more) for _ in range(chance.randint(0, 12))]
+        chance.shuffle(rest)
+        return [starts[0], *rest, self.bring_all, self.calm_down]
+
+    def options(self, minions):
+        chance, more = self.chance, super().options(minions)
+        if chance.random() < 0.2:
+            more["window"], more["timezone"] = "13:40-13:48; 13:50-13:55; 14:00-24:00; 00:00-12:00", "UTC"
+        if chance.random() < 0.2:
+            more["start_at"] = self.clock.now() + chance.uniform(0, 100)
+        if chance.random() < 0.3:
+            kind = chance.choice(["function", "approve"])
+            fun = "a.check" if kind == "function" else ""
+            more["check"] = {"kind": kind, "fun": fun, "arg": [], "kwargs": {}}
+        if chance.random() < 0.4:
+            more["owner"] = {"kind": "token", "name": chance.choice(["anna", "otto"]), "backends": ["file"], "at": 1.0}
+        if chance.random() < 0.3 and len(minions) > 1:
+            first = chance.randint(1, len(minions) - 1)
+            more["groups"], more["by"] = (("one", first), ("two", len(minions) - first)), "grains:one"
+        more["failures_allowed"] = chance.choice([None, None, 0.0, 1.0])
+        more["max_runtime"] = chance.choice([None, None, 15.0])
+        more["offline"] = chance.choice(["skip", "fail", "queue"])
+        return more
+
+    def lanes(self, key, minions):
+        if self.trouble is not None:
+            raise self.trouble
+        return {name: self.lane_of(name) for name in minions}
+
+    def lane_of(self, name):
+        return name[self.place]
+
+    def look(self):
+        if self.trouble is not None or self.store.broken:
+            self.idle = 0
+        super().look()
+        if self.calm and self.chance.random() < 0.05:
+            self.resume_all()
+            for batch in self.live():
+                if batch.checks.by_hand and batch.checks.under_way:
+                    self.ask("approve", jid=batch.spec.jid, stage=batch.checks.stage, user="root")
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def other(self):
+        """An engine with other options goes on, here or at another master. Requests may have waited for it."""
+        chance = self.chance
+        self.shell.close()
+        if chance.random() < 0.5:
+            self.resume_all()
+        self.run(chance.choice([0.0, 0.2, 5.0, 60.0]))
+        total, each = chance.choice(self.LIMITS), chance.choice([None, None, 1, 2])
+        self.limit, self.place = InFlightLimit(total, "grains:dc" if each else "", each), chance.choice([0, 1])
+        limit = None if self.limit == InFlightLimit() else self.limit
+        self.settings = dataclasses.replace(self.settings, max_in_flight=limit)
+        self.master_age = chance.choice([5.0, 86400.0])
+        self.start(is_takeover=chance.random() < 0.5)
+        self.idle = 0
+
+    def forbid(self):
+        self.permission.failing = self.chance.random() < 0.2
+        self.permission.lost = {name: f"{name} may not" for name in ("anna", "otto") if self.chance.random() < 0.5}
+
+    def no_groups(self):
+        self.trouble = self.chance.choice([None, KeyError("a slip"), OSError("no disk"), MinionDataUnreadable("no")])
+
+    def no_cache(self):
+        self.master.cache.failing = not self.master.cache.failing
+
+    def no_journals(self):
+        self.store.broken = frozenset(jid for jid in self.specs if self.chance.random() < 0.3)
+        self.kill()
+
+    def lie(self):
+        for jid in self.specs:
+            name = self.chance.choice(self.names)
+            self.bus.deliver(f"salt/job/{jid}/start/{name}", {"id": name, "jid": jid})
+
+    def calm_down(self):
+        self.permission.failing, self.permission.lost, self.trouble = False, {}, None
+        self.master.cache.failing, self.store.broken = False, frozenset()
+        self.calm = True
+
+    def resume_all(self):
+        for jid in self.specs:
+            self.ask("resume", jid=jid, user="root", rights=ROOT)
 
 
 def live_through(root, seed, world=World):
@@ -188,6 +374,12 @@ def live_through(root, seed, world=World):
 def test_in_a_world_that_fails_in_many_ways_the_limit_holds_nobody_meets_and_all_end(tmp_path, first):
     for seed in range(first, first + 10):
         live_through(tmp_path, seed)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_so_it_is_with_rollouts_of_all_kinds_and_engines_with_other_options(tmp_path, first):
+    for seed in range(first, first + 10):
+        live_through(tmp_path, seed, Rollouts)
 
 
 # -- the worlds find out whoever shares badly --------------------------------------------------------------------------
@@ -251,3 +443,24 @@ def test_a_defect_does_not_go_unnoticed_in_a_hundred_worlds(tmp_path, defect):
 def test_in_two_hundred_such_worlds_too(tmp_path, first):
     for seed in range(first, first + 100):
         live_through(tmp_path, seed)
+
+
+class WhatIsNotReadHoldsNobody(Book):
+    def _knows_all(self):
+        return True
+
+
+def test_nor_does_one_in_two_hundred_worlds_of_rollouts(tmp_path):
+    class Defective(Rollouts):
+        book = WhatIsNotReadHoldsNobody
+
+    with pytest.raises(AssertionError, match="world"):
+        for seed in range(200):
+            live_through(tmp_path, seed, Defective)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1020, 10))
+def test_in_twenty_worlds_of_rollouts_too(tmp_path, first):
+    for seed in range(first, first + 10):
+        live_through(tmp_path, seed, Rollouts)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.batch.forecast import seconds_left
+from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.settings import InFlightLimit
 from tests.batches import journal_path
+from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 
 A, B, C = (f"2026051610111213{number}" for number in (1001, 1002, 1003))
 EIGHT = "abcdefgh"
+ANNA = {"name": "anna", "kind": "eauth"}
 
 
 def by(total=None, each=None):
@@ -358,3 +362,127 @@ def test_a_batch_that_is_stopped_while_others_wait_for_it_lets_them_go_on(tmp_pa
         bench.ask("stop", jid=A, kill=True)
         bench.end(jid=A)
         assert bench.run(10, lambda: flying(bench, B) == [1])
+
+
+# -- what is promised and not taken, and engines with other options ----------------------------------------------------
+
+
+def test_room_that_a_batch_does_not_take_after_all_goes_to_the_next_one(tmp_path):
+    names = [FakeMinion("a", seconds=400.0), *map(FakeMinion, "bc")]
+    with ShellBench(tmp_path, names, max_in_flight=InFlightLimit(1)) as bench:
+        bench.begin("a", "1", jid=A, timeout=1000.0)
+        bench.run(1)
+        bench.begin("b", "1", jid=B, owner=ANNA)
+        bench.run(1)
+        bench.begin("c", "1", jid=C)
+        bench.permission.lost["anna"] = "user anna may not run state.apply any more"
+        assert bench.run(500, lambda: bench.batch(B).state == "paused"), "it is asked again before it sends"
+        assert bench.end(seconds=10, jid=C).success
+
+
+@pytest.mark.parametrize("request_", [{"do": "resume"}, {"do": "approve", "stage": 0}])
+def test_a_request_that_waited_for_the_engine_lets_no_batch_send_beyond_its_new_limit(tmp_path, request_):
+    with ShellBench(tmp_path, EIGHT) as bench:
+        check = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}} if request_["do"] == "approve" else {}
+        bench.begin(EIGHT, "1,100%" if check else "100%", jid=A, check=check)
+        if request_["do"] == "resume":
+            bench.ask("pause", jid=A)
+        bench.run(60)
+        assert bench.batch(A).state == "paused"
+        bench.settings = type(bench.settings)(max_in_flight=InFlightLimit(2))
+        bench.shell.close()
+        bench.ask(jid=A, **request_)
+        bench.master.most = 0
+        bench.start()
+        assert bench.end(jid=A).success
+    assert bench.master.most == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(InFlightLimit(2), None), (None, InFlightLimit(2))])
+def test_a_batch_that_was_only_written_down_goes_by_the_options_of_the_engine_that_begins_it(tmp_path, before, after):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=before) as bench:
+        batch = Batch(spec(EIGHT, "8", jid=A, fun="state.apply"), bench.clock.now())
+        batch.room.shared = before is not None
+        bench.shell.close()
+        journal = bench.store.new_journal(A)
+        journal.begin_rewrite(batch.snapshot())
+        journal.finish_rewrite()
+        journal.close()
+        bench.settings = type(bench.settings)(max_in_flight=after)
+        bench.start()
+        assert bench.end(jid=A).success
+    assert bench.master.most == (2 if after else 8)
+
+
+class Unreadable(ShellBench):
+    """The groups of minions cannot be read while there is ``trouble``."""
+
+    trouble = None
+
+    def lanes(self, key, minions):
+        if self.trouble is not None:
+            raise self.trouble
+        return super().lanes(key, minions)
+
+
+@pytest.mark.parametrize("trouble", [KeyError("a driver's slip"), OSError("the disk fails"), SaltCacheError("down")])
+def test_whatever_a_driver_raises_the_groups_are_read_again(tmp_path, trouble):
+    with Unreadable(tmp_path, "ab", max_in_flight=by(each=1)) as bench:
+        bench.trouble = trouble
+        bench.begin("ab", "2", jid=A)
+        bench.run(20)
+        assert flying(bench, A) == [0]
+        bench.trouble = None
+        assert bench.end(jid=A).success
+
+
+def test_a_batch_says_that_it_waits_for_the_groups_and_the_others_that_they_do_so_for_it(tmp_path):
+    with Unreadable(tmp_path, [FakeMinion(name, seconds=100.0) for name in "abc"], max_in_flight=by(each=1)) as bench:
+        bench.begin("a", "1", jid=A)
+        bench.run(1)
+        bench.trouble = MinionDataUnreadable("the cache is down")
+        bench.begin("b", "1", jid=B)
+        bench.run(1)
+        told = "waits for room: it is not known yet how much there is"
+        assert bench.batch(B).waits_for_room() == told
+        bench.restart()
+        bench.begin("c", "1", jid=C)
+        bench.run(10)
+        assert flying(bench, A, B, C) == [1, 0, 0]
+        assert (bench.batch(B).waits_for_room(), bench.batch(C).waits_for_room()) == (told, told)
+        assert bench.store.read(C).waits_for_room() == told
+        bench.trouble = None
+        for jid in (A, B, C):
+            assert bench.end(jid=jid).success
+
+
+def test_a_minion_whose_group_was_renamed_counts_in_the_new_one_also_for_a_batch_that_runs(tmp_path):
+    class Renamed(ShellBench):
+        renamed = False
+
+        def lanes(self, key, minions):
+            return {name: "z" if self.renamed else name[0] for name in minions}
+
+    minions = [FakeMinion(f"x{number}", seconds=50.0) for number in range(4)]
+    with Renamed(tmp_path, minions, max_in_flight=by(each=2)) as bench:
+        bench.begin(["x0", "x1", "x2", "x3"], "4", jid=A)
+        bench.run(1)
+        bench.renamed = True
+        bench.begin(["x0", "x1", "x2", "x3"], "4", jid=B)
+        for jid in (A, B):
+            assert bench.end(jid=jid).success
+    assert bench.master.most == 2
+
+
+def test_minions_that_another_batch_lets_go_one_by_one_are_sent_to_in_few_publishes(tmp_path):
+    names = [f"m{number:03d}" for number in range(300)]
+    minions = [FakeMinion(name, seconds=60.0 + number * 0.2) for number, name in enumerate(names)]
+    with ShellBench(tmp_path, minions) as bench:
+        bench.begin(names, "100%", jid=A, exclusive=True)
+        bench.run(1)
+        bench.begin(names, "100%", jid=B, exclusive=True)
+        bench.end(jid=A)
+        bench.end(jid=B)
+        published = len(bench.master.jobs())
+    assert bench.master.overlapped == set()
+    assert published < 70, published  # 60 s, and each slot may wait for more than a second

@@ -122,6 +122,25 @@ def test_of_a_batch_that_is_scheduled_it_is_said_when_it_begins_and_that_it_has_
     assert "  asked for 2026-05-17 06:36:40 (3 min ago), and not begun" in lines
 
 
+def test_a_list_says_what_each_batch_waits_for():
+    rows = [
+        standing(state="paused", paused_by="approval", paused_reason="waits for approval"),
+        standing(
+            active=0, blocked_reason="waits for room: 4 of 4 minions are in flight over all batches, 0 of them of this"
+        ),
+        standing(blocked_reason="waits for batch 7 on 1 minion: a"),
+        standing(),
+        standing(state="complete", blocked_reason="waits for room", paused_reason="waits for approval"),
+    ]
+    assert drawn(tables.listed, rows)[7:-1] == [
+        f"{JID}: waits for approval",
+        f"{JID}: waits for room: 4 of 4 minions are in flight over all",
+        "  batches, 0 of them of this",
+        f"{JID}: waits for batch 7 on 1 minion: a",
+    ]
+    assert drawn(tables.listed, rows[:1] * 30)[-2] == "… and 20 more that wait; --out=json shows all"
+
+
 def test_all_batches_that_were_asked_for_are_shown():
     assert len(drawn(tables.listed, [standing()] * 100)) == 103
 
@@ -202,6 +221,10 @@ def test_how_a_batch_stands_takes_a_few_lines():
         ({"parent": "1"}, "  a retry of 1"),
         ({"blocked_reason": "waits for batch 7 on 1 minion: a"}, "  waits for batch 7 on 1 minion: a"),
         ({"options": {"exclusive": True}}, "  asked for with exclusive"),
+        (
+            {"options": {"by": "grains:dc", "check": "approve", "approve_by": ["anna", "%ops"]}},
+            "  asked for with by=grains:dc, check=approve, approve_by=anna,%ops",
+        ),
         ({"options": {"exclusive": ["db", "state"]}}, "  asked for with exclusive=db,state"),
         ({"driver": "master"}, "  driven by Salt itself, not by the batch_manager engine"),
         (

@@ -88,7 +88,8 @@ class Adversary(World):
         self.again = set()  # (minion, jid) that an operator wants run again
         self.gone = set()  # (minion, jid) that an operator does not want delivered
         self.lost = set()  # (minion, jid) of which nothing is left to be known by
-        self.killed_at = {}  # (minion, jid) -> when an operator last killed it
+        self.killed_at = {}  # (minion, jid) -> from when on a kill counts that nobody has taken back
+        self.last_kill = {}  # (minion, jid) -> when an operator last killed it
         self.targets = collections.defaultdict(set)  # jid -> to whom it was published
         self.urged = {}  # minion -> the jobs that an operator wanted it to get at once, at some time
         self.revoked = {}  # user -> when a right was last lost
@@ -177,13 +178,14 @@ class Adversary(World):
         elif do == "replay":
             self.urged.setdefault(given["minion"], set()).update(self.published)
         elif do == "enqueue":
-            self._is_wanted({(name, given["job"].jid) for name in given["minions"]})
+            self._is_wanted({(name, given["job"].jid) for name in given["minions"]}, given["asked_at"])
         elif do == "retry":
             ended = [e for e in self.machine.entries() if e.jid == given["jid"] and e.state in (State.HELD, State.DEAD)]
-            self._is_wanted({(entry.minion, entry.jid) for entry in ended})
+            self._is_wanted({(entry.minion, entry.jid) for entry in ended}, given["asked_at"])
 
-    def _is_wanted(self, keys):
-        """An operator wants jobs run by minions, whatever has become of them."""
+    def _is_wanted(self, keys, asked_at):
+        """An operator wants jobs run by minions, whatever had become of them when they asked."""
+        keys = {key for key in keys if self.last_kill.get(key, -math.inf) < asked_at}
         self.again |= keys
         self.gone -= keys
         for key in keys:
@@ -326,12 +328,9 @@ class Adversary(World):
     def do_kill(self):
         jid = self._job()
         if jid:
-            before, is_down = dict(self.killed_at), self.machine is None
             signal = self._kill(jid)
             if self.random.random() < 0.3:
                 self.run(self.random.choice([0.1, 1.0, 10.0, 60.0]) * self.random.random())
-                if is_down and self.machine is not None and self.now < self.up_since + KILL_NOTED:
-                    self.killed_at = before  # the job cache has only the newest part while the engine searches it
                 self._kill(jid, signal)
 
     def _kill(self, jid, signal=None):
@@ -341,6 +340,7 @@ class Adversary(World):
         stored = self.lag * 5 / 4 if not self.lossy else self.lag and STORED_LATE
         self.kills_are_late = self.kills_are_late or self.lag > 0
         for name in self.targets[jid].intersection(targets):
+            self.last_kill[name, jid] = self.now
             self.killed_at[name, jid] = min(self.now + stored, self.killed_at.get((name, jid), float("inf")))
         return self.kill(jid, targets=targets, signal=signal)
 
@@ -524,7 +524,7 @@ class Failing(CutOff):
 class Power(CutOff):
     """
     A world in which the power of the master is cut: what was not synced is lost, each record for itself. Returns and the log
-    are not, nor is what the queue writes, but for its claims.
+    are not, nor is what the queue writes, but for its claims. Of the log the last part is lost, or all.
     """
 
     KINDS = (*CutOff.KINDS, "power", "power", "power")
@@ -565,7 +565,10 @@ class Power(CutOff):
                 del self.returned_at[key]
                 self.returned.discard(key)
                 self.lost.add(key)
-        self.lose_log()
+        if self.fate.random() < 0.5:
+            self.lose_log()
+        synced = sum(record.at < self.now - SYNCED for record in self.doings)
+        self.reboot(self.fate.randint(synced, len(self.doings)))
         self._forget(gone)
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
 

@@ -907,6 +907,78 @@ def test_a_minion_that_does_not_restart_in_the_middle_runs_every_job_once_or_has
     assert world.machine.total == len(held)
 
 
+def kill_it(world):
+    world.kill("j1")
+
+
+def want_it(world):
+    world.request("retry", minion="b", jid="j1", asker=None)
+
+
+def enqueue_it(world):
+    world.enqueue("j1", ["b"])
+
+
+def given_up(**options):
+    """A world in which the job of a minion that is away was given up."""
+    world = away(**options)
+    world.denied = {"publisher"}
+    world.start("b")
+    world.run(60)
+    assert world.state("b", "j1") is State.DEAD
+    world.denied = set()
+    world.stop("b")
+    return world
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+@pytest.mark.parametrize("want", [want_it, enqueue_it])
+@pytest.mark.parametrize(("steps", "runs"), [("want kill", 0), ("kill want", 1)])
+def test_a_kill_counts_for_what_was_asked_for_before_it_and_is_done_later(want, steps, runs, has_log):
+    world = given_up(has_log=has_log)
+    world.crash()
+    for step in steps.split():
+        {"want": want, "kill": kill_it}[step](world)
+        world.run(30)
+    world.boot()
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert world.runs["b", "j1"] == runs
+    assert world.state("b", "j1") is (None if runs else State.CANCELLED)
+
+
+def test_a_kill_counts_for_what_was_asked_for_before_it_whatever_becomes_of_the_engine():
+    world = given_up()
+    world.crash()
+    want_it(world)
+    world.run(30)
+    kill_it(world)
+    world.boot()
+    world.run(0.2)
+    world.store_up = False
+    world.run(20)
+    world.restart()
+    world.store_up = True
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert (world.runs["b", "j1"], world.state("b", "j1")) == (0, State.CANCELLED)
+
+
+def test_what_is_asked_for_on_a_clock_that_is_ahead_is_asked_for_now():
+    world = given_up()
+    kill_it(world)
+    world.run(30)
+    world.clock_ahead = 3600.0
+    want_it(world)
+    world.clock_ahead = 0.0
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert world.runs["b", "j1"] == 1
+
+
 def test_a_newer_job_that_was_killed_replaces_none():
     world = World(minions=("b",), supersede=("state.*",))
     world.stop("b")

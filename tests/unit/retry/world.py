@@ -291,19 +291,25 @@ class Tail:
 
     def __init__(self, world, begin):
         self._world = world
-        self._gap = "" if begin is not None and begin.log == world.log_name else "it is another one"
-        self._log, self._offset = world.log_name, len(world.doings) if self._gap else begin.offset
+        is_same = begin is not None and (begin.log, begin.boot) == (world.log_name, world.boots)
+        self._gap = "" if is_same else "it does not go on there"
+        self._log, self._boot, self._offset = world.log_name, world.boots, 0
+        if begin is None:
+            self._offset = len(world.doings)
+        elif is_same:
+            self._offset = begin.offset
 
     @property
     def positions(self):
-        return {OPTS["id"]: Position(self._log, 1, self._offset, 0, "boot")}
+        return {OPTS["id"]: Position(self._log, 1, self._offset, 0, self._boot)}
 
     def read(self):
         if self._log != self._world.log_name:
             self._log, self._offset, self._gap = self._world.log_name, 0, "it was removed"
         found, self._offset = self._world.doings[self._offset :], len(self._world.doings)
         gap, self._gap = self._gap, ""
-        self._world.reads(found)
+        kept = self._world.checkpoint
+        self._world.reads([record for record in found if not gap or not kept or record.at >= kept["at"]])
         return News(found, gap, False)
 
     def close(self):
@@ -384,6 +390,7 @@ class World:
         self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
         self.keeps_returns = True  # the job cache: not while the master's disk is full, though the bus tells of them
         self.doings, self.log_name = [], "the first log"  # the log: what the master has done
+        self.boots = "1"  # of the master's machine
         self.publishing = []  # what becomes of the next publishes of jobs: an error, or minions that it does not match
         self.forbidden = set()  # jids that the master lets nobody publish
         self.barred, self.renewed = set(), set()  # minions whose key is not accepted now; with a new one
@@ -580,7 +587,7 @@ class World:
 
     def request(self, do, **more):
         """Ask the engine for something, as a runner does."""
-        self.requests[next(self.count)] = {"do": do, **more}
+        self.requests[f"{int(self.wall() * 1e9):020d}-{next(self.count)}"] = {"do": do, **more}
         self.fire(events.wake_tag(JOB_RETRY), {})
 
     @contextlib.contextmanager
@@ -598,6 +605,10 @@ class World:
     def lose_log(self):
         """The log is lost."""
         self.doings, self.log_name = [], f"log {next(self.count)}"
+
+    def reboot(self, records):
+        """The machine of the master is started anew; so many records of the log were on its disk."""
+        self.doings, self.boots = self.doings[:records], f"{self.boots}1"
 
     @property
     def stored(self):

@@ -1,0 +1,401 @@
+"""Who leads and who stands by is told alike in both forms of a site, and the lead is handed from one master to another."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import salt.payload
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.advice import Advice
+from saltext.jobs.core.engine import masters
+from saltext.jobs.core.engine.findings import about_masters
+from saltext.jobs.core.engine.seat import Seat
+from saltext.jobs.core.errors import SiteAway
+from saltext.jobs.core.site import read_msgpack, write_msgpack
+from tests.functional.site.conftest import postgresql_sites
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("only_files_that_the_reference_names")
+
+ENGINE = "batch_manager"
+
+
+class Bus:
+    def __init__(self):
+        self.fired = []
+
+    def fire(self, tag, data):
+        self.fired.append((tag, data))
+
+
+class Wall:
+    """Unix time, as a machine has it whose clock is wrong."""
+
+    ahead = 0.0
+
+    def __call__(self):
+        return time.time() + self.ahead
+
+
+@pytest.fixture
+def bus():
+    return Bus()
+
+
+@pytest.fixture
+def seat(sites, bus):
+    """A function that makes the place of a master: 0 or 1."""
+    made = []
+
+    def of(number, run="1-1.0", wall=time.time):
+        site, opts = sites[number], {"id": "ab"[number], "master_job_cache": "salt_cache", "cache": "localfs"}
+        made.append(Seat(opts, ENGINE, site, site.lease(ENGINE, run), bus.fire, wall=wall))
+        return made[-1]
+
+    yield of
+    for each in made:
+        each.lease.release()
+
+
+def figures(seat):
+    return {metric.name.removeprefix("saltext_jobs_"): metric.samples[ENGINE] for metric in seat.metrics()}
+
+
+def ask(loop, seat, request, settle=None):
+    """Ask a seat to hand over, and return its answer; None where the next leader is to give it."""
+
+    async def nothing():
+        pass
+
+    answers = []
+
+    async def asked():
+        answers.append(await seat.hand_over(loop, settle or nothing)(request))
+        loop.stop()
+
+    loop.spawn_callback(asked)
+    loop.start()
+    if not answers and not seat.is_handing:
+        loop.start()  # it was stopped for another one that has handed over
+    return answers[0] if answers else None
+
+
+class TestWhoIsThere:
+    def test_nobody_is_known_at_first(self, sites):
+        assert masters.masters_of(sites[0], ENGINE) == []
+
+    def test_one_that_waits_is_told_at_every_master(self, sites, seat):
+        assert seat(0).take()
+        assert not seat(1).take()
+        for site in sites:
+            assert [master.name for master in masters.masters_of(site, ENGINE)] == ["a", "b"]
+            assert masters.standing_by(site, ENGINE, "a") == ["b"]
+
+    def test_one_that_was_silent_for_long_is_not_known_and_not_gone(self, sites, seat):
+        seat(0).take()
+        found = masters.masters_of(sites[1], ENGINE)[0]
+        assert found.is_known
+        assert not found._replace(silent=masters.KNOWN + 1).is_known
+
+    def test_a_clock_that_is_wrong_is_told(self, sites, seat):
+        wall = Wall()
+        wall.ahead = 60.0
+        seat(0, wall=wall).take()
+        assert 55 < masters.masters_of(sites[1], ENGINE)[0].ahead < 65
+
+    @pytest.mark.parametrize("told", [b"\xc1", salt.payload.dumps([]), salt.payload.dumps({"pid": "x"})])
+    def test_what_is_damaged_hides_nobody_else(self, sites, seat, told):
+        sites[0].folder(ENGINE).write("masters/x.master", told)
+        seat(0).take()
+        assert [master.name for master in masters.masters_of(sites[0], ENGINE)] == ["a"]
+
+    def test_a_name_may_be_anything(self, sites):
+        for name in ("a/../b", "ü b", "."):
+            masters.say({"id": name}, sites[0].folder(ENGINE), 0, time.time)
+        assert {master.name for master in masters.masters_of(sites[1], ENGINE)} == {"a/../b", "ü b", "."}
+
+
+class TestFigures:
+    def test_both_tell_who_leads_and_how_often_that_changed(self, seat):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        assert (figures(one)["leader"], figures(two)["leader"]) == (1, 0)
+        assert figures(one)["lead_since_timestamp_seconds"] == figures(two)["lead_since_timestamp_seconds"]
+        assert figures(two)["site_up"] == 1
+        one.lease.release()
+        three = seat(1, "2-2.0")
+        assert three.take()
+        assert figures(three)["takeovers_total"] == 1
+        two.say(at_once=True)
+        assert figures(two)["takeovers_total"] == 1
+
+    def test_a_restart_of_the_same_master_is_no_takeover(self, seat, bus):
+        one = seat(0)
+        one.take()
+        one.lease.release()
+        again = seat(0, "2-2.0")
+        assert again.take()
+        assert figures(again)["takeovers_total"] == 0
+        assert not bus.fired
+
+    def test_what_was_refused_outlives_the_process(self, form, sites, seat):
+        one = seat(0)
+        one.take()
+        one.lease.release()
+        two = seat(1)
+        two.take()
+        with pytest.raises(OSError):
+            one.lease.check()
+        one.say(at_once=True)
+        assert figures(one)["fenced_total"] == 1
+        again = seat(0, "2-2.0")
+        again.take()
+        assert figures(again)["fenced_total"] == 1
+
+    def test_how_long_a_lease_lasts_is_told_where_it_ends(self, form, seat):
+        one = seat(0)
+        one.take()
+        left = figures(one).get("lease_left_seconds")
+        assert left is None if form == "files" else 0 < left <= 12
+
+    def test_a_takeover_is_told_on_the_bus(self, seat, bus):
+        one, two = seat(0), seat(1)
+        one.take()
+        one.lease.release()
+        two.take()
+        told = {"engine": ENGINE, "master": "b", "former": "a", "epoch": two.lease.epoch}
+        assert bus.fired == [(f"salt/jobs_engine/{ENGINE}/taken_over", told)]
+
+
+class TestHandOver:
+    def test_the_next_master_leads_and_answers(self, loop, sites, seat, bus):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        request = {"epoch": one.lease.epoch}
+        assert ask(loop, one, request) is None
+        assert one.is_handing
+        one.lease.release()
+        assert two.take()
+        assert one.step_back()
+        assert masters.standing_by(sites[1], ENGINE, "b") == []  # the process of the other ends
+        assert ask(loop, two, request) == {"master": "b", "epoch": two.lease.epoch}
+        assert (figures(two)["takeovers_total"], figures(two)["hand_overs_total"]) == (0, 1)
+        assert bus.fired[0][0] == f"salt/jobs_engine/{ENGINE}/handed_over"
+        assert two.lease.is_takeover  # whoever takes over doubts what was under way all the same
+
+    def test_it_is_refused_where_nobody_stands_by(self, loop, seat):
+        one = seat(0)
+        one.take()
+
+        async def refused():
+            with pytest.raises(ValueError, match=r"^no other master stands by$"):
+                await one.hand_over(loop, None)({"epoch": one.lease.epoch})
+
+        loop.run_sync(refused)
+        assert not one.is_handing
+        one.lease.check()
+
+    def test_two_at_once_are_one(self, loop, seat):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        verb, settled = None, []
+
+        async def settle():
+            settled.append(1)
+            await compat.sleep(0.05)
+
+        verb = one.hand_over(loop, settle)
+        for _ in range(2):
+            loop.spawn_callback(verb, {"epoch": one.lease.epoch})
+        loop.start()
+        assert settled == [1]
+        one.lease.release()
+        assert two.take()
+        for _ in range(2):
+            assert ask(loop, two, {"epoch": one.lease.epoch})["master"] == "b"
+        assert not two.is_handing
+
+    def test_what_does_not_settle_holds_it_up_for_a_second(self, loop, seat):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        began = time.monotonic()
+
+        async def never():
+            await compat.Future()
+
+        assert ask(loop, one, {"epoch": one.lease.epoch}, never) is None
+        assert time.monotonic() - began >= 0.9
+        assert one.is_handing
+
+    def test_where_the_standby_has_just_died_the_same_master_leads_again(self, loop, seat):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        request = {"epoch": one.lease.epoch}
+        ask(loop, one, request)
+        one.lease.release()
+        assert not one.step_back(0.3)
+        again = seat(0, "1-1.0")
+        assert again.take()
+        assert ask(loop, again, request) == {"master": "a", "epoch": again.lease.epoch}
+        # A takeover after that is one.
+        again.lease.release()
+        third = seat(1, "3-3.0")
+        third.take()
+        assert (figures(third)["takeovers_total"], figures(third)["hand_overs_total"]) == (1, 0)
+
+    def test_the_one_who_hands_over_leaves_the_lead_to_the_other(self, loop, seat):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        ask(loop, one, {"epoch": one.lease.epoch})
+        one.lease.release()
+
+        def soon():
+            time.sleep(0.2)
+            two.take()
+
+        thread = threading.Thread(target=soon)
+        thread.start()
+        assert one.step_back()
+        thread.join()
+        assert not seat(0, "1-1.0").take()
+
+    def test_a_leader_that_was_superseded_hands_nothing_over(self, loop, form, sites, seat):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        if form == "files":
+            sites[0].lock_path(ENGINE).unlink()
+        else:
+            one.lease.release()
+        assert two.take()
+
+        async def refused():
+            with pytest.raises(OSError):
+                await one.hand_over(loop, None)({"epoch": one.lease.epoch})
+
+        loop.run_sync(refused)
+        two.lease.check()
+
+
+def said(opts):
+    """What the doctors say of the masters, but that the tests' server need not survive a power cut."""
+    return [finding for finding in about_masters(opts, ENGINE) if not finding.startswith("fsync is off")]
+
+
+class TestDoctor:
+    """What the doctors say of the masters of a site."""
+
+    @pytest.fixture
+    def opts(self, form, sites, tmp_path):
+        if form == "files":
+            return {"cachedir": str(tmp_path), "id": "a", "master_job_cache": "salt_cache", "cache": "localfs"}
+        return {**sites[0].opts, "saltext_jobs_site": "postgresql", "master_job_cache": "salt_cache"}
+
+    @pytest.fixture
+    def other(self, sites, opts):
+        """A function that has master b say what it is."""
+
+        def say(wall=time.time, **more):
+            masters.say({**opts, "id": "b", **more}, sites[1].folder(ENGINE), 0, wall)
+
+        return say
+
+    def test_nothing_is_said_of_masters_that_are_alike(self, opts, sites, seat, other):
+        seat(0).take()
+        masters.say(opts, sites[0].folder(ENGINE), 0, time.time)
+        other()
+        assert said(opts) == []
+
+    def test_a_clock_that_is_wrong_is_told(self, opts, other):
+        wall = Wall()
+        wall.ahead = -60.0
+        other(wall)
+        (finding,) = said(opts)
+        assert finding.startswith("the clock of the master b is 60 s behind that of ")
+
+    def test_another_job_cache_is_told(self, opts, other):
+        other(master_job_cache="local_cache")
+        (finding,) = said(opts)
+        assert finding.startswith("the job cache is local_cache on the master b, and salt_cache with cache: ")
+
+    def test_another_version_of_salt_is_told(self, sites, opts, other):
+        other()
+        folder = sites[0].folder(ENGINE)
+        told = read_msgpack(folder, "masters/b.master")
+        write_msgpack(folder, "masters/b.master", {**told, "salt": "3000.1"})
+        (finding,) = said(opts)
+        assert finding.startswith("Salt is 3000.1 on the master b, and ")
+
+    def test_that_nobody_stands_by_is_advice_where_there_are_to_be_several(self, form, opts, sites):
+        lease = sites[0].lease(ENGINE, "1-1.0")
+        assert lease.take()
+        masters.say(opts, sites[0].folder(ENGINE), 0, time.time)
+        more = {"cluster_id": "c"} if form == "files" else {}
+        (finding,) = said({**opts, **more})
+        assert isinstance(finding, Advice)
+        assert finding.startswith("no master is known to stand by for batch_manager: if a dies")
+        lease.release()
+
+
+def test_a_server_that_can_lose_what_it_has_confirmed_is_told(cache_servers, tmp_path):
+    one, _ = postgresql_sites(tmp_path, cache_servers)
+    (finding,) = one.doubts()
+    assert finding.startswith("fsync is off at PostgreSQL: ")
+
+
+class TestServerAway:
+    @pytest.fixture
+    def form(self):
+        return "postgresql"
+
+    def test_a_hand_over_is_refused_and_the_leader_keeps_the_lead(self, loop, sites, seat, cache_servers):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        server = cache_servers("postgresql")
+        server.stop()
+        try:
+
+            async def refused():
+                with pytest.raises(SiteAway):
+                    await one.hand_over(loop, None)({"epoch": one.lease.epoch})
+
+            loop.run_sync(refused)
+            assert not one.is_handing
+            one.say(at_once=True)
+            assert figures(one)["site_up"] == 0
+        finally:
+            server.start()
+        wait_for(lambda: one.say(at_once=True) or figures(one)["site_up"] == 1)
+
+    def test_one_that_was_agreed_on_goes_through_when_the_server_is_back(self, loop, sites, seat, cache_servers):
+        one, two = seat(0), seat(1)
+        one.take()
+        two.take()
+        request = {"epoch": one.lease.epoch}
+        server = cache_servers("postgresql")
+
+        async def cut():
+            server.stop()
+
+        assert ask(loop, one, request, cut) is None
+        one.lease.release()
+        server.start()
+
+        def taken():
+            try:
+                return two.take()
+            except OSError:
+                return False
+
+        wait_for(taken, what="the other one leads")
+        assert ask(loop, two, request)["master"] == "b"
