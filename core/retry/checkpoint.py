@@ -6,6 +6,7 @@ it starts.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -43,7 +44,9 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
         formats.check(
             folder.where(CHECKPOINT), formats.number_of(found), FORMAT, "nothing of the retry queue is delivered"
         )
-        return {**found, "at": float(found["at"]), "open": dict(found.get("open", {}))}
+        # 0.4.0 wrote no place in the log as long as it searched, and no "search".
+        search = float(found.get("search", math.inf))
+        return {**found, "at": float(found["at"]), "search": search, "open": dict(found.get("open", {}))}
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{folder.where(CHECKPOINT)} is no checkpoint: {type(exc).__name__}: {exc}") from exc
 
@@ -51,7 +54,8 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
 class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``positions``: the same as places
-    in the masters' logs; none where the logs do not tell of all that came since. ``kills``: the last ones before it.
+    in the masters' logs. ``search``: Unix time from which on the job cache still had to be searched, for jobs of which the
+    logs do not tell; infinite where it had not. ``kills``: the last ones before it.
 
     :param site: has the logs.
     :param folder: the engine's own.
@@ -59,7 +63,7 @@ class Checkpoint:
 
     def __init__(self, site: Site, folder: Folder) -> None:
         self._site, self._folder = site, folder
-        self.at = 0.0
+        self.at, self.search = 0.0, math.inf
         self.positions: dict[str, Position] = {}
         self.open: dict[str, OpenJob] = {}
         self.kills: list[Kill] = []
@@ -99,7 +103,7 @@ class Checkpoint:
         except StateError as exc:
             log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
             return
-        self.at = min(found["at"], now)  # the clock may have been set back since
+        self.at, self.search = min(found["at"], now), found["search"]  # the clock may have been set back since
         for jid, record in found["open"].items():
             with contextlib.suppress(ValueError):
                 self.open[jid] = OpenJob.from_record(record, now)
@@ -118,12 +122,14 @@ class Checkpoint:
         positions: Mapping[str, Position],
         open_jobs: Mapping[str, OpenJob],
         kills: Iterable[Kill] = (),
+        search: float = math.inf,
         durable: bool = False,
     ) -> None:
         """Advance. What cannot be written is logged, and was not done. The logs keep what comes after ``positions``."""
         record = {
             formats.FIELD: FORMAT,
             "at": at,
+            "search": search,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
             "positions": {name: position._asdict() for name, position in positions.items()},
             "kills": [[kill.jid, sorted(kill.minions), kill.user, kill.at] for kill in kills],

@@ -98,7 +98,8 @@ class RetryShell:
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         # When the log had been read to its end last, and when the requests were taken.
         self._read_at = self._requests_taken_at = -math.inf
-        self._reconciling, self._since, self._searches = False, math.inf, 0
+        self._reconciling, self._since = False, math.inf
+        self._searches: list[float] = []  # since when, of those that are not over
         # Up to which time of its record a search knows a job already: it would lose the order of a kill that the log told.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
@@ -144,6 +145,8 @@ class RetryShell:
         self.restored = True
         since = await self._take_over()
         gap = self._proof.start(self._checkpoint.at)
+        if self._checkpoint.search < math.inf:
+            gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
         if gap or since < self._checkpoint.at:
             log.info(
                 "The job cache is searched for jobs, since the log does not tell of all: %s", gap or "it is another's"
@@ -416,19 +419,20 @@ class RetryShell:
             # As long as something may still be found that the log lacks, an engine that starts has to search, too.
             known_from = at - MARGIN - self._ports.clock.now() + self._ports.wall()
             self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
-            positions, jobs = {} if self._searches else self._proof.positions, dict(self.machine.capture.open)
+            search = min(self._searches, default=math.inf)
+            positions, jobs = self._proof.positions, dict(self.machine.capture.open)
             kills = tuple(self.machine.owing.kills)
-            self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills))
+            self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search))
 
     async def _search(self, since: float) -> None:
         """Find the jobs that were published since, and once more those that the master has stored late."""
-        self._searches += 1
+        self._searches.append(since)
         self._loop.call_later(self._latest, self._loop.spawn_callback, self._search_again, since)
         await self._reconcile(since)
 
     async def _search_again(self, since: float) -> None:
         await self._reconcile(since)
-        self._searches -= 1
+        self._searches.remove(since)
 
     async def _reconcile(self, since: float) -> None:
         self._since = min(since, self._since)

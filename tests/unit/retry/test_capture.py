@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 
@@ -1041,6 +1042,29 @@ def test_a_forged_event_about_a_job_that_is_to_be_looked_at_does_not_let_a_crash
     world.cache_up = True
     world.run(60)
     assert world.state("b", "j1") is State.PENDING
+
+
+def test_what_is_stored_late_is_found_by_an_engine_that_starts_while_the_search_for_it_is_not_over():
+    world = World(minions=("b",))
+    world.run(600)
+    world.stop("b")
+    world.lag = 80.0
+    world.publish("j1")
+    world.lose_log()
+    world.run_until(lambda: world.checkpoint["search"] < math.inf and world.checkpoint["at"] > START + 480)
+    world.restart()
+    assert world.shell.machine.capture.open == {}
+    world.run(200)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as_well():
+    world = World(minions=("b",))
+    world.run(600)
+    world.lose_log()
+    world.run_until(lambda: world.checkpoint["search"] < math.inf)
+    assert world.checkpoint["positions"]["here_master"]["log"] == world.log_name
+    world.run_until(lambda: world.checkpoint["search"] == math.inf)
 
 
 # -- what cannot be delivered -----------------------------------------------------------------------------------------
