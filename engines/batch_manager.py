@@ -17,6 +17,7 @@ import time
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.batch import usable
 from saltext.jobs.core.batch.minion_data import lanes_of, may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports
@@ -53,6 +54,7 @@ def start(**options):
     """
     try:
         settings = read_settings(BatchSettings, BATCH_MANAGER, __opts__.get(BATCH_MANAGER), options)
+        usable.check(__opts__, settings)
     except SettingsError as exc:
         log.critical("The %s engine does not start: %s", BATCH_MANAGER, exc)
         engine.wait_for_the_end()

@@ -274,7 +274,7 @@ def enqueue(jid, minions=None):
 def replay(minion):
     """
     Deliver now the jobs that a minion is owed, as if it had just shown a sign of life, even if their windows are shut.
-    Returns the number of entries that wait. A reactor asks for it whenever a minion starts, so 0 is no error.
+    Returns the number of entries that wait. Refused if there are none.
 
     If the minion does not answer, its entries wait for its next sign of life and for their windows, as before.
 
@@ -287,10 +287,7 @@ def replay(minion):
     minion = arguments.minion(minion)
     if _is_paused():
         raise Refused("The queue is paused, so nothing is delivered; salt-run job_retry.resume lets it go on")
-    count = _ask({"do": "replay", "minion": minion}, keep=False)
-    if count == 0:
-        runner.note(globals(), f"{minion} has no entry that waits: there is nothing to deliver")
-    return count
+    return _some(_ask({"do": "replay", "minion": minion}, keep=False), "waits for delivery", minion=minion)
 
 
 @runner.verb

@@ -105,6 +105,7 @@ SHELLS = {
         "runner_call",
         "shell",
         "store",
+        "usable",
         "watch",
     },
     "retry": {

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.advice import examined
+from saltext.jobs.core.batch import usable
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_returns, around
@@ -54,7 +55,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _about_options(opts: Mapping[str, Any]) -> list[str]:
     try:
-        read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER))
+        usable.check(opts, read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)))
     except SettingsError as exc:
         return [f"the engine does not start: {exc}"]
     return []

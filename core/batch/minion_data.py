@@ -43,6 +43,16 @@ def values_of(opts: Mapping[str, Any], kind: str, key: str, minions: Iterable[st
     return {minion: salt.utils.data.traverse_dict_and_list(data[place], key) for minion, data in known.items()}
 
 
+def require_nodegroups(opts: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """Return the nodegroups of the master's configuration. :raises ValueError: with those of ``names`` that do not exist."""
+    groups: Mapping[str, Any] = opts.get("nodegroups") or {}
+    missing = [name for name in names if name not in groups]
+    if missing:
+        known = ", ".join(sorted(map(str, groups))) or "none"
+        raise ValueError(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
+    return groups
+
+
 def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """
     Return ``{minion: names}``: the nodegroups of each minion, of those that are given.
@@ -52,11 +62,7 @@ def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterab
     :raises ValueError: with the nodegroups that do not exist.
     :raises MinionDataUnreadable: if the cache fails.
     """
-    groups = opts.get("nodegroups") or {}
-    missing = [name for name in names if name not in groups]
-    if missing:
-        known = ", ".join(sorted(map(str, groups))) or "none"
-        raise ValueError(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
+    groups = require_nodegroups(opts, names)
     if not opts.get("minion_data_cache", True):
         return {}  # Salt's matcher then lets a compound match all minions, or none
     chosen = list(minions)

@@ -64,6 +64,13 @@ def test_a_slip_is_refused_with_what_was_meant(opts, slip, meant):
         asked_for(opts, "*", **{slip: 1})
 
 
+def test_nothing_is_batched_under_a_limit_by_nodegroups_that_do_not_exist(opts):
+    opts["batch_manager"] = {"max_in_flight": {"by": "nodegroups:[mars]", "each": 2}}
+    with pytest.raises(Refused, match=r"max_in_flight has by: 'nodegroups:\[mars\]', but there is no nodegroup mars"):
+        asked_for(opts, "web1")
+    assert asked_for({**opts, "nodegroups": {"mars": "web1"}}, "web1").minions == ("web1",)
+
+
 def test_what_is_meant_for_the_function_gets_there(opts):
     spec = asked_for(opts, "web1", "a", test=True, kwarg={"timeout": 7, "fail_hard": 1}, arg=["b"])
     assert (spec.arg, spec.kwargs) == (("a", "b"), {"test": True, "timeout": 7, "fail_hard": 1})

@@ -163,6 +163,7 @@ def answering(opts):
             "No entry of minion=a can be cancelled; salt-run job_retry.list minion=a shows",
         ),
         ({"fun": "retry", "minion": "a", "jid": JID}, f"No entry of minion=a jid={JID} is held or dead"),
+        ({"fun": "replay", "minion": "a"}, "No entry of minion=a waits for delivery"),
     ],
 )
 def test_what_finds_no_entry_is_refused(runner, answering, call, told):
@@ -171,11 +172,9 @@ def test_what_finds_no_entry_is_refused(runner, answering, call, told):
         runner[f"job_retry.{call.pop('fun')}"](**call)
 
 
-def test_a_purge_and_a_replay_may_find_none(runner, answering):
+def test_a_purge_may_find_none(runner, answering):
     answering(0)
     assert runner["job_retry.purge"]("expired") == 0
-    # The reactor asks for it whenever a minion starts.
-    assert runner["job_retry.replay"]("a") == 0
 
 
 def test_every_function_has_an_example_for_the_command_line(runner):
