@@ -27,6 +27,11 @@ export function to(view, jid) {
   return `#/${view}/${encodeURIComponent(String(jid).replace(/\p{Cs}/gu, "\ufffd"))}`;
 }
 
+/** Return the address of a search for jobs in this page. */
+export function jobsOf(wanted) {
+  return `#/jobs?${new URLSearchParams(wanted)}`;
+}
+
 /** Return a new SVG element. */
 export function svg(tag, props = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);

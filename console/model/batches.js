@@ -31,6 +31,16 @@ export function isHeld(batch) {
   return batch.state === "paused" && ["operator", "publish", "permission"].includes(batch.paused_by);
 }
 
+/** Whether nothing of a batch was ever published. */
+export function isUnsent(batch) {
+  return batch.publishes === 0 && batch.pending === batch.total;
+}
+
+/** Whether minions are left on which a batch that has ended, or goes on, did not succeed. */
+export function canRetry(batch) {
+  return UNSUCCESSFUL.some((state) => batch[state] > 0) || (isOver(batch) && batch.pending > 0);
+}
+
 /** Whether a batch goes on by itself when it is time. */
 export function isScheduled(batch) {
   return batch.state === "paused" && ["window", "start"].includes(batch.paused_by);

@@ -1,10 +1,10 @@
 // One batch: its progress, its minions, and the buttons that control it.
 
 import { confirm, open } from "../dialog.js";
-import { el, replace, say, set, to } from "../dom.js";
+import { el, jobsOf, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
 import { Grid, name } from "../grid.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, command, counted, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, canRetry, command, counted, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -44,9 +44,10 @@ export class BatchView {
     };
     this.parent = el("p");
     this.failures = new Failures(app, "batch.failures", jid);
+    this.like = el("a", {}, "Batches like this");
     this.copy = el("button", { type: "button", onclick: () => this.again() }, "Copy to a new batch");
     this.node = el("section", { class: "batch" },
-      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job")),
+      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job"), " · ", this.like),
       this.trouble.node,
       el("div", { class: "head" }, this.state.node, this.done),
       this.progress.node, this.note, this.stages, this.survivors, this.parent,
@@ -139,10 +140,10 @@ export class BatchView {
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${line(value, 80)}`).join("; ") : null],
       ["Pace", rate === null ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],
-      [isScheduled(batch) && !batch.publishes ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
+      [isUnsent(batch) && (isScheduled(batch) || isOver(batch)) ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
       ["Last progress", isOver(batch) ? null : ago(batch.last_progress, now)],
       ["Ended", isOver(batch) && Number.isFinite(batch.finished) ? `${moment(batch.finished)} (${ago(batch.finished, now)})` : null],
-      ["Took", isOver(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - batch.created) : null],
+      ["Took", isOver(batch) && !isUnsent(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - batch.created) : null],
       ["Stopped by", batch.stopped_by],
       ["Publishes", Number.isFinite(batch.publishes) ? `${count(batch.publishes)}${batch.publish_failures ? `, ${count(batch.publish_failures)} failed` : ""}` : null],
       ["Driven by", batch.driver === "engine" ? batch.engine_master && `the master ${line(batch.engine_master)}` : `Salt itself (${line(batch.driver)})`],
@@ -182,7 +183,8 @@ export class BatchView {
     buttons.stop.set(!over && !stopping);
     buttons.kill.set(!over && (!stopping || batch.active > 0));
     this.copy.hidden = !ours;
-    buttons.retry.set(ours && UNSUCCESSFUL.some((state) => batch[state] > 0));
+    set(this.like, "href", `#/batches?${new URLSearchParams({ find: command(batch).slice(0, 200) })}`);
+    buttons.retry.set(ours && canRetry(batch));
   }
 
   drawMinions() {
@@ -201,11 +203,12 @@ export class BatchView {
   }
 
   row() {
-    const [minion, code, since, group, state] = [cell("span", { class: "id" }), cell(), cell("time"), cell(), badge()];
+    const [minion, code, since, group, state] = [cell("a", { class: "id" }), cell(), cell("time"), cell(), badge()];
     return {
       cells: [minion.node, state.node, code.node, since.node, group.node],
       set: (item) => {
         minion.set(item.name);
+        set(minion.node, "href", jobsOf({ minion: item.name }));
         state.set(item.state);
         code.set(item.retcode === null || item.retcode === undefined ? "" : item.retcode);
         since.set(this.since(item));
@@ -267,7 +270,7 @@ export class BatchView {
     const { batch } = this;
     const kinds = [["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)})`], ["offline", `offline (${count(batch.offline)})`],
       ["timed_out", `timed out (${count(batch.timed_out)})`]].filter(([state]) => batch[state] > 0);
-    const boxes = [...kinds, ["all", "all on which it did not succeed"]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
+    const boxes = [...kinds, ["all", `all on which it did not succeed${isOver(batch) && batch.pending ? `, and those it has not reached (${count(batch.pending)})` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
     const chosen = await open(`Retry batch ${this.jid}?`, [
       el("p", {}, `A new batch runs this again, with the same options, on these minions:`),
       el("pre", {}, line(command(batch), 500)),

@@ -9,7 +9,8 @@ import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 const FIRST = 50;
 
 export class BatchesView {
-  constructor(app) {
+  /** @param {string} asked what is looked for, as in the address behind `?` */
+  constructor(app, _jid, asked = "") {
     this.app = app;
     this.title = "Batches";
     this.limit = FIRST;
@@ -19,8 +20,11 @@ export class BatchesView {
     this.table = new Table("Batches", ["State", "Job", "Target", "Progress", "Pace", "Started"], (batch) => batch.jid, (batch) => this.row(batch), FIRST);
     this.older = el("button", { type: "button", onclick: () => { this.limit *= 4; this.load(); } }, "Show older ones");
     this.words = new Set();
-    this.search = el("input", { type: "search", id: "batch-search", spellcheck: "false", autocapitalize: "none", oninput: () => app.draw() });
+    this.search = el("input", { type: "search", id: "batch-search", spellcheck: "false", autocapitalize: "none", oninput: () => this.find() });
     this.chips = WORDS.map((one) => ({ one, node: el("button", { type: "button", class: "chip", "data-state": one, "aria-pressed": "false", onclick: () => this.toggle(one) }) }));
+    const given = new URLSearchParams(asked);
+    this.search.value = given.get("find") ?? "";
+    for (const one of given.getAll("state")) if (WORDS.includes(one)) this.words.add(one);
     this.node = el("section", {},
       el("p", {}, el("a", { href: "#/start", class: "button primary" }, "Start a batch")),
       el("div", { class: "row filter" }, el("label", { for: "batch-search" }, "Find a batch"), this.search, this.chips.map((chip) => chip.node)),
@@ -68,6 +72,14 @@ export class BatchesView {
 
   toggle(one) {
     if (!this.words.delete(one)) this.words.add(one);
+    this.find();
+  }
+
+  /** Show what is looked for. It is in the address, so that it can be kept and shared. */
+  find() {
+    const text = this.search.value.trim();
+    const asked = new URLSearchParams([...(text ? [["find", text]] : []), ...[...this.words].map((one) => ["state", one])]).toString();
+    history.replaceState(null, "", `#/batches${asked ? `?${asked}` : ""}`);
     this.app.draw();
   }
 

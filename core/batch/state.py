@@ -7,7 +7,7 @@ It must never decide what to do: that is in ``machine.py`` and the parts named t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import pause as pauses
@@ -202,13 +202,27 @@ class State(Kept):
         """When the next Tick is due, in Unix time; None while only another fact can change anything."""
         if self.started is None:
             return self.created
-        cooling = self.pace.cooling[0] if self._waits_for_cooling() else None
-        opening = self.schedule.next_due() if self.has_more() and not self.halted and not self.paused else None
-        asked = self.rights.next_due() if self.has_more() and not self.halted and not self.paused else None
-        publish_at = None if self.room.wanted else self.pace.publish_at  # it is for others to say who may be sent to
-        waits = (publish_at, cooling, opening, asked, self.checks.due, self._ping_due())
-        tick_due = (*waits, self.inflight.next_due())
-        return min((time for time in tick_due if time is not None), default=None)
+        due = (*self._sending_due(), self.checks.due, self.inflight.next_due())
+        return min((time for time in due if time is not None), default=None)
+
+    def _sending_due(self) -> Iterator[float | None]:
+        """
+        Yield when what holds the batch back may end. What stands behind something that holds it is not due: it is looked at
+        in the order of ``machine._go_on``, and a time that is over and changes nothing would be due without end.
+        """
+        if self.halted or self.paused:
+            return
+        if self.has_more():
+            yield self.schedule.next_due()
+            if self.schedule.bounded and not self.schedule.open:
+                return
+            yield self.rights.next_due()
+            if self.rights.waits:
+                return
+        ping_at = self.presence.next_due()
+        yield None if ping_at is None else max(ping_at, self.pace.not_before)
+        yield None if self.room.wanted else self.pace.publish_at  # it is for others to say who may be sent to
+        yield self.pace.cooling[0] if self.pace.cooling and self.waiting else None
 
     def pending(self) -> list[str]:
         """The minions still to be sent to, in order."""
@@ -298,16 +312,6 @@ class State(Kept):
         """Whether nothing is under way, and no minion is to be sent to any more."""
         busy = self.flights or self.is_publishing() or self.to_queue
         return not busy and (bool(self.halted) or not self.has_more())
-
-    def _waits_for_cooling(self) -> bool:
-        return bool(self.pace.cooling and self.waiting and not self.halted and not self.paused)
-
-    def _ping_due(self) -> float | None:
-        due = self.presence.next_due()
-        if due is None or self.halted or self.paused:
-            return None
-        shut = (self.schedule.bounded and not self.schedule.open) or self.rights.waits
-        return None if shut else max(due, self.pace.not_before)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 

@@ -207,7 +207,10 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
     asked = _asked(batch.get("options") or {})
     if asked:
         lines.append(f"asked for with {asked}")
-    if batch.get("finished"):
+    if batch.get("finished") and _never_sent(batch):
+        asked_for = moments.local(batch["created"], page.tz)
+        lines.append(f"asked for {asked_for}, never begun, ended {page.when(batch['finished'])}")
+    elif batch.get("finished"):
         lines.append(f"started {moments.local(batch['created'], page.tz)}, ended {page.when(batch['finished'])}")
     elif batch.get("paused_by") in SCHEDULED and not batch.get("publishes"):
         lines.append(f"asked for {page.when(batch['created'])}, and not begun")
@@ -221,6 +224,11 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
     if batch.get("driver") not in (None, "engine"):
         lines.append("driven by Salt itself, not by the batch_manager engine")
     return lines
+
+
+def _never_sent(batch: Mapping[str, Any]) -> bool:
+    """Return whether nothing of a batch was ever published."""
+    return batch.get("publishes") == 0 and batch["pending"] == batch["total"]
 
 
 def _asked(options: Mapping[str, Any]) -> str:
@@ -280,12 +288,12 @@ def _next(batch: Mapping[str, Any]) -> list[str]:
         return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]
     if state in ("running", "stopping"):
         return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
-    worst = next((name for name in BAD if batch.get(name)), None)
-    if worst is None:
-        return [f"jobs.lookup_jid {jid}", "batch.minions"]
+    worst, left = next((name for name in BAD if batch.get(name)), None), batch.get("pending")
     if worst in ("failed", "timed_out"):
         return [f"batch.failures {jid}", "batch.retry", "batch.minions"]
-    return [f"batch.retry {jid} which={'all' if worst == 'killed' else worst}", "batch.minions"]
+    if worst or left:
+        return [f"batch.retry {jid} which={'all' if left or worst == 'killed' else worst}", "batch.minions"]
+    return [f"jobs.lookup_jid {jid}", "batch.minions"]
 
 
 # -- the minions of a batch ---------------------------------------------------------------------------------------------

@@ -682,6 +682,50 @@ def test_batches_are_found_by_state_and_by_what_they_run(page, api):
     page.wait_text("state.apply", "tbody")
     page.fill("#batch-search", "nothing")
     page.wait_text("No batch is like that.")
+    page.go("batches?find=apply&state=succeeded&state=nonsense")
+    page.chrome.refresh()
+    page.wait_text("state.apply", "tbody")
+    assert "pkg.upgrade" not in page.text("tbody")
+    page.click("1 succeeded", ".filter")
+    wait_for(
+        lambda: page.chrome.current_url.endswith("#/batches?find=apply"), what="the address says what is looked for"
+    )
+
+
+def test_from_a_batch_lead_links_to_batches_like_it_and_to_what_a_minion_has_run(page, api):
+    batch = summary(completed=1, failed=1, state="complete", arguments=["a b&c"])
+    other = summary("20260516091112131415", completed=2, state="complete", success=True)
+    has_batch(api, batch, minions_of({"a&b=c d": "failed", "b": "completed"}))
+    api.runners["batch.list"] = lambda limit: [batch, other]
+    asked = []
+    api.runners["job_cache.search"] = lambda **how: asked.append(how) or {"jobs": [], "next": None}
+    page.enter(api.login(), f"batches/{JID}")
+    page.click("a&b=c d", "tbody")
+    wait_for(lambda: asked, what="the jobs of the minion are searched for")
+    assert asked[0]["minion"] == "a&b=c d"
+    page.chrome.back()
+    page.click("Batches like this")
+    page.wait_text("state.apply a b&c", "tbody")
+    assert len(page.all("tbody tr")) == 1
+
+
+def test_what_a_stopped_batch_has_not_reached_can_be_retried(page, api):
+    batch = summary(completed=1, pending=3, state="halted", halted_reason="stop", publishes=1)
+    has_batch(api, batch, minions_of({"a": "completed"}))
+    asked = []
+    api.runners["batch.retry"] = lambda **how: asked.append(how) or summary(total=3)
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("Started", ".facts")
+    page.click("Retry…")
+    page.wait_text("and those it has not reached (3)", "dialog")
+    page.click("Start the new batch", "dialog")
+    wait_for(lambda: asked, what="it is retried")
+    assert asked == [{"jid": JID, "which": "all"}]
+    batch |= summary(pending=4, state="halted", halted_reason="stop", publishes=0)
+    page.go(f"batches/{JID}")
+    page.chrome.refresh()
+    page.wait_text("Asked for", ".facts")
+    assert "Started" not in page.text(".facts") and "Took" not in page.text(".facts")
 
 
 def test_a_job_is_shown_with_its_arguments_and_without_secrets(page, api):

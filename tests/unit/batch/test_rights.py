@@ -204,6 +204,19 @@ def test_a_batch_of_an_earlier_version_goes_on_under_the_rule_of_then():
     assert published(bench.effects) == ["ab"]
 
 
+def test_while_its_window_is_shut_nothing_is_due_because_the_rights_were_not_known():
+    bench = limited("abcd", "2", window="02:00-05:00", timezone="UTC")
+    bench.tell(facts.OpeningFound(bench.now, bench.now + 5))
+    tell(bench, trouble="the server is down")
+    assert bench.batch.next_due == bench.now + 5
+    bench.tell(facts.Tick(), after=5)
+    bench.tell(facts.OpeningFound(bench.now + 1000, bench.now + 2000))
+    bench.tell(facts.Tick(), after=ASK_AGAIN + 1)
+    assert bench.batch.next_due == BEGIN + 1005
+    bench.tell(facts.Tick(), after=1005 - bench.now + BEGIN)
+    assert asked(bench.tell(facts.OpeningFound(bench.now, bench.now + 1000))) == "abcd"
+
+
 def test_a_batch_that_is_stopped_while_it_is_asked_stays_stopped():
     bench = limited("abcd", "2")
     bench.tell(facts.StopRequested(False, "root"))

@@ -260,14 +260,22 @@ def test_what_there_is_to_say_of_a_batch_is_a_line_each(more, told):
         ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry, minions)"),
-        ({"state": "complete", "failed": 0}, f"batch.retry {JID} which=offline (or minions)"),
+        ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
+        ({"state": "halted", "failed": 0}, f"batch.retry {JID} which=all (or minions)"),
+        ({"state": "halted", "failed": 0, "offline": 0}, f"batch.retry {JID} which=all (or minions)"),
         ({"state": "halted", "failed": 0, "killed": 1}, f"batch.retry {JID} which=all (or minions)"),
-        ({"state": "complete", "failed": 0, "offline": 0}, f"jobs.lookup_jid {JID} (or batch.minions)"),
+        ({"state": "complete", "failed": 0, "offline": 0, "pending": 0}, f"jobs.lookup_jid {JID} (or batch.minions)"),
         ({"state": "running", "driver": "master"}, f"batch.minions {JID} (or stop)"),
     ],
 )
 def test_the_last_line_is_what_to_call_next(more, command):
     assert drawn(tables.standing, standing(**more))[-1] == f"Next: salt-run {command}"
+
+
+def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
+    none = dict.fromkeys(("completed", "active", "failed", "offline"), 0)
+    lines = drawn(tables.standing, standing(state="halted", **none, pending=104, publishes=0, finished=NOW - 10), 100)
+    assert "  asked for 2026-05-17 06:36:40, never begun, ended 2026-05-17 06:39:50 (10 s ago)" in lines
 
 
 def test_a_batch_of_salts_own_is_shown_by_what_is_known_of_it():
