@@ -95,7 +95,7 @@ def leader_of_line(line: bytes) -> Leader | None:
 
 def this_process(epoch: int, master: str, run: str) -> Leader:
     """Return this process as the leader of an epoch."""
-    return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION or "", True, epoch, master, run)
+    return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION, True, epoch, master, run)
 
 
 class Lead:

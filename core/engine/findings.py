@@ -127,7 +127,7 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
         if abs(master.ahead) > SKEW
     ]
     ours = {
-        "saltext-jobs": VERSION or "",
+        "saltext-jobs": VERSION,
         "Salt": salt.version.__version__,
         "the job cache": masters.job_cache_of(opts),
     }

@@ -80,7 +80,7 @@ def say(opts: Mapping[str, Any], folder: Folder, refused: int, wall: Callable[[]
     told = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "version": VERSION or "",
+        "version": VERSION,
         "salt": salt.version.__version__,
         "job_cache": job_cache_of(opts),
         "refused": refused,

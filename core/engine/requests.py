@@ -68,7 +68,7 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
 def other_version(opts: Mapping[str, Any], engine: str) -> str:
     """Say that a running engine has another version than this process, and what to do; empty if it has the same."""
     process = process_of(opts, engine)
-    if process is None or not VERSION or process.version == VERSION or (process.tells_version and not process.version):
+    if process is None or process.version == VERSION or (process.tells_version and not process.version):
         return ""
     theirs = process.version or "0.2.0 or an earlier version"
     return f"the {engine} engine runs {theirs} of saltext-jobs, and this is {VERSION}: restart the master"

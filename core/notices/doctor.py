@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import around
+from saltext.jobs.core.engine.findings import about_engine, around
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import EngineAbsent, LaterVersion, SettingsError, StateError
 from saltext.jobs.core.notices.files import LedgerFile
@@ -54,7 +54,10 @@ def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> d
     kept = _kept(opts, found)
     waiting = {name: len(kept.get("waiting", {}).get(name, ())) for name in targets}
     delivered = {name: kept.get("delivered", {}).get(name) for name in targets}
-    found += _about_work(opts, delivered) if runs else _about_waiting(waiting)
+    if not runs:
+        found += _about_waiting(waiting)
+    elif not about_engine(opts, JOB_NOTICES):
+        found += _about_work(opts, delivered)
     process = requests.process_of(opts, JOB_NOTICES)
     standing = {
         "engine": runs,

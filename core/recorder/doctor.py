@@ -9,7 +9,7 @@ from typing import Any
 
 from saltext.jobs.core.advice import examined
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import around
+from saltext.jobs.core.engine.findings import about_engine, around
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.recorder.carry_over import check_format
@@ -42,7 +42,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         check_format(FileSite(opts).path(JOB_RECORDER))
     except (StateError, OSError) as exc:
         found.append(f"the engine does not start: {exc}")
-    if runs:
+    if runs and not about_engine(opts, JOB_RECORDER):
         found += _about_work(opts)
     process = requests.process_of(opts, JOB_RECORDER)
     return examined({"engine": runs, "process": process and str(process), "returners": returners}, found)

@@ -95,6 +95,13 @@ def test_what_keeps_the_recorder_from_its_work_is_told(opts, options, part):
     assert [part in finding for finding in doctor.examine({**opts, **options})["findings"]].count(True) == 1
 
 
+def test_an_engine_of_another_version_is_told_of_once_and_asked_for_nothing(opts):
+    with files.single_holder(lock := FileSite(opts).lock_path(JOB_RECORDER)):
+        lock.write_text("17 root here 0.0.1", encoding="utf-8")
+        (found,) = [finding for finding in doctor.examine(opts)["findings"] if "0.0.1" in finding]
+    assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")
+
+
 def test_what_a_later_version_has_written_is_told_of(opts):
     folder = FileSite(opts).path(JOB_RECORDER)
     files.write_atomic(folder / "format", b"9\n")
