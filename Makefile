@@ -120,11 +120,14 @@ $(CHROOT)/usr/bin/python3.14:
 	debootstrap --variant=minbase --include=ca-certificates,g++,gcc,git,make,openssh-client,procps,python3-dev,python3-venv,sudo \
 	  sid $(CHROOT)
 
+TYPED := core
+
 # mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
 lint: .venv/.installed
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	@mkdir -p .venv/src/saltext && ln -sfn "$(CURDIR)" .venv/src/saltext/jobs
+	@rm -rf .venv/src && mkdir -p .venv/src/saltext/jobs
+	@ln -s $(TYPED:%="$(CURDIR)/%") "$(CURDIR)"/package/* .venv/src/saltext/jobs/
 	MYPYPATH=.venv/src .venv/bin/mypy -p saltext.jobs.core
 
 # Apart from lint, since the package of actionlint fetches the program from its project when it is installed.

@@ -5,10 +5,11 @@ they are allotted. It holds no policy: who gets what, and when that is worth a l
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
@@ -40,6 +41,9 @@ class Allotting:
         self._ports, self._live = ports, live
         self.sharing = sharing(settings.max_in_flight, settings.publish_window)
         self._timer: Any = None
+        self._unread = collections.deque[Live]()  # the groups of whose minions are to be found out
+        self._reading = False
+        self._told: set[str] = set()  # jids of batches of which the log has that they wait for that
 
     def enter(self, live: Live, others: Iterable[Live]) -> None:
         """Take in a batch. The others that have not ended are taken in with the first one that shares."""
@@ -53,25 +57,40 @@ class Allotting:
     def _enter(self, live: Live) -> None:
         self.sharing.enter(live.batch)
         if self.sharing.limit.by:
-            self._ports.loop.spawn_callback(self._find_lanes, live)
+            self._read_lanes(live)
 
-    async def _find_lanes(self, live: Live) -> None:
-        """Find out in which groups a batch's minions are: until then it sends to none."""
-        told = False
-        while not live.gone:
+    def _read_lanes(self, live: Live) -> None:
+        self._unread.append(live)
+        if not self._reading:
+            self._reading = True
+            self._ports.loop.spawn_callback(self._find_lanes)
+
+    async def _find_lanes(self) -> None:
+        """
+        Find out in which groups the minions of batches are: until then these send to none. What is read for one batch counts
+        for those that wait with it: an engine that starts with many batches reads each minion's data once.
+        """
+        lanes: dict[str, str] = {}
+        while self._unread:
+            live = self._unread.popleft()
+            minions = live.batch.spec.minions
+            missing = [minion for minion in minions if minion not in lanes]
             try:
-                lanes = await self._ports.rights_worker.call(
-                    self._ports.lanes, self.sharing.limit.by, live.batch.spec.minions
-                )
+                if missing and not live.gone:
+                    lanes.update(
+                        await self._ports.rights_worker.call(self._ports.lanes, self.sharing.limit.by, missing)
+                    )
             except Exception as exc:  # a driver, or a matcher of Salt's, may raise anything
-                if not told:
+                if live.jid not in self._told:
                     log.error("Batch %s waits, since the groups of its minions cannot be read: %s", live.jid, exc)
-                told = True
-                await compat.sleep(RETRY_PAUSE)
-            else:
-                self.sharing.know(live.jid, lanes)
+                self._told.add(live.jid)
+                self._ports.loop.call_later(RETRY_PAUSE, self._read_lanes, live)
+                continue
+            self._told.discard(live.jid)
+            if not live.gone:
+                self.sharing.know(live.jid, {minion: lanes[minion] for minion in minions})
                 self._plan()
-                return
+        self._reading = False
 
     def is_whole(self, whole: bool) -> None:
         """Say whether all batches that have not ended were taken in: before they are, nothing is allotted."""

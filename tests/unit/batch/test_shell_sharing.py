@@ -456,6 +456,29 @@ def test_a_batch_says_that_it_waits_for_the_groups_and_the_others_that_they_do_s
             assert bench.end(jid=jid).success
 
 
+def test_an_engine_that_starts_with_many_batches_reads_the_groups_of_each_minion_once(tmp_path):
+    class Counting(Unreadable):
+        def __init__(self, *args, **more):
+            self.read = []
+            super().__init__(*args, **more)
+
+        def lanes(self, key, minions):
+            self.read += minions
+            return super().lanes(key, minions)
+
+    minions = [FakeMinion(name, seconds=100.0) for name in "abcd"]
+    with Counting(tmp_path, minions, max_in_flight=by(each=1)) as bench:
+        for jid, names in ((A, "abc"), (B, "bcd"), (C, "abcd")):
+            bench.begin(names, "1", jid=jid)
+        bench.run(1)
+        bench.read.clear()
+        bench.restart()
+        bench.run(10)
+        assert sorted(bench.read) == list("abcd")
+        for jid in (A, B, C):
+            assert bench.end(jid=jid).success
+
+
 def test_a_minion_whose_group_was_renamed_counts_in_the_new_one_also_for_a_batch_that_runs(tmp_path):
     class Renamed(ShellBench):
         renamed = False
