@@ -44,6 +44,8 @@ class Lease(Protocol):
     leader: Leader | None
     #: How often something was refused because this process did not lead, or could not tell.
     refused: int
+    #: Of the database that has the site: another one than before may lack what was written last. Empty where it has none.
+    history: str
     #: Called once it is noticed that another process leads, in whatever thread.
     on_lost: Callable[[], None]
     #: Called when there may be a request of a runner, in whatever thread, where the bus does not tell.

@@ -95,4 +95,5 @@ def _ports(loop, lease, opts, settings):
         acks=compat.HAS_START_EVENT,
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
         is_takeover=lease.is_takeover,
+        history=lease.history,
     )

@@ -66,9 +66,10 @@ class PostgreSQL:
     Use ``start`` and ``stop`` as often as you like, and ``remove`` at the end.
 
     :param settings: ``name=value`` of the server's configuration, instead of those that make it fast and small.
+    :param of: a server that runs, whose replica this one is to be.
     """
 
-    def __init__(self, *settings):
+    def __init__(self, *settings, of=None):
         self.settings = settings or ("fsync=off", "shared_buffers=16MB")
         if importlib.util.find_spec("psycopg2") is None:
             missing("the Python module psycopg2 is not installed")
@@ -78,9 +79,17 @@ class PostgreSQL:
         self.process = None
         if self.user:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
-        self._run([self.initdb, "-D", f"{self.folder}/data", "-U", "salt", "-A", "trust", "-E", "UTF8", "--no-sync"])
+        data = ["-D", f"{self.folder}/data", "--no-sync"]
+        if of is not None:
+            place = f"host=127.0.0.1 port={of.port} user=salt"
+            self._run(
+                [_program("pg_basebackup"), *data, "--write-recovery-conf", "--checkpoint=fast", "--dbname", place]
+            )
+        else:
+            self._run([self.initdb, *data, "-U", "salt", "-A", "trust", "-E", "UTF8"])
         self.start()
-        self.make_tables()
+        if of is None:
+            self.make_tables()
 
     @property
     def options(self):
@@ -103,6 +112,20 @@ class PostgreSQL:
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(stretched(SOON))
             self.process = None
+
+    def promote(self, in_place_of):
+        """This replica, which was stopped, becomes the server at the place of another one, which must be stopped too."""
+        self.port = in_place_of.port
+        self.start()
+        self.execute("SELECT pg_promote()")
+
+    def has_all_of(self, other):
+        """Tell whether this replica has all that another server has written."""
+        (written,), (replayed,) = (
+            other.execute("SELECT pg_current_wal_lsn()"),
+            self.execute("SELECT pg_last_wal_replay_lsn()"),
+        )
+        return written == replayed
 
     def remove(self):
         self.stop()

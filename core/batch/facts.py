@@ -232,6 +232,9 @@ class Recovered:
     ``taken_over``: another master drove the batch before, or may have, and may have ended with its engine.
 
     ``shared``: it sends only to minions that it is allotted.
+
+    ``history``: that of the database that keeps the journal; another one than before may lack the last facts. Empty where
+    it is a file.
     """
 
     settled_at: float = 0.0
@@ -239,6 +242,7 @@ class Recovered:
     offset: float = 0.0
     taken_over: bool = False
     shared: bool = False
+    history: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

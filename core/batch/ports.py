@@ -34,6 +34,7 @@ class Ports:
     ``restarted`` returns those of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     ``acks``: whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
     ``is_takeover``: whether the engine before this one was another master's, or may have been; that master may have ended.
+    ``history``: that of the database that keeps the journals; empty where they are files.
     """
 
     loop: Any
@@ -60,6 +61,7 @@ class Ports:
     acks: bool
     keep: float
     is_takeover: bool = True
+    history: str = ""
 
     def close(self) -> None:
         """Release sockets and threads."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from saltext.jobs.core.batch import holding
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue, Recovered
-from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.state import POLICY, State
 
 #: If a master ended with its engine, a publish of its last so many seconds may not have left it. The master that goes on may
@@ -19,6 +18,12 @@ DOUBTFUL = 5.0
 def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     """Nothing that was under way has a known outcome, and the clock may be another one."""
     batch.room.recover(fact.shared)
+    lacks_facts = bool(batch.history) and batch.history != fact.history
+    batch.history = fact.history
+    began: list[Effect] = []
+    if batch.started is None and lacks_facts:  # that it has begun may be among them
+        batch.started = now
+        began.append(Announce("new"))
     if batch.closed or batch.started is None:
         return []
     if batch.finished:
@@ -32,7 +37,9 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     _recover_presence(batch, fact.settled_at, now)
     if batch.policy != POLICY:
         _doubt_everything(batch, now)
-    effects: list[Effect] = [Announce("halted")] if batch.halted else []
+    elif lacks_facts:
+        _doubt_sendable(batch, now)
+    effects = [*began, Announce("halted")] if batch.halted else began
     if batch.to_queue:
         effects.append(Queue(tuple(batch.to_queue)))
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
@@ -71,10 +78,20 @@ def _recover_presence(batch: State, settled_at: float, now: float) -> None:
 
 def _doubt_everything(batch: State, now: float) -> None:
     """The facts so far were folded by another policy: every minion that has not ended may have been sent to."""
-    doubtful = batch.pending()
-    batch.waiting = Pending((), batch.membership, batch.pace.group)
-    batch.presence.unseen.clear()
-    batch.tried.difference_update(doubtful)
-    batch.pace.sends_elsewhere(len(doubtful))
-    batch.inflight.send((*(batch.inflight.publishing or ()), *doubtful), now)
+    _may_have_been_sent_to(batch, batch.pending(), now)
     batch.policy = POLICY
+
+
+def _doubt_sendable(batch: State, now: float) -> None:
+    """The last facts are lost: every minion that could be sent to may have been. One that answered no ping could not."""
+    silent = {minion for minion, pings in batch.presence.unseen.items() if pings}
+    _may_have_been_sent_to(batch, [minion for minion in batch.pending() if minion not in silent], now)
+
+
+def _may_have_been_sent_to(batch: State, minions: list[str], now: float) -> None:
+    for minion in minions:
+        batch.waiting.drop(minion)
+        batch.presence.unseen.pop(minion, None)
+    batch.tried.difference_update(minions)
+    batch.pace.sends_elsewhere(len(minions))
+    batch.inflight.send((*(batch.inflight.publishing or ()), *minions), now)

@@ -311,6 +311,7 @@ class BatchShell:
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())
             batch.go_by(boot(), ports.clock.offset)
+            batch.history = ports.history
             known = self._take_in(batch, ports.store.new_journal(spec.jid))
             batch.room.shared = self._allotting.sharing.is_shared(batch)
             try:
@@ -390,7 +391,8 @@ class BatchShell:
         left = YOUNG - self._ports.master_age()
         clock = self._ports.clock
         settled_at, shared = clock.now() + left if left > 0 else 0.0, self._allotting.sharing.is_shared(live.batch)
-        return facts.Recovered(settled_at, boot(), clock.offset, self._ports.is_takeover, shared)
+        ports = self._ports
+        return facts.Recovered(settled_at, boot(), clock.offset, ports.is_takeover, shared, ports.history)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Call a function; an error is logged, and the next pass calls it again."""

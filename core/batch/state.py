@@ -36,7 +36,7 @@ from saltext.jobs.core.batch.spec import Spec
 #: does not tell which minions were sent to.
 POLICY = 5
 #: Of snapshots and of the facts behind them: see ``core/formats.py``.
-FORMAT = 4
+FORMAT = 5
 
 #: How often the bus is believed that a minion in doubt, or given up, has begun after all.
 _BELIEVED = 3
@@ -87,6 +87,7 @@ class State(Kept):
     catching_up: set[str] = kept(set, sorted, set)  # whose returns without an engine are looked for
     boot: str = kept(str)  # the clock of all times: see the fact ``Recovered``
     clock_offset: float = kept(float)
+    history: str = kept(str)  # of the database that keeps the journal: see the fact ``Recovered``
     policy: int = kept(lambda: POLICY)
 
     def __init__(self, spec: Spec, now: float) -> None:

@@ -108,6 +108,8 @@ class Lead:
         self.leader: Leader | None = None
         #: How often something was refused because this process did not lead, or could not tell.
         self.refused = 0
+        #: Of the database that has the site: another one than before may lack what was written last.
+        self.history = ""
         #: Called once it is noticed that another process leads, in whatever thread.
         self.on_lost: Callable[[], None] = lambda: None
         #: Called when there may be a request, in whatever thread, where the bus does not tell of requests.

@@ -55,6 +55,15 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
     """A connection that closes after ``patience`` seconds without an answer."""
 
     patience = 5.0
+    _system = ""
+
+    @property
+    def system(self) -> str:
+        """What tells the server from others that were set up by themselves. :raises psycopg.Error:"""
+        if not self._system:
+            row = self.execute("SELECT system_identifier FROM pg_control_system()").fetchone()
+            self._system = str(row[0]) if row else ""
+        return self._system
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **kwargs: Any) -> Result:
         """As in psycopg, but with an end. :raises NoAnswer: when nothing came, or could be sent, for that long."""

@@ -7,12 +7,18 @@ goes by a deadline in the leader itself (``check``). It lies before the end of t
 thread that does nothing else, and goes by a clock that nobody sets and that goes on in a suspended machine. What it cannot
 cover, a process that freezes just after it has looked, the master's worker refuses (``core/master/passes.py``).
 
+A replica that is promoted may lack what was written last, and so may a server that was restored. It has another *history*
+then: its system identifier, the timeline of its write-ahead log, and the epoch in which the history began. A lease ends with
+the history in which it was taken; whoever leads next tells by the new one that something may be missing. On one timeline a
+master notices that by an epoch that is lower than one that it has seen.
+
 It must never work alone: a leader that does not reach the server publishes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import secrets
 import select
 import threading
@@ -23,6 +29,7 @@ from typing import Any
 import psycopg
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lead, Superseded, leader_of_line, this_process
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
@@ -35,13 +42,19 @@ log = lines.logger(__name__)
 TTL = 12.0
 #: The channel on which engines are told of requests.
 CHANNEL = "saltext_jobs"
+#: Between the secret of a session and its history, and between the parts of a history.
+_OF, _SLASH = "@", "/"
+#: An epoch that a failover has taken is not given again, even if the clock of the server goes back: it rises by up to this.
+_STEP = 1_000_000
 _FOR = "%s * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
-_LOOK = f"SELECT leader, epoch, until > clock_timestamp() FROM {LEASES} WHERE engine = %s FOR UPDATE"
+_TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+_LOOK = f"""SELECT leader, epoch, session, {_TIMELINE}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    until > clock_timestamp() FROM {LEASES} WHERE engine = %s FOR UPDATE"""
 _TAKE = f"""UPDATE {LEASES} SET session = %s, epoch = %s, leader = %s, until = clock_timestamp() + {_FOR},
     alive = clock_timestamp() WHERE engine = %s"""
 _RENEW = f"""UPDATE {LEASES} SET until = clock_timestamp() + {_FOR}
-    WHERE engine = %s AND session = %s AND epoch = %s AND until > clock_timestamp()"""
+    WHERE engine = %s AND session = %s AND epoch = %s AND until > clock_timestamp() AND {_TIMELINE} = %s"""
 _BEAT = f"UPDATE {LEASES} SET alive = clock_timestamp() WHERE engine = %s AND session = %s AND epoch = %s"
 _RELEASE = f"UPDATE {LEASES} SET until = '-infinity' WHERE engine = %s AND session = %s AND epoch = %s"
 
@@ -61,6 +74,7 @@ class Lease(Lead):
     :param run: what tells its processes from those that it had before a restart; empty where that is not known.
     :param ttl: seconds for which it lasts.
     :param clock: returns seconds, as ``boottime``.
+    :param seen: the file in which this master keeps the highest epoch that it has seen; None for nowhere.
     """
 
     def __init__(
@@ -71,11 +85,13 @@ class Lease(Lead):
         run: str = "",
         ttl: float = TTL,
         clock: Callable[[], float] = boottime,
+        seen: pathlib.Path | None = None,
     ) -> None:
         super().__init__()
         self._server, self._engine, self._master, self._run = server, engine, master, run
-        self._ttl, self._clock = ttl, clock
-        self._session = ""
+        self._ttl, self._clock, self._path = ttl, clock, seen
+        self._highest = self._read_highest()
+        self._session = self._system = self._timeline = ""
         self._until = 0.0  # by the clock of this process
         self._is_lost = False
         self._is_over = threading.Event()
@@ -93,26 +109,63 @@ class Lease(Lead):
 
     def take(self) -> bool:
         """Take the lead if nobody has it. Returns whether this process has it now. :raises OSError: when nobody can tell."""
-        session, began = secrets.token_hex(16), self._clock()
+        secret, began = secrets.token_hex(16), self._clock()
 
-        def work(connection: Patient) -> bool:
+        def work(connection: Patient) -> str:
             with connection.transaction():
                 connection.execute(_SEAT.encode(), (self._engine,))
-                line, before, is_held = connection.execute(_LOOK.encode(), (self._engine,)).fetchone() or (b"", 0, True)
+                found = connection.execute(_LOOK.encode(), (self._engine,)).fetchone()
+                assert found is not None
+                line, before, formerly, self._timeline, now, is_held = found
                 if is_held:
-                    return False
+                    self._remember(before)
+                    return ""
+                higher = max(before, self._highest) + 1 + secrets.randbelow(_STEP)
+                epoch = now if now > max(before, self._highest) else higher
                 self.predecessor = leader_of_line(bytes(line))
-                self.leader = this_process(max(before + 1, time.time_ns() // 1000), self._master, self._run)
-                values = (session, self.leader.epoch, self.leader.as_line(), self._ttl, self._engine)
+                self.leader = this_process(epoch, self._master, self._run)
+                self._system = connection.system
+                self.history = self._history_after(formerly.partition(_OF)[2], before)
+                session = f"{secret}{_OF}{self.history}"
+                values = (session, epoch, self.leader.as_line(), self._ttl, self._engine)
                 connection.execute(_TAKE.encode(), values)
-                return True
+                return session
 
         # An attempt whose answer was lost is a lease that nobody has: it ends by itself.
-        if not self._ask(work):
+        session = self._ask(work)
+        if not session:
             return False
+        self._remember(self.epoch)
         self._session, self._until, self._is_lost = session, began + self._safe, False
         threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True).start()
         return True
+
+    def _history_after(self, former: str, before: int) -> str:
+        """Return the history in which this process leads, after the one and the epoch of whoever led before."""
+        server = f"{self._system}{_SLASH}{self._timeline}{_SLASH}"
+        if former.startswith(server) and before >= self._highest:
+            return former
+        if former:
+            log.warning(
+                "The %s engine: the database has another history than before (%s), and may lack what was written last; what "
+                "may have been begun is asked for",
+                self._engine,
+                "a failover, or it was restored" if not former.startswith(server) else "it was restored",
+            )
+        return f"{server}{self.epoch}"
+
+    def _read_highest(self) -> int:
+        try:
+            return int(self._path.read_bytes()) if self._path is not None else 0
+        except (OSError, ValueError):
+            return 0
+
+    def _remember(self, epoch: int) -> None:
+        if epoch > self._highest:
+            self._highest = epoch
+            if self._path is not None:
+                with contextlib.suppress(OSError):  # as if it had not been seen
+                    files.write_atomic(self._path, f"{epoch}\n".encode())
 
     def renewed(self, connection: Patient) -> None:
         """
@@ -121,8 +174,8 @@ class Lease(Lead):
         :raises Superseded: when it is over; then ``on_lost`` was called.
         """
         began = self._clock()
-        values = (self._ttl, self._engine, self._session, self.epoch)
-        if connection.execute(_RENEW.encode(), values).rowcount == 0:
+        values = (self._ttl, self._engine, self._session, self.epoch, self._timeline)
+        if connection.system != self._system or connection.execute(_RENEW.encode(), values).rowcount == 0:
             self._lose()
             raise Superseded(f"the lease of the {self._engine} engine is over")
         self._until = max(self._until, began + self._safe)

@@ -124,7 +124,8 @@ class PostgresqlSite:
 
     def lease(self, engine: str, run: str = "") -> Lease:
         """Return the lead of an engine."""
-        return Lease(self._server, engine, self._master, run)
+        seen = pathlib.Path(self.opts["cachedir"], "saltext_jobs", f"{engine}.epoch")
+        return Lease(self._server, engine, self._master, run, seen=seen)
 
     def leader(self, engine: str) -> Leader | None:
         """Return who took the lead last."""

@@ -186,6 +186,47 @@ def test_a_journal_of_another_policy_leads_to_questions_and_not_to_a_second_run(
     assert bench.states() == {"a": "completed", "b": "active", "c": "completed", "d": "active"}
 
 
+def test_where_the_database_may_have_lost_the_last_facts_everybody_is_asked_before_anything_is_sent():
+    bench = Bench("abcd", "2")
+    bench.tell(facts.Recovered(history="1"))
+    bench.sent()
+    lacks_a_publish = bench.batch.snapshot()
+    bench.returns("a", "b")
+    bench.batch = Batch.restore(lacks_a_publish)
+    effects = bench.tell(facts.Recovered(history="2"))
+    assert sorted(effects[0].minions) == ["a", "b", "c", "d"]
+    effects = bench.looked(effects, a=0, b=0)
+    assert not published(effects)
+    bench.probed(running="c", idle="d")
+    bench.until_probe(12)
+    bench.probed(idle="d")
+    assert published(bench.looked(bench.wait(12))) == ["d"]
+    assert bench.states() == {"a": "completed", "b": "completed", "c": "active", "d": "active"}
+    bench.sent()
+    assert not bench.looked(bench.tell(facts.Recovered(history="2"))), "what is known by now stays known"
+
+
+def test_a_batch_may_have_begun_where_the_database_has_lost_that():
+    bench = Bench("ab", "1")
+    accepted = Batch(bench.spec, bench.now)
+    accepted.history = "1"
+    bench.batch = accepted
+    effects = bench.tell(facts.Recovered(history="2"))
+    assert kinds(effects) == ["new", "LookUp"]
+    assert not published(effects)
+    assert not published(bench.tell(facts.Tick()))
+
+
+def test_a_minion_that_answered_no_ping_was_sent_nothing_whatever_the_database_has_lost():
+    bench = Bench("ab", "2", presence="ping", offline="skip")
+    bench.tell(facts.Recovered(history="1"))
+    bench.tell(facts.Gathered(("a",)))
+    effects = bench.tell(facts.Recovered(history="2"))
+    assert effects[0] == facts.LookUp(("a",))
+    bench.present()
+    assert bench.state_of("b") == "offline"
+
+
 def test_a_minion_that_says_both_that_it_runs_the_job_and_that_it_does_not_does_run_it():
     bench = Bench("ab", "1")
     bench.sent()

@@ -1,0 +1,130 @@
+"""A replica of the database is promoted that lacks the last transactions, or the server is restored as it was before."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.disk.lease import Superseded
+from saltext.jobs.core.postgresql.site import PostgresqlSite
+from saltext.jobs.core.postgresql.site_tables import LEASES
+from tests.postgresql import PostgreSQL
+from tests.waiting import wait_for
+
+ENGINE = "batch_manager"
+
+
+@pytest.fixture(scope="module")
+def primary():
+    server = PostgreSQL()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def replica(primary):
+    server = PostgreSQL(of=primary)
+    yield server
+    server.remove()
+    primary.stop()
+    primary.start()
+
+
+@pytest.fixture
+def masters(primary, tmp_path):
+    """Two masters of a site."""
+    primary.execute("DROP DATABASE IF EXISTS failover WITH (FORCE)")
+    primary.execute("CREATE DATABASE failover")
+    place = {"host": "127.0.0.1", "port": primary.port, "user": "salt", "db": "failover"}
+    options = {f"postgresql.{name}": value for name, value in place.items()}
+    return [PostgresqlSite({**options, "cachedir": str(tmp_path / name), "id": name}) for name in "ab"]
+
+
+def leading(site):
+    lease = site.lease(ENGINE)
+    assert lease.take()
+    return lease
+
+
+def cut_off(primary, replica):
+    """From now on the replica gets nothing more."""
+    wait_for(lambda: replica.has_all_of(primary), what="the replica has all")
+    replica.stop()
+
+
+def fail_over(primary, replica):
+    primary.stop()
+    replica.promote(primary)
+
+
+def test_a_leader_writes_nothing_after_a_failover_even_if_the_replica_has_its_lease(primary, replica, masters):
+    lease = leading(masters[0])
+    folder = masters[0].folder(ENGINE, lease)
+    journal = folder.journal("batches/1.journal")
+    journal.rewrite(["snapshot"])
+    cut_off(primary, replica)
+    journal.append(["lost"])
+    journal.sync()
+    fail_over(primary, replica)
+    journal.append(["too late"])
+    for write in (journal.sync, lambda: folder.write("x", b"")):
+        with pytest.raises(Superseded):
+            write()
+    with pytest.raises(Superseded):
+        lease.check()
+    assert masters[1].folder(ENGINE).journal("batches/1.journal").read().records == []
+    lease.release()
+
+
+def test_whoever_leads_after_a_failover_has_another_history_which_those_after_it_share(primary, replica, masters):
+    first = leading(masters[0])
+    first.release()
+    cut_off(primary, replica)
+    lost = leading(masters[1])
+    assert lost.history == first.history
+    fail_over(primary, replica)
+    third = leading(masters[0])
+    third.release()
+    fourth = leading(masters[1])
+    assert first.history != third.history == fourth.history
+    assert first.epoch < lost.epoch < third.epoch < fourth.epoch
+    lost.release()  # which is not the other's
+    fourth.check()
+    fourth.release()
+
+
+def test_no_epoch_is_given_twice_though_a_failover_forgets_it_and_the_clock_of_the_server_is_behind(primary, masters):
+    leading(masters[0]).release()
+    primary.execute(f"UPDATE {LEASES} SET epoch = epoch + 3600000000", database="failover")
+    before = primary.execute(f"SELECT session, epoch, until FROM {LEASES}", database="failover")[0]
+    given = []
+    for number in range(6):
+        lease = leading(masters[number % 2])
+        given.append(lease.epoch)
+        lease.release()
+        # The next master has not seen it.
+        masters[number % 2] = PostgresqlSite(
+            {**masters[number % 2].opts, "cachedir": f"{masters[0].opts['cachedir']}{number}"}
+        )
+        query = f"UPDATE {LEASES} SET session = %s, epoch = %s, until = %s"
+        primary.execute(query, *before, database="failover")
+    assert len(set(given)) == len(given)
+    assert min(given) > before[1]
+
+
+def test_a_server_that_was_restored_as_it_was_before_is_noticed_by_a_master_that_has_seen_more(primary, masters):
+    first = leading(masters[0])
+    first.release()
+    before = primary.execute(f"SELECT session, epoch, until FROM {LEASES}", database="failover")[0]
+    second = leading(masters[0])
+    assert not leading_or_none(masters[1]), "but it has seen who leads"
+    second.release()
+    primary.execute(f"UPDATE {LEASES} SET session = %s, epoch = %s, until = %s", *before, database="failover")
+    third = leading(masters[1])
+    assert third.history != first.history == second.history
+    assert third.epoch > second.epoch
+    third.release()
+
+
+def leading_or_none(site):
+    lease = site.lease(ENGINE)
+    return lease if lease.take() else None
