@@ -193,7 +193,8 @@ def history():
 @runner.verb
 def doctor():
     """
-    Return what an operator should know before relying on the queue.
+    Return what an operator should know before relying on the queue. With ``saltext_jobs_site`` minions are asked what they
+    keep of what they have run, as far as the user has the rights that ``coverage`` needs.
 
     The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
@@ -208,7 +209,7 @@ def doctor():
 
         salt-run job_retry.doctor
     """
-    return examination.examine(__opts__)
+    return examination.examine(__opts__, _caller)
 
 
 @runner.verb
@@ -225,7 +226,8 @@ def coverage(tgt="*", tgt_type="glob", timeout=None):
         Seconds to wait for answers, by default the master's ``timeout``.
 
     :return: a dict with asked (``tgt``, ``tgt_type``, and how many ``minions`` they match), has (names of minions), lacks
-        (``{minion: what is missing there}``) and silent (names of minions).
+        (``{minion: what is missing there}``), keeps (names of those that lack it and have ``cache_jobs``) and silent
+        (names of minions).
 
     CLI Example:
 

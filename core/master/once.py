@@ -17,6 +17,8 @@ NAME = "job_once"
 _PASS = ("saltutil.", "sys.", "job_once.")
 #: Seconds by which the clock of a recorded publish may be wrong.
 _SKEW = 5.0
+#: The advice of a minion without ``cache_jobs`` when it is asked for an old return.
+_NO_RETURNS = "enable cache_jobs"
 _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
 
 
@@ -49,6 +51,14 @@ def record_of(answer: Any) -> Record | None:
     seconds = told.get("recorded_for")
     known = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
     return Record(state, max(0.0, float(seconds)) if known and seconds is not None else 0.0)
+
+
+def keeps_nothing(answer: Any) -> bool:
+    """
+    Tell whether a minion says that it keeps no returns, when it is asked for an old one. One with the executor, or with
+    ``cache_jobs``, does not say so.
+    """
+    return isinstance(answer, str) and _NO_RETURNS in answer
 
 
 def is_recorded(funs: Iterable[str], options: Any) -> bool:

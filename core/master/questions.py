@@ -20,8 +20,6 @@ from saltext.jobs.core.master.publisher import Publisher
 
 #: A ping takes late answers for so many times its time: a slow minion is there too.
 _LINGER = 3.0
-#: The advice of a minion without ``cache_jobs`` when it is asked for an old return.
-_NO_RETURNS = "enable cache_jobs"
 #: The key of the records in answers of minions with the executor ``job_once``.
 _RECORDED = "saltutil.find_cached_job"
 
@@ -187,6 +185,16 @@ class Questions:
             if minion in asked and isinstance(value, list)
         }
 
+    async def keep_nothing(self, minions: Iterable[str], timeout: float, kept: Kept | None = None) -> Probed:
+        """
+        Ask minions whether they keep what they have run: those that do are ``running``, those that do not ``idle``. Raises
+        as ``find_either``.
+        """
+        asked = frozenset(minions)
+        given = (await self._ask_for(asked, _RECORDED, ["0"], timeout, kept)).given
+        nothing = frozenset(minion for minion in asked & given.keys() if once.keeps_nothing(given[minion]))
+        return Probed(asked & given.keys() - nothing, nothing, asked - given.keys())
+
     async def find_either(
         self,
         jid: str,
@@ -329,13 +337,8 @@ def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found
     # Only False means no: a minion may lack the function.
     matching = "match.compound" in functions
     unmatched = frozenset(m for m in idle if matching and _part(given[m], "match.compound", 3) is False)
-    free = frozenset(m for m in idle if _keeps_nothing(told[m][1]) and _part(given[m], "saltutil.running", 2) == [])
+    free = frozenset(m for m in idle if once.keeps_nothing(told[m][1]) and _part(given[m], "saltutil.running", 2) == [])
     return Found(running, ran, idle, unmatched=unmatched, records=records, free=free)
-
-
-def _keeps_nothing(cached: Any) -> bool:
-    """Tell whether a minion says that it keeps no returns. A minion with the executor ``job_once`` does not say so."""
-    return isinstance(cached, str) and _NO_RETURNS in cached
 
 
 def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:

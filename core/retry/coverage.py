@@ -6,13 +6,14 @@ It must never take a minion's silence for an answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import salt.client
 import salt.exceptions
 import salt.utils.minions
 
+from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import once
@@ -23,6 +24,9 @@ _QUESTION = ("saltutil.find_cached_job", ["0"])
 #: What those without it are asked, in this order: a minion with ``multifunc_ordered`` answers by position.
 _FUNCTIONS = ("config.get", "cp.is_cached")
 _ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
+
+#: Most minions that a sentence names.
+_NAMED = 20
 
 NOTHING_RUNS = "module_executors names job_once, and the minion does not have it: nothing runs there"
 NOT_CONFIGURED = "it has the file, and module_executors does not name it, or the minion was not restarted since"
@@ -36,7 +40,8 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     :param who: who wants to know it.
     :param timeout: seconds to wait for answers.
     :return: asked (the target as it was given, its type, and how many minions it matches), has (list of minions), lacks
-        (``{minion: what is missing}``), silent (list of minions).
+        (``{minion: what is missing}``), keeps (list of those that lack it and keep what they return, ``cache_jobs``),
+        silent (list of minions).
     :raises Refused: when ``who`` may not ask them, when the target matches nobody, or the master publishes nothing.
     """
     matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
@@ -61,8 +66,47 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         "asked": {"tgt": tgt, "tgt_type": tgt_type, "minions": len(matched)},
         "has": sorted(minion for minion, lack in lacks.items() if not lack),
         "lacks": {minion: lacks[minion] for minion in sorted(lacks) if lacks[minion]},
+        "keeps": sorted(minion for minion in lacks if lacks[minion] and _keeps_returns(told[minion])),
         "silent": sorted(set(matched) - lacks.keys()),
     }
+
+
+def _keeps_returns(told: Any) -> bool:
+    # Where the executor is named and missing nothing runs at all, and the answer is an error text.
+    return not once.keeps_nothing(told) and once.NAME not in str(told)
+
+
+def doubts_about(found: Mapping[str, Any]) -> list[str]:
+    """
+    Return what a takeover of hot-hot masters may lose by what minions do not keep, a sentence each.
+
+    :param found: what ``coverage`` has returned.
+    """
+    nothing = {minion: lack for minion, lack in found["lacks"].items() if minion not in found["keeps"]}
+    return [*about_records(len(found["has"]) + len(found["lacks"]), list(nothing)), *_about_silent(found["silent"])]
+
+
+def about_records(answered: int, nothing: Collection[str]) -> list[str]:
+    """Return the sentence about minions that keep nothing of what they have run; none where there are none."""
+    if not nothing:
+        return []
+    return [
+        f"{len(nothing)} of the {answered} minions that answered keep nothing of what they have run: a job that returns "
+        "while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. They are "
+        f"{_some(nothing)}"
+    ]
+
+
+def _about_silent(silent: Collection[str]) -> list[str]:
+    if not silent:
+        return []
+    return [
+        Advice(f"of {len(silent)} silent minions it is not known whether they keep what they have run: {_some(silent)}")
+    ]
+
+
+def _some(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:_NAMED]) + (", …; job_retry.coverage names all" if len(names) > _NAMED else "")
 
 
 def lack_of(told: Any, more: Any) -> str:

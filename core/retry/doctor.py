@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.advice import examined
+from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_folders, about_returns, around
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, Refused, SettingsError, StateError
+from saltext.jobs.core.master.caller import Caller, require_no_peer
 from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
+from saltext.jobs.core.retry import coverage
 from saltext.jobs.core.retry.checkpoint import read_checkpoint
 from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.pause import is_paused
@@ -28,6 +30,8 @@ from saltext.jobs.core.windows import longest_break, parse_windows
 
 #: Seconds without a heartbeat, which comes every ten, after which an engine that runs does not work.
 _SILENT = 60.0
+#: A caller who may ask no minion.
+NOBODY = Caller("", grants=())
 
 
 def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
@@ -66,11 +70,12 @@ def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
     return found
 
 
-def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
+def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY) -> dict[str, Any]:
     """
     Return how things stand.
 
     :param opts: the master's options.
+    :param who: returns who wants to know it: of hot-hot masters minions are asked what they keep, as far as this one may.
     :return: engine (whether it runs), process (which one it is, of whom and where; None where that is not known),
         job_cache (the one that gets the returns), answers_proven (whether what a minion says has to be in the job cache
         before it counts), set_aside (names of records of the queue that were damaged), refused (``{jid: reason}`` of jobs
@@ -98,7 +103,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         found.append(f"{len(refused)} jobs are not kept, since the store refuses their records: {some}")
     if is_paused(site_of(opts).folder(JOB_RETRY)):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
-    found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache)]
+    found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *_about_minions(opts, who)]
     process = requests.process_of(opts, JOB_RETRY)
     standing = {
         "engine": runs,
@@ -153,6 +158,17 @@ def _about_job_cache(cache: JobCache) -> list[str]:
             "another salt_cache than this extension's, or was not started anew since that was installed"
         ]
     return []
+
+
+def _about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[str]:
+    if not opts.get("saltext_jobs_site"):
+        return []
+    try:
+        caller = who()
+        require_no_peer(caller)
+        return coverage.doubts_about(coverage.coverage(opts, caller, "*", "glob", max(1, round(opts["timeout"]))))
+    except (Refused, OSError) as exc:
+        return [Advice(f"whether minions keep what they have run is not known: {exc}")]
 
 
 def _about_keys(opts: Mapping[str, Any]) -> list[str]:

@@ -10,12 +10,13 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.coverage import about_records
 from saltext.jobs.core.retry.entry import Job, Key, Kind
 from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.load import expression_of, narrowed
@@ -53,7 +54,7 @@ class Effects:
         step: Callable[[facts.Fact], Any],
     ) -> None:
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
-        self._step, self._owner = step, ports.owner
+        self._step, self._owner, self._opts = step, ports.owner, opts
         self._timeout = answer_time(opts)
         # Whether other masters use the same store.
         self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))
@@ -109,6 +110,19 @@ class Effects:
         if isinstance(effect, facts.FindReturns):
             return None  # that is looked for again in any case
         return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
+
+    async def tell_who_keeps_nothing(self) -> None:
+        """Say in the log which minions keep nothing of what they have run; of silent ones that is not known."""
+        try:
+            minions, _ = await self._ports.cache_worker.call(compat.minion_keys, self._opts)
+            found = await self._ports.questions.keep_nothing(minions, self._timeout, self._kept)
+        except (OSError, JobCacheError, PublishFailed) as exc:
+            log.info("Whether minions keep what they have run is not known: %s", exc)
+            return
+        for doubt in about_records(len(found.running | found.idle), found.idle):
+            log.warning("job_retry: %s", doubt)
+        if found.silent:
+            log.info("Whether %d silent minions keep what they have run is not known", len(found.silent))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ class RetryShell:
         self._loop, self._ports, self._latest = loop, ports, latest
         self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
+        self._is_hot_hot = bool(opts.get("saltext_jobs_site"))
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=is_paused(ports.folder), acks=ports.acks)
         self.restored = False  # the queue has been taken up
@@ -158,6 +159,8 @@ class RetryShell:
             self._place_early()
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
+        if self._is_hot_hot:
+            self._loop.spawn_callback(self._effects.tell_who_keeps_nothing)
 
     async def _read_log(self) -> None:
         """Wait until the log was read: of several publishes under one jid a search finds the newest only."""

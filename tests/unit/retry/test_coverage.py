@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.retry.coverage import NEITHER, NOT_CONFIGURED, NOTHING_RUNS, lack_of
+from saltext.jobs.core.advice import Advice
+from saltext.jobs.core.retry.coverage import NEITHER, NOT_CONFIGURED, NOTHING_RUNS, doubts_about, lack_of
 
 EXECUTORS, SYNCED = "config.get", "cp.is_cached"
 HAS = {"jid": "0", "job_once": {"state": "never", "recorded_for": 9.0}}
@@ -27,3 +28,30 @@ NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_j
 )
 def test_what_a_minion_lacks_is_told_by_its_answers(told, more, lack):
     assert lack_of(told, more) == lack
+
+
+def found(has=(), lacks=(), keeps=(), silent=()):
+    return {"has": list(has), "lacks": dict.fromkeys(lacks, NEITHER), "keeps": list(keeps), "silent": list(silent)}
+
+
+def test_minions_that_keep_nothing_are_named():
+    (told,) = doubts_about(found(has=["a"], lacks=["b", "c"], keeps=["c"]))
+    assert told.startswith("1 of the 3 minions that answered keep nothing of what they have run")
+    assert told.endswith("They are b")
+    assert not isinstance(told, Advice)
+
+
+def test_of_a_silent_minion_it_is_not_known_and_not_said_that_it_keeps_nothing():
+    (told,) = doubts_about(found(has=["a"], silent=["b"]))
+    assert told == "of 1 silent minions it is not known whether they keep what they have run: b"
+    assert isinstance(told, Advice)
+
+
+def test_where_all_keep_what_they_have_run_nothing_is_said():
+    assert doubts_about(found(has=["a"], lacks=["b"], keeps=["b"])) == []
+
+
+def test_of_many_minions_some_are_named():
+    names = [f"m{number:02}" for number in range(30)]
+    (told,) = doubts_about(found(lacks=names))
+    assert told.endswith("m18, m19, …; job_retry.coverage names all")
