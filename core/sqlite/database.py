@@ -59,8 +59,8 @@ class Connection:
         self.sql, self.identity, self.log = sql, identity, log
         #: Whether a transaction is open, and whether its writes must survive a power cut.
         self.busy = self.durable = False
-        #: For how many seconds the last transaction kept others from writing.
-        self.held = 0.0
+        #: For how many seconds the last transaction kept others from writing, and the bytes of -wal when it began.
+        self.held, self.log_bytes = 0.0, 0
         #: How often it has paused, when it may checkpoint again, and whether others could not write at its last attempt.
         self.pauses, self.log_at, self.was_alone = 0, 0.0, False
 
@@ -138,7 +138,10 @@ class Database:
                 raise
             finally:
                 connection.busy, connection.held = False, time.monotonic() - began
-            if connection.durable and not self._full_sync:
+            if self._full_sync:
+                if not self._is_current(connection):
+                    self._give_up(connection)
+            elif connection.durable:
                 self._sync(connection)
             self._see_to_log(connection)
         except Exception as exc:
@@ -216,15 +219,8 @@ class Database:
             self._file.set_aside(connection.identity, met)
 
     def _see_to_log(self, connection: Connection) -> None:
-        """Checkpoint -wal if it has become large or was removed."""
-        try:
-            found = os.stat(self._log)
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != connection.log:
-            self._give_up(connection)
-            return
-        size = found.st_size
+        """Checkpoint -wal if it was large when the last transaction began. The next one sees what this one has added."""
+        size = connection.log_bytes
         alone, was_alone = size > LARGEST_LOG, connection.was_alone
         connection.was_alone = alone
         if size > LARGE_LOG and (time.monotonic() >= connection.log_at or alone > was_alone):
@@ -263,8 +259,11 @@ class Database:
             return
         try:
             os.fsync(handle)
+            found = os.fstat(handle)
         finally:
             os.close(handle)
+        if (found.st_dev, found.st_ino) != connection.log:
+            self._give_up(connection)
 
     # -- opening it ------------------------------------------------------------------------------------------------
 
@@ -283,8 +282,15 @@ class Database:
         return found
 
     def _is_current(self, connection: Connection) -> bool:
-        """Tell whether file and -wal are still the ones that a connection has open."""
-        return connection.identity == self._file.identity(filled=True) and connection.log == self._file.log_identity()
+        """Tell whether file and -wal are still the ones that a connection has open, and note the bytes of -wal."""
+        if connection.identity != self._file.identity(filled=True):
+            return False
+        try:
+            found = os.stat(self._log)
+        except FileNotFoundError:
+            return False
+        connection.log_bytes = found.st_size
+        return connection.log == (found.st_dev, found.st_ino)
 
     def _give_up(self, connection: Connection) -> None:
         """

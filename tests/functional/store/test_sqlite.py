@@ -977,6 +977,38 @@ class TestALogThatIsRemoved:
         assert "nothing is lost" in line
         assert len(in_processes(1, lambda _: cache.list("bank"))[0]) == 51
 
+    @pytest.mark.parametrize("more", [{}, {"sqlite_cache_synchronous": "FULL"}], ids=["NORMAL", "FULL"])
+    def test_what_must_survive_a_power_cut_is_saved_when_it_is_removed_during_the_transaction(
+        self, opts, path, more, caplog
+    ):
+        banks = banks_of({**opts, **more})
+        banks.store("bank", "before", 1)
+        with banks.transaction(durable=True):
+            banks.store("bank", "key", 1)
+            os.unlink(f"{path}-wal")
+        assert "nothing is lost" in caplog.text
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            assert sql.execute("SELECT count(*) FROM records").fetchone() == (2,)
+
+    def test_what_need_not_is_saved_by_the_next_writer(self, opts, path, caplog):
+        banks = banks_of(opts)
+        banks.store("bank", "before", 1)
+        with banks.transaction():
+            banks.store("bank", "key", 1)
+            os.unlink(f"{path}-wal")
+        banks.store("bank", "after", 1)
+        assert "nothing is lost" in caplog.text
+        assert in_processes(1, lambda _: sorted(banks.keys("bank"))) == [["after", "before", "key"]]
+
+    def test_another_one_in_its_place_is_no_place_for_what_must_survive(self, opts, path, caplog):
+        banks = banks_of(opts)
+        banks.store("bank", "before", 1)
+        lost = pytest.raises(StateError, match="could not be saved: another one is in its place")
+        with lost, banks.transaction(durable=True):
+            banks.store("bank", "key", 1)
+            os.rename(f"{path}-wal", f"{path}-moved")
+            shutil.copy(f"{path}-moved", f"{path}-wal")
+
     def test_a_process_that_comes_meanwhile_waits_for_those_who_have_it(self, opts, cache, path):
         cache.store("bank", "key", 1)
         os.unlink(f"{path}-wal")
