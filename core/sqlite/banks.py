@@ -33,6 +33,8 @@ RESERVE = 100  # free pages that are kept for the next records
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
 _ALIVE = "(expires IS NULL OR expires > ?)"
+_ADD_TO_BANK = """INSERT OR IGNORE INTO records (bank, key, updated, expires, value)
+    SELECT id, ?, ?, ?, ? FROM banks WHERE name = ?"""
 _PUT = """INSERT INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (bank, key) DO UPDATE SET updated = excluded.updated, expires = excluded.expires, value = excluded.value"""
 
@@ -98,12 +100,11 @@ class SqliteBanks:
         """Store a value if there is none, and tell whether it was stored."""
         name, row = plain_bank(bank), _row(key, value, None)
         with self.transaction(durable) as sql:
-            place = (bank_id(sql, name), row[0])
-            if sql.execute(ADD, (place[0], *row)).rowcount != 1:
-                expired = "DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?"
-                if not sql.execute(expired, (*place, _now())).rowcount:
+            if sql.execute(_ADD_TO_BANK, (*row, name)).rowcount != 1:  # the bank is missing, or there is a value
+                place = (bank_id(sql, name), row[0])
+                sql.execute("DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?", (*place, _now()))
+                if sql.execute(ADD, (place[0], *row)).rowcount != 1:
                     return False
-                sql.execute(ADD, (place[0], *row))
             self._has_stored(sql, name, row[0], value, row[3], is_new=True)
             return True
 
