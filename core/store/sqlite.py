@@ -20,7 +20,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.banks import ASIDE
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import stored
-from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
+from saltext.jobs.core.sqlite.banks import OPTIONS, SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.salvage import end, to_come
 from saltext.jobs.core.store.calling import Outage, Undecodable
@@ -51,7 +51,8 @@ class Sqlite(TableDriver):
     removed_at_once = 500
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        super().__init__(opts)
+        # Without Salt's loader, which needs a copy of all options: that would touch much of what a new process shares.
+        super().__init__({name: opts[name] for name in OPTIONS if name in opts})
         self.index = SqliteIndex(self)
         self._made: SqliteBanks | None = None
         self._checked = 0  # the process that has checked the file

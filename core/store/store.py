@@ -6,6 +6,7 @@ A jid or minion id that is not one plain path component is refused with a warnin
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import os
@@ -22,7 +23,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.log.writer import SIZE
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import FileSite, Site, site_of
+from saltext.jobs.core.site import FileSite, LogWriter, Site, site_of
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.etcd import Etcd
@@ -76,12 +77,9 @@ class Store:
         self.site = _site(opts)
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
-        sync, self.max_jobs, self.max_bytes, log_size = _own_options(opts)
-        #: The log of what this master does. A return that a minion itself sends to this job cache is not in it.
-        is_minion = opts.get("__role") == "minion"
-        self.log = None if is_minion else self.site.log_writer(log_size or SIZE)
+        sync, self.max_jobs, self.max_bytes, self._log_size = _own_options(opts)
+        self._is_minion = opts.get("__role") == "minion"
         self._keys = Keys(name, self.driver.longest)
-        self._locks = Locks(self.cachedir)
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
         self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
@@ -94,6 +92,17 @@ class Store:
         self._publishing = threading.local()
         #: What jobs run, by the key of the jid: see ``records.expects``.
         self.works: dict[str, Any] = {}
+
+    # Made when they are first used: most processes only read.
+
+    @functools.cached_property
+    def log(self) -> LogWriter | None:
+        """The log of what this master does. A return that a minion itself sends to this job cache is not in it."""
+        return None if self._is_minion else self.site.log_writer(self._log_size or SIZE)
+
+    @functools.cached_property
+    def _locks(self) -> Locks:
+        return Locks(self.cachedir)
 
     def key(self, value: Any, what: str) -> str | None:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, if it is refused."""
