@@ -9,8 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pathlib
 import resource
+import signal
 import stat
+
+from tests.waiting import wait_for
 
 
 @contextlib.contextmanager
@@ -59,3 +63,29 @@ def failing_syncs(monkeypatch, of_folders=False):
         for name in ("fsync", "fdatasync"):
             broken.setattr(os, name, failing(getattr(os, name)))
         yield
+
+
+def freeze(*pids):
+    """
+    Have processes stand still, each with all its threads, until ``thaw``.
+
+    The signal is obeyed after ``kill`` has returned. On a busy machine a thread answers a request before it stands still.
+    """
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: all(map(is_frozen, pids)), what="they stand still")
+
+
+def thaw(*pids):
+    """Let them go on, those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def is_frozen(pid):
+    """Whether no thread of a process can run: it has stopped, or has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        threads = [path.read_text() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
+        return all(line.rpartition(")")[2].split()[0] in "TtZX" for line in threads)
+    return not os.path.exists(f"/proc/{pid}")  # else a thread has ended meanwhile

@@ -20,8 +20,10 @@ import socket
 import subprocess
 import tempfile
 
+import psutil
 import pytest
 
+from tests.faults import freeze, thaw
 from tests.missing import missing
 from tests.waiting import SOON, stretched, wait_for
 
@@ -73,9 +75,15 @@ class Server:
 
     def stop(self):
         if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
+            self.process.kill()
             self.process.wait(stretched(SOON))
             self.process = None
+
+    def freeze(self):
+        freeze(self.process.pid)
+
+    def thaw(self):
+        thaw(self.process.pid)
 
 
 def _connects(port):
@@ -149,25 +157,6 @@ def etcd_server(folder):
     return Server("etcd", command, ready, options, folder)
 
 
-class _Everything:
-    """All processes of a server, under the one that is their parent."""
-
-    def __init__(self, process):
-        self._process = process
-
-    def send_signal(self, number):
-        import psutil
-
-        parent = psutil.Process(self._process.pid)
-        if number == signal.SIGSTOP:
-            parent.send_signal(number)  # it makes no more children then
-        for process in parent.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-        if number != signal.SIGSTOP:
-            parent.send_signal(number)
-
-
 class PostgresqlServer:
     """As ``Server``; with a database of its own for each caller that wants one."""
 
@@ -178,7 +167,7 @@ class PostgresqlServer:
 
     @property
     def process(self):
-        return self.server.process and _Everything(self.server.process)
+        return self.server.process
 
     def start(self):
         if self.server.process is None:
@@ -187,6 +176,25 @@ class PostgresqlServer:
 
     def stop(self):
         self.server.stop()
+
+    def kill(self):
+        """Kill all its processes."""
+        freeze(self.process.pid)  # it makes no more children then
+        for pid in (*self._children(), self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(stretched(SOON))
+        self.server.process = None
+
+    def freeze(self):
+        freeze(self.process.pid)  # it makes no more children then
+        freeze(*self._children())
+
+    def thaw(self):
+        thaw(*self._children(), self.process.pid)
+
+    def _children(self):
+        return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
 
     def make_database(self, name):
         """Make it, empty, and return the options for it."""

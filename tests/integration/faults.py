@@ -13,6 +13,7 @@ import threading
 import psutil
 
 from saltext.jobs.core.engine import requests
+from tests.faults import freeze, is_frozen, thaw
 from tests.integration import warm
 from tests.waiting import SOON, stretched, wait_for
 
@@ -57,8 +58,13 @@ class EngineProcess:
 
     def wait_for_standstill(self):
         """Wait until it has stopped at the call that was named as ``stop``."""
-        process = psutil.Process(self._process.pid)
-        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, what="the engine stands still")
+        wait_for(lambda: is_frozen(self._process.pid), what="the engine stands still")
+
+    def freeze(self):
+        freeze(self._process.pid)
+
+    def thaw(self):
+        thaw(self._process.pid)
 
     def signal(self, number):
         self._process.send_signal(number)
@@ -79,19 +85,12 @@ class EngineProcess:
         return self._log.read_text(errors="replace")
 
 
-def freeze(daemon):
-    """Have a daemon stand still with all its processes, and return them for ``thaw``."""
-    processes = [psutil.Process(daemon.pid), *psutil.Process(daemon.pid).children(recursive=True)]
-    for process in processes:
-        process.suspend()
-    return processes
-
-
-def thaw(processes):
-    """Let them go on."""
-    for process in processes:
-        if process.is_running():
-            process.resume()
+def freeze_daemon(daemon):
+    """Have a daemon stand still with all its processes, and return their ids for ``thaw``."""
+    freeze(daemon.pid)  # it makes no more children then
+    pids = [daemon.pid, *(child.pid for child in psutil.Process(daemon.pid).children(recursive=True))]
+    freeze(*pids)
+    return pids
 
 
 def kill_the_master(master):
@@ -146,7 +145,7 @@ class CutOffJob:
         """Freeze that process, then let the job come to its end; it must be running."""
         shell = psutil.Process(int(self.ran.read_text()))
         _runner, front, *_ = shell.parents()
-        front.suspend()
+        freeze(front.pid)
         self._go.touch()
         wait_for(lambda: not shell.is_running(), what="the job has ended")
 

@@ -5,12 +5,12 @@ server is away; what it has begun goes on, and nothing runs twice.
 
 from __future__ import annotations
 
-import signal
 import time
 
 import pytest
 
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from tests.faults import freeze, thaw
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
 from tests.integration.several import (
@@ -98,10 +98,10 @@ def test_a_leader_that_was_frozen_publishes_nothing_when_it_wakes(masters, desks
         jid = start(desks[1], trace, MINIONS)
         has_begun(trace, 1)
         frozen = engine_of(one, BATCH_MANAGER)
-        frozen.send_signal(signal.SIGSTOP)
+        freeze(frozen.pid)
         wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
         has_begun(trace, 2)
-        frozen.send_signal(signal.SIGCONT)
+        thaw(frozen.pid)
         wait_for(lambda: not frozen.is_running(), what="the former engine ends")
         assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
         assert lines(trace) == len(MINIONS)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import os
 import pathlib
 import re
-import signal
 import subprocess
 import threading
 import urllib.parse
@@ -22,6 +20,7 @@ import salt.utils.yaml
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
+from tests.faults import freeze, thaw
 from tests.functional.cache_servers import free_port, server_program
 from tests.functional.notices.receiver import receiving
 from tests.integration.batch.conftest import batch_master
@@ -183,13 +182,11 @@ def alerts(prometheus, hook):
 def frozen(master, *engines):
     """Keep engines from running until the block ends."""
     processes = [requests.process_of(master.config, engine).pid for engine in engines]
-    for pid in processes:
-        os.kill(pid, signal.SIGSTOP)
+    freeze(*processes)
     try:
         yield
     finally:
-        for pid in processes:
-            os.kill(pid, signal.SIGCONT)
+        thaw(*processes)
 
 
 def arrive(alerts, *expected, over=False):

@@ -16,6 +16,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.webhook import SIGNATURE
+from tests.faults import freeze, thaw
 from tests.functional.notices.mailbox import mailbox
 from tests.functional.notices.receiver import receiving
 from tests.functional.notices.test_mail import runner_of_the_page
@@ -115,12 +116,12 @@ def test_who_is_waited_for_is_told_and_that_it_goes_on(master, run, receiver):
 def test_an_engine_that_hangs_is_told_and_no_secret_is_in_the_log(master, run, receiver):
     receiver.got.clear()
     process = requests.process_of(master.config, BATCH_MANAGER)
-    os.kill(process.pid, signal.SIGSTOP)
+    freeze(process.pid)
     try:
         wait_for(lambda: receiver.kinds() == ["engine"], what=lambda: f"the engine hangs: {receiver.kinds()}")
         assert run("job_notices.stats")["webhook"]["trouble"] is None
     finally:
-        os.kill(process.pid, signal.SIGCONT)
+        thaw(process.pid)
     wait_for(lambda: receiver.kinds() == ["engine", "recovered"], what="it answers again")
     assert run("job_notices.test") == ["webhook"]
     wait_for(lambda: receiver.kinds()[-1] == "test", what="the test has arrived")

@@ -9,13 +9,13 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 
 import pytest
 import salt.version
 
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.site import FileSite
+from tests.faults import freeze, thaw
 from tests.functional.cache_servers import free_port
 from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
 from tests.integration.several import (
@@ -113,12 +113,12 @@ def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_
             jid = start(desks[1], trace, MINIONS)
             has_begun(trace, 1)
             frozen = engine_of(one, BATCH_MANAGER)
-            frozen.send_signal(signal.SIGSTOP)
+            freeze(frozen.pid)
             # As the server of a disk does that does not hear of a machine any more.
             FileSite(one.config).lock_path(BATCH_MANAGER).unlink()
             wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
             has_begun(trace, 2)
-            frozen.send_signal(signal.SIGCONT)
+            thaw(frozen.pid)
             wait_for(lambda: not frozen.is_running(), what="the former engine ends")
             assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
             assert lines(trace) == len(MINIONS)
@@ -147,7 +147,7 @@ def test_a_frozen_leader_is_reported_at_every_master(cluster):
     desk = Desk(two, alone=False)
     frozen = engine_of(one, BATCH_MANAGER)
     try:
-        frozen.send_signal(signal.SIGSTOP)
+        freeze(frozen.pid)
         path = FileSite(one.config).lock_path(BATCH_MANAGER)
         os.utime(path, (path.stat().st_mtime - 60,) * 2)  # instead of a wait
         (finding,) = [each for each in desk.run("batch.doctor")["findings"] if "has not answered" in each]
@@ -156,7 +156,7 @@ def test_a_frozen_leader_is_reported_at_every_master(cluster):
         waiting = pathlib.Path(two.config["log_file"])
         wait_for(lambda: "shows no sign of life" in waiting.read_text(errors="replace"), what="the other one says so")
     finally:
-        frozen.send_signal(signal.SIGCONT)
+        thaw(frozen.pid)
         desk.close()
 
 

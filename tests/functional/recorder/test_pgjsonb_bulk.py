@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
-import os
-import signal
 import socket
 import threading
 import time
@@ -19,6 +17,7 @@ from saltext.jobs.core.errors import JobsError, SettingsError
 from saltext.jobs.core.postgresql.options import Options, read_options
 from saltext.jobs.core.recorder.pipeline import failure_of
 from saltext.jobs.core.recorder.returner import ReturnerModule
+from tests.faults import freeze, thaw
 from tests.functional.options import options_in
 from tests.missing import missing
 from tests.postgresql import PostgreSQL
@@ -460,7 +459,7 @@ def test_a_server_that_is_frozen_is_given_up_after_the_time_that_is_set(tables, 
     one = sink(timeout=1.0)
     one.take([a_return()])
     ((backend,),) = backends(postgresql)
-    os.kill(backend, signal.SIGSTOP)
+    freeze(backend)
     try:
         begin = time.monotonic()
         with pytest.raises(NoAnswer, match="within 1 seconds") as raised:
@@ -468,7 +467,7 @@ def test_a_server_that_is_frozen_is_given_up_after_the_time_that_is_set(tables, 
         assert time.monotonic() - begin < stretched(10)
         assert not failure_of(raised.value).is_fault
     finally:
-        os.kill(backend, signal.SIGCONT)
+        thaw(backend)
     one.take([a_return("m2")])
     assert postgresql.returns() == [(JID, "m1"), (JID, "m2")]
 

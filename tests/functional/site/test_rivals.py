@@ -13,6 +13,7 @@ import time
 import pytest
 
 from saltext.jobs.core.postgresql.site import PostgresqlSite
+from tests.faults import freeze, thaw
 from tests.functional.site.rival import ENGINE, JOURNAL
 from tests.waiting import wait_for
 
@@ -72,16 +73,16 @@ def torment(rivals, server, chance, rounds):
         name, what = chance.choice(sorted(rivals.processes)), chance.choice(("freeze", "kill", "server", "restart"))
         time.sleep(chance.uniform(0, TTL / 4))
         if what == "freeze":
-            rivals.send(name, signal.SIGSTOP)
+            freeze(rivals.processes[name].pid)
             time.sleep(chance.choice((0.1, 1.0, 2.0)) * TTL)
-            rivals.send(name, signal.SIGCONT)
+            thaw(rivals.processes[name].pid)
         elif what == "kill":
             rivals.send(name, signal.SIGKILL)
             rivals.start(name)
         elif what == "server":
-            server.process.send_signal(signal.SIGSTOP)
+            server.freeze()
             time.sleep(chance.choice((0.3, 1.5)) * TTL)
-            server.process.send_signal(signal.SIGCONT)
+            server.thaw()
         else:
             server.stop()
             server.start()

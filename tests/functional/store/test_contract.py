@@ -16,7 +16,6 @@ import logging
 import multiprocessing
 import os
 import pathlib
-import signal
 import sqlite3
 import threading
 import time
@@ -832,7 +831,7 @@ class ServerContract(Contract):
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
         server, store = cache_servers(self.driver), job_cache.store
-        server.process.send_signal(signal.SIGSTOP)
+        server.freeze()
         try:
             began = time.monotonic()
             with pytest.raises(Outage, match=f"{self.driver}.*{JID}"):
@@ -841,7 +840,7 @@ class ServerContract(Contract):
             with store.lock(JID, "web1"):
                 pass
         finally:
-            server.process.send_signal(signal.SIGCONT)
+            server.thaw()
         job_cache.returner(a_return("web1"))  # the server may have taken what it was sent while it was frozen
         assert list(job_cache.get_jid(JID)) == ["web1"]
 

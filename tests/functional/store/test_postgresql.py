@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -317,9 +316,7 @@ class TestFaults:
             process.start()
             os.close(writing)
             time.sleep(chance.uniform(0.2, 0.6))
-            server.process.send_signal(signal.SIGKILL)
-            server.server.process.wait(stretched(SOON))
-            server.server.process = None
+            server.kill()
             time.sleep(chance.uniform(0, 0.5))
             server.start()
             time.sleep(chance.uniform(0.2, 0.6))
@@ -368,7 +365,7 @@ class TestFaults:
     def test_a_frozen_server_is_an_error_in_time(self, opts, server):
         cache = salt.cache.Cache({**opts, "postgresql.timeout": 1, "postgresql.connect_timeout": 2})
         cache.store("bank", "key", 1)
-        server.process.send_signal(signal.SIGSTOP)
+        server.freeze()
         try:
             for _ in range(2):  # with a connection, and without one
                 began = time.monotonic()
@@ -377,7 +374,7 @@ class TestFaults:
                 assert time.monotonic() - began < stretched(12)
                 assert isinstance(told.value.__cause__, Away)
         finally:
-            server.process.send_signal(signal.SIGCONT)
+            server.thaw()
         assert cache.fetch("bank", "key") == 1
 
     def test_a_locked_row_is_an_error_in_time_and_not_a_refusal(self, opts, server):

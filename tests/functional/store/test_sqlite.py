@@ -38,6 +38,7 @@ from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.file import DatabaseFile
 from saltext.jobs.core.sqlite.wakeup import Wakeup
+from tests.faults import freeze, thaw
 from tests.functional.store.test_contract import in_processes
 from tests.functional.store.test_job_index import dying
 from tests.waiting import SOON, stretched, wait_for
@@ -466,12 +467,12 @@ class TestManyWriters:
         with banks_of(opts).transaction():
             begun.set()
             wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
-            os.kill(waiting.pid, signal.SIGSTOP)
+            freeze(waiting.pid)
         began = time.monotonic()
         for number in range(20):
             cache.store("bank", "key", number)
         assert time.monotonic() - began < stretched(5)
-        os.kill(waiting.pid, signal.SIGCONT)
+        thaw(waiting.pid)
         waiting.join(SOON)
         assert waiting.exitcode == 0 and cache.fetch("bank", "frozen") == 1
 
@@ -489,7 +490,7 @@ class TestManyWriters:
         with banks_of(opts).transaction():
             begun[0].set()
             wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
-            os.kill(first.pid, signal.SIGSTOP)
+            freeze(first.pid)
             begun[1].set()
             wait_for(lambda: has_open(second.pid, f"{path}.turn"), what="it waits behind the other")
         os.kill(first.pid, signal.SIGKILL)

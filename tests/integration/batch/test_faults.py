@@ -21,9 +21,10 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.site import FileSite
 from tests.batches import journal_path, journals
+from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
-from tests.integration.faults import CountedJob, EngineProcess, freeze, thaw
+from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon
 from tests.missing import missing
 from tests.waiting import Deadline, lasting, stretched, wait_for
 
@@ -274,14 +275,14 @@ def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, ru
     work = job(lasting(6))
     jid = start(run, work, "batch=1", *timeouts(2), tgt="f1")
     wait_for(work.begun, what="the job has begun")
-    frozen = freeze(master.fleet["f1"])
+    frozen = freeze_daemon(master.fleet["f1"])
     try:
         batch = wait_for(
             lambda: (batch := store.read(jid)) and "f1" in batch.outcomes and batch, what="f1 has been given up"
         )
         assert outcomes(batch) == {"f1": "lost"}, "it may have begun"
     finally:
-        thaw(frozen)
+        thaw(*frozen)
     wait_for(lambda: all_completed(store.read(jid)), what="the late return is recorded")
     assert run("batch.status", jid)["completed"] == 1
 
@@ -449,14 +450,14 @@ def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, ru
     work = job(12)
     jid = start(run, work, "batch=4", "timeout=600")  # so that nobody is overdue in this test
     wait_for(lambda: work.begun() == 4, what="all have begun")
-    engine.signal(signal.SIGSTOP)
+    engine.freeze()
     try:
         with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=False) as bus:
             for number in range(4 * QUEUE):
                 bus.fire_event({"number": number, "ballast": "x" * 500}, "test/flood")
         wait_for(lambda: len(look("jobs.lookup_jid", jid)) == 4, what="all have returned")
     finally:
-        engine.signal(signal.SIGCONT)
+        engine.thaw()
     assert all_completed(ended(store, jid))
     assert "Events may have been lost on the bus" in engine.output()
 
@@ -474,12 +475,12 @@ def test_a_batch_comes_to_its_end_while_the_bus_stands_still(engine, run, store,
     wait_for(lambda: work.begun() == 4, what="all have begun")
     # Without a publisher at all no return would be stored: Salt fires its event first.
     publisher = publisher_of_events(master)
-    publisher.suspend()
+    freeze(publisher.pid)
     try:
         work.open_gate()
         assert all_completed(ended(store, jid))
     finally:
-        publisher.resume()
+        thaw(publisher.pid)
     assert work.begun() == 4
     assert "looked for in the job cache" not in engine.output().partition("has ended")[0]
 
@@ -562,7 +563,7 @@ def test_an_accepted_minion_that_answers_for_a_dead_one_does_not_make_it_present
                     send_as(liar, "_minion_event", events=[forged])
 
     done = threading.Event()
-    frozen = freeze(master.fleet[dead])
+    frozen = freeze_daemon(master.fleet[dead])
     try:
         with ThreadPoolExecutor(1) as pool:
             lying = pool.submit(answer)
@@ -573,7 +574,7 @@ def test_an_accepted_minion_that_answers_for_a_dead_one_does_not_make_it_present
                 done.set()
             lying.result()
     finally:
-        thaw(frozen)
+        thaw(*frozen)
     assert asked
     assert outcomes(batch) == {"f1": "offline", "f2": "completed"}
     assert work.begun() == 1
@@ -610,11 +611,11 @@ def test_of_two_stops_at_once_one_stops_the_batch(engine, run, command, complain
 
 def test_a_frozen_engine_answers_nothing_and_the_request_is_withdrawn(engine, complaint):
     engine.start()
-    engine.signal(signal.SIGSTOP)
+    engine.freeze()
     try:
         told = complaint("batch.start", "f*", "test.ping")
     finally:
-        engine.signal(signal.SIGCONT)
+        engine.thaw()
     assert "did not answer in time" in told
     assert "withdrawn" in told
 
@@ -623,7 +624,7 @@ def test_a_frozen_engine_is_reported_once_its_beat_is_missing(engine, run, compl
     engine.start()
     jid = start(run, job(gated=True), "batch=4")
     assert look("batch.status", jid)["engine_silent_seconds"] is None
-    engine.signal(signal.SIGSTOP)
+    engine.freeze()
     try:
         lock = FileSite(master.config).lock_path(BATCH_MANAGER)
         then = time.time() - 80
@@ -632,6 +633,6 @@ def test_a_frozen_engine_is_reported_once_its_beat_is_missing(engine, run, compl
         assert "has not answered for" in look("batch.doctor")["findings"][0]
         assert "it hangs or is stopped" in complaint("batch.start", "f*", "test.ping")
     finally:
-        engine.signal(signal.SIGCONT)
+        engine.thaw()
     wait_for(lambda: look("batch.status", jid)["engine_silent_seconds"] is None, what="it beats again")
     assert run("batch.stop", jid, "kill=True") is True

@@ -10,9 +10,10 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
+from tests.faults import thaw
 from tests.integration.batch.conftest import timeouts
 from tests.integration.conftest import finished, make_master, make_minion, salt_cli
-from tests.integration.faults import CountedJob, freeze, thaw
+from tests.integration.faults import CountedJob, freeze_daemon
 from tests.waiting import wait_for
 
 #: The roles of the minions. This master keeps no data of minions.
@@ -98,13 +99,13 @@ def test_what_all_minions_are_away_for_is_delivered_later_with_a_job_cache_that_
 
 def test_a_minion_that_did_not_answer_the_ping_joins_as_soon_as_it_does(master, run, look, job):
     work = job(gated=True)
-    frozen = freeze(master.fleet["n2"])
+    frozen = freeze_daemon(master.fleet["n2"])
     try:
         jid = run("batch.start", "n[12]", "cmd.run", work.command, "batch=1", *timeouts(2))["jid"]
         wait_for(work.begun, what="the other one has its turn")
         assert states(look, jid)["n2"] != "completed"
     finally:
-        thaw(frozen)
+        thaw(*frozen)
     wait_for(lambda: states(look, jid)["n2"] == "pending", what="it is one of those to come")
     work.open_gate()
     assert ended(look, jid) == {"n1": "completed", "n2": "completed"}

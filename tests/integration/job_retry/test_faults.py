@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import signal
 import subprocess
 import time
 
@@ -152,7 +151,7 @@ def test_a_minion_killed_before_the_job_reaches_it_uses_up_no_attempt(desk, engi
     bert.start()
     engine.wait_for_standstill()
     kill(bert)
-    engine.signal(signal.SIGCONT)
+    engine.thaw()
     reason = "no sign of receipt, and it does not answer"
     wait_for(lambda: desk.run("job_retry.show", "bert", jid)["reason"] == reason, what=reason)
     entry = desk.run("job_retry.show", "bert", jid)

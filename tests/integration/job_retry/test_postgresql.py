@@ -7,14 +7,13 @@ The server is killed while a job is owed, and while one is published.
 from __future__ import annotations
 
 import pathlib
-import signal
 
 import pytest
 from salt.exceptions import SaltException
 
 from tests.functional.cache_servers import cache_servers  # noqa: F401 (a fixture)
 from tests.integration.job_retry.desk import kill, lines, retry_master
-from tests.waiting import SOON, stretched, wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
 
@@ -47,9 +46,7 @@ def test_a_minion_that_was_away_gets_its_job_once_though_the_server_was_killed(
     assert {"grains", "minions/bert"} & banks(), "what the master knows of minions, by the release"
     folder = pathlib.Path(desk.opts["cachedir"])
     assert not (folder / "job_retry" / "queue").exists() and not (folder / "jobs" / "loads").exists()
-    server.process.send_signal(signal.SIGKILL)
-    server.server.process.wait(stretched(SOON))
-    server.server.process = None
+    server.kill()
     server.start()
     bert.start()
     desk.await_return("bert", jid)
