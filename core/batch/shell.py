@@ -57,7 +57,8 @@ class BatchShell:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
         self._allotting = Allotting(ports, settings, self.find, sharing)
-        self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log, self)
+        tail = None if ports.cache.unproven else ports.log
+        self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
         verbs = {

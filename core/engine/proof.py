@@ -78,8 +78,7 @@ class Proof:
         poll: float = POLL,
     ) -> None:
         self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
-        self._tail = None if cache.unproven else tail
-        self._listener, self._poll = listener, poll
+        self._tail, self._listener, self._poll = tail, listener, poll
         self._of: dict[str, tuple[Hearsay, Alarm]] = {}  # by jid: the returns to be looked up in the job cache
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._make_good)
@@ -89,7 +88,7 @@ class Proof:
 
     @property
     def reads_log(self) -> bool:
-        """Whether the log proves returns, so that events need not be taken."""
+        """Whether there is a log, so that events of what it tells need not be taken."""
         return self._tail is not None and self._tail.there
 
     @property

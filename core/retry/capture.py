@@ -6,8 +6,8 @@ jobs they run, in one question about all jobs whose deadline has come. Those tha
 are there but do not run it get a moment for a return that is on its way; if none is there then, they are owed it too, unless
 they are known to have begun it: then it was interrupted. What an operator kills is cancelled.
 
-Publishes and kills come in the order in which the master made them, as its log has it: so a kill is for what was published
-before it. Where they are only heard of, or found in the job cache, they count in the order in which that happens.
+Publishes and kills come in the order in which the master made them: a kill is for what was published before it. Those that
+a search of the job cache finds count in the order in which they are found.
 
 It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those. The job cache
 says it.
@@ -26,7 +26,7 @@ from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, Key, State
 from saltext.jobs.core.retry.notes import Note, Notes
-from saltext.jobs.core.retry.open_job import MOST_BEGUN, OpenJob, Source, Stage
+from saltext.jobs.core.retry.open_job import MOST_BEGUN, OpenJob, Stage
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ GRACE = 3.0
 AGAIN = 10.0
 #: Seconds before a signal is read, and before one that could not be is tried again: sooner than a replay.
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
-#: Seconds by which an event of a publish usually precedes its record in the job cache at most.
+#: Seconds by which a deadline may be missed.
 _SLACK = 1.0
-#: Seconds for which the record of a publish is waited for in the job cache, and for how many jobs: where there is no log,
-#: what is heard of may be forged.
-LATEST, MOST_LATE = 100.0, 1000
+#: Seconds for which the job cache may lack a job that was published.
+LATEST = 100.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,6 @@ class Capture:
         self._settings, self._patience, self._timers = settings, patience, timers
         self.open: dict[str, OpenJob] = {}
         self.notes = Notes(timers, changed)
-        self._late: set[str] = set()  # open jobs of which another record may follow in the job cache
         self._surveys = 0
         self._place = 1  # of the newest publish among all that this engine has come to know
 
@@ -141,8 +139,6 @@ class Capture:
         if jid not in self.open:
             self.open[jid] = OpenJob(-math.inf, now, self._place)
             self._later(jid, now)
-        elif jid in self._late:
-            self._later(jid, now)
 
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""
@@ -165,18 +161,13 @@ class Capture:
         job.known_since = now
         if fact.minions is not None:
             job.publishes.append((self._place, fact.work, fact.minions))
-        if fact.source is Source.BUS:
-            job.heard = at
-        else:
-            job.published(at)
-        job.is_overtaken = job.stage is Stage.READING and fact.source is not Source.BUS
-        wait = _KILL_DELAY if job.signal else 0.0 if fact.source is Source.CACHE else self._patience
-        if fact.source is Source.LOG and not job.signal and not job.is_overtaken:
-            self._later(fact.jid, max(now, at + wait))
-        elif job.stage is Stage.WAITING:
+        job.published(at)
+        job.is_overtaken = job.stage is Stage.READING
+        wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience
+        if job.stage is Stage.WAITING and (job.signal or fact.found):
             self._timers.no_later(("open", fact.jid), max(now, at + wait))
-        elif fact.source is Source.CACHE and job.stage is not Stage.READING:
-            self._later(fact.jid, now)  # its minions are to be asked, too
+        elif not job.is_overtaken and not job.signal:
+            self._later(fact.jid, max(now, at + wait))
 
     def due(self, jid: str) -> list[Outcome]:
         """Read a job whose time has come."""
@@ -191,14 +182,15 @@ class Capture:
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
             return []
-        self._late.discard(fact.jid)
         if job.is_overtaken:
             self._later(fact.jid, now)
             return []
         if fact.kills:
             return self._carry_out(job, fact, now)
-        if not fact.recorded and self._may_follow(job.known_since, now):
-            self._wait_for_record(fact.jid, now)
+        waited = now - job.known_since
+        if not fact.recorded and waited < LATEST:
+            wait = max(_KILL_DELAY, waited / 4) if job.signal else max(self._patience - waited, waited)
+            self._later(fact.jid, now + wait)
             return []
         job.signal = False
         if fact.job is None or not self.wants(fact.job):
@@ -210,36 +202,17 @@ class Capture:
             self._drop(fact.jid)
             return []
         self.notes.spare(fact.jid, job.spared(fact.job.digest))
-        job.recorded = now - fact.age
-        if job.heard:
-            job.published(job.recorded)
         if now < job.at + self._patience - _SLACK:
             self._later(fact.jid, job.at + self._patience)
             return []
         return self._judge(job, fact, known, now)
 
     def _carry_out(self, job: OpenJob, fact: facts.JobRead, now: float) -> list[Outcome]:
-        """Kill what a signal is for. Another part of it may have been heard of whose record follows."""
-        recorded, before = now - fact.age, job.recorded
-        # One of which somebody tells again, or that was itself killed, was taken long ago.
-        is_new = recorded > job.heard - AGAIN if job.heard else job.at > -math.inf
+        """Kill what a signal is for. One that is only looked at since it was itself killed was carried out long ago."""
         self._drop(fact.jid)  # with the note of those who have killed the kill
-        outcomes: list[Outcome] = []
-        for kill in fact.kills if is_new and abs(recorded - before) > _SLACK else ():
-            outcomes += self.kill(dataclasses.replace(kill, at=job.since), now, job.place)
-        job.recorded = recorded
-        self._wait_for_part(fact.jid, job, now)
-        return outcomes
-
-    def _may_follow(self, since: float, now: float) -> bool:
-        """Tell whether the record of a publish of which one has known since then may still follow in the job cache."""
-        return now < since + LATEST and len(self._late) < MOST_LATE
-
-    def _wait_for_record(self, jid: str, now: float) -> None:
-        job = self.open[jid]
-        since = now - job.known_since
-        self._late.add(jid)
-        self._later(jid, now + (max(_KILL_DELAY, since / 4) if job.signal else max(self._patience - since, since)))
+        kills = fact.kills if job.at > -math.inf else ()
+        found = [self.kill(dataclasses.replace(kill, at=job.since), now, job.place) for kill in kills]
+        return [outcome for outcomes in found for outcome in outcomes]
 
     def _judge(self, job: OpenJob, fact: facts.JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         assert job.job is not None
@@ -259,7 +232,7 @@ class Capture:
         reason = "it is there, but has neither run nor returned the job"
         outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
         self.notes.strike(fact.jid, there)
-        self._settle(fact.jid, now)
+        self._close(fact.jid)
         return outcomes
 
     def _explain(
@@ -338,7 +311,7 @@ class Capture:
         if job.idle:
             self._later(jid, now + GRACE)
         else:
-            self._settle(jid, now)
+            self._close(jid)
         return outcomes
 
     def unreadable(self, fact: facts.Unreadable, now: float) -> list[Outcome]:
@@ -365,25 +338,8 @@ class Capture:
         self._close(jid)
         self.notes.drop(jid)
 
-    def _settle(self, jid: str, now: float) -> None:
-        """Close a job, unless another part of it may follow."""
-        job = self.open[jid]
-        self._close(jid)
-        self._wait_for_part(jid, job, now)
-
-    def _wait_for_part(self, jid: str, job: OpenJob, now: float) -> None:
-        """Look again where one has heard of a publish that is not recorded: it may have been forged."""
-        if job.heard > job.recorded + _SLACK and self._may_follow(job.heard, now):
-            again = self.open[jid] = OpenJob(job.recorded, job.heard, job.place)
-            again.since = again.heard = again.known_since = job.heard
-            again.recorded, again.signal = job.recorded, job.signal
-            again.begun = job.begun
-            again.publishes = job.publishes
-            self._wait_for_record(jid, now)
-
     def _close(self, jid: str) -> None:
         del self.open[jid]
-        self._late.discard(jid)
         self._timers.cancel(("open", jid))
 
 

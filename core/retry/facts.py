@@ -15,7 +15,7 @@ from typing import Any
 from saltext.jobs.core.retry.entry import Asker, Job, Key
 from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.open_job import OpenJob, Source
+from saltext.jobs.core.retry.open_job import OpenJob
 
 
 class Fact:
@@ -32,13 +32,15 @@ class Effect:
 @dataclass(frozen=True)
 class Published(Fact):
     """
-    This master has published a job at ``at``, or an event says so. ``signal``: it may be a signal to other jobs; the job
-    cache tells. The log also has the ``minions`` that it was for, unless they are too many, and the digest of the ``work``.
+    This master published a job at ``at``. ``signal``: it may be a signal to other jobs; the job cache tells.
+
+    A search of the job cache has ``found`` it, or the log has it: then ``minions`` are those that it was for, None if they
+    are too many, and ``work`` is the digest of its functions and arguments.
     """
 
     jid: str
     at: float
-    source: Source = Source.BUS
+    found: bool = False
     signal: bool = False
     minions: tuple[str, ...] | None = None
     work: str = ""
@@ -123,14 +125,13 @@ class JobRead(Fact):
     """
     What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
     it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it.
-    ``age``: how many seconds ago its newest publish was. ``kills``: what it signals, if it is a signal. ``recorded``:
-    whether the job cache has anything of it, which it has a little later than the log and the bus.
+    ``kills``: what it signals, if it is a signal. ``recorded``: whether the job cache has anything of it, which it has a
+    little later than the log.
     """
 
     jid: str
     job: Job | None
     missing: frozenset[str] = frozenset()
-    age: float = math.inf
     kills: tuple[Kill, ...] = ()
     recorded: bool = True
     returned: frozenset[str] = frozenset()

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
 from saltext.jobs.core.retry.owing import Owing
@@ -161,9 +160,8 @@ class Retry:
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
-        # What is not in the log may be a replay; where another publish is hidden by one, minions know the jid again.
-        may_be_ours = fact.source is not Source.LOG
-        is_replay = may_be_ours and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
+        # A search finds replays, too. A publish that is taken for one does no harm: its minions know the jid already.
+        is_replay = fact.found and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
             self.queue.republished[fact.jid] = fact.at + _SLACK
         self.capture.published(fact, self.queue.now)

@@ -18,14 +18,6 @@ from saltext.jobs.core.retry.entry import Job
 MOST_BEGUN = 1000
 
 
-class Source(enum.Enum):
-    """How it is known that a job was published."""
-
-    LOG = "log"  # the master's log has it, in its place among all that the master did
-    CACHE = "cache"  # the job cache was searched
-    BUS = "bus"  # an event tells of it, which anybody can forge
-
-
 class Stage(enum.Enum):
     """Where an open job stands."""
 
@@ -62,9 +54,6 @@ class OpenJob:
     # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
     publishes: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
     killed_at: int = -1  # the place at which it was killed last
-    # Without a log: the newest publish that was heard of, and the newest one that the job cache had when it was read.
-    heard: float = 0.0
-    recorded: float = 0.0
 
     def __post_init__(self) -> None:
         self.since = min(self.known_since, self.at) if self.at > -math.inf else self.known_since
@@ -72,15 +61,17 @@ class OpenJob:
     def as_record(self) -> list[Any]:
         """Return what an engine that starts must know of it."""
         publishes = [[work, minions, place > self.killed_at] for place, work, minions in self.publishes]
-        return [self.at, self.since, self.signal, self.heard, publishes]
+        return [self.at, self.since, self.signal, 0.0, publishes]  # 0.4.0 needs the number
 
     @classmethod
     def from_record(cls, record: Any, now: float) -> OpenJob:
         """Return the job that a record describes. :raises ValueError: when it describes none."""
         try:
             at, since, signal, heard, publishes = record
-            job = cls(min(float(at), now), now, 1)  # all that was published so far, and nothing that follows
-            job.since, job.signal, job.heard = min(float(since), now), bool(signal), min(float(heard), now)
+            # Up to 0.4.0 ``heard`` is the newest publish that only an event had told of.
+            newest = max(float(at), float(heard) or -math.inf)
+            job = cls(min(newest, now), now, 1)  # all that was published so far, and nothing that follows
+            job.since, job.signal = min(float(since), now), bool(signal)
             job.publishes = [(int(later), str(work), tuple(minions)) for work, minions, later in publishes]
             job.killed_at = 0
         except (TypeError, ValueError) as exc:

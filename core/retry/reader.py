@@ -18,7 +18,7 @@ from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.access import Access, calls_of
 from saltext.jobs.core.master.identity import WHO
-from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
+from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp
@@ -65,33 +65,27 @@ class JobReader:
         :param publishes: what the log has under its jid: the digest of what each publish runs, and its minions.
         :raises JobCacheError: when it cannot be read.
         """
-        now = self._wall()
-        # Where a job cache does not tell of publishes, each look may be after a new one.
-        publication = Publication(jid_time(jid) or now, frozenset(), now)
-        if not self._believes_all:
-            found = self._cache.publication(jid)
-            if found is None:
-                return JobRead(jid, None, recorded=self._cache.has_publication(jid))
-            publication = found
+        publication = None if self._believes_all else self._cache.publication(jid)
+        if publication is None and not self._believes_all:
+            return JobRead(jid, None, recorded=self._cache.has_publication(jid))
         load = self._cache.published_load(jid)
-        if load and not publication.vouches_for(load):
-            log.error("Job %s is not kept: its load in the job cache is not the one that this master published", jid)
-            return JobRead(jid, None)
         if not load:
             return JobRead(jid, None, recorded=False)
+        if publication and not publication.vouches_for(load):
+            log.error("Job %s is not kept: its load in the job cache is not the one that this master published", jid)
+            return JobRead(jid, None)
+        added = publication.added if publication else frozenset[str]()
         minions = self._minions_of(load)
         load, work = without_secrets(load), work_of(load)
         minions = minions.union(*(named for runs, named in publishes if runs == work))
         if self._believes_all:
             load.pop(WHO, None)  # whoever publishes can write there what they like, where it is not our own job cache
-        since = publication.at if self._believes_all else publication.last
-        if kills := kills_of(load, self._permitted(jid, load, minions - publication.added)):
-            return JobRead(jid, None, age=self._wall() - since, kills=kills)
+        if kills := kills_of(load, self._permitted(jid, load, minions - added)):
+            return JobRead(jid, None, kills=kills)
         returned = self._cache.have_returned(jid, minions)
-        missing = self._of_the_job(jid, minions - returned, publication.added)
-        job = job_of(jid, load, publication.at)
-        age = self._wall() - since  # now: on a busy disk the returns of a large fleet take a while
-        return JobRead(jid, job, missing, age, returned=returned)
+        missing = self._of_the_job(jid, minions - returned, added)
+        at = publication.at if publication else jid_time(jid) or self._wall()
+        return JobRead(jid, job_of(jid, load, at), missing, returned=returned)
 
     def _permitted(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> frozenset[str]:
         """

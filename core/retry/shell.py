@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.proof import POLL, Proof
+from saltext.jobs.core.engine.proof import GAP_PAUSE, POLL, Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
@@ -34,7 +34,6 @@ from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.owner import earlier_queues, retire
 from saltext.jobs.core.retry.pause import is_paused
 from saltext.jobs.core.retry.ports import Ports
@@ -93,6 +92,7 @@ class RetryShell:
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, self._tick)
+        self._audit = Alarm(loop, ports.clock, self._search_without_log)
         self._checkpoint = ports.checkpoint
         self._checkpoint.read(ports.clock.now())
         tail = ports.log and ports.log(self._checkpoint.positions)
@@ -133,6 +133,7 @@ class RetryShell:
         """Release everything. What matters is in the store, or is found in the job cache from the checkpoint on."""
         self._proof.close()
         self._alarm.close()
+        self._audit.close()
         self._ports.close()
 
     async def _begin(self) -> None:
@@ -155,8 +156,6 @@ class RetryShell:
             await self._read_log()
             await self._search(min(since, self._ports.clock.now() - MARGIN))
         self._is_searched = True
-        if not self._proof.reads_log:
-            self._place_early()
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
         if self._is_hot_hot:
@@ -197,7 +196,9 @@ class RetryShell:
             jid, kind, minion = parts
             if kind == "new":
                 self._proof.wake()
-                return not self._proof.reads_log
+                if self._ports.log and not self._proof.reads_log and self._audit.due is None:
+                    self._audit.set(self._ports.clock.now() + GAP_PAUSE)
+                return self._ports.log is None
             if (self.restored and self.machine.knows(jid)) or self._ports.questions.wants(jid):
                 return True
             if minion:
@@ -230,12 +231,11 @@ class RetryShell:
             self._tell(tag, fact, data)
         # What another master of a cluster published is that master's to keep, unless they share their queue.
         elif not (data.get("__peer_id") and self._is_alone) and not self._ports.questions.wants(fact.jid):
-            for published in doings.of_event(fact.jid, fact.fun, self._ports.clock.now()):
-                self.step(published)
+            self.logged(doings.record_of(fact.jid, data, fact.minions, self._ports.wall()))
 
     def _heard_early(self, minion: str, jid: str) -> None:
         """Remember who has begun a job that may be one which the engine does not know yet."""
-        if len(self._early) < _MOST_EARLY and (self._proof.reads_log or not self._is_searched):
+        if len(self._early) < _MOST_EARLY and (self._ports.log or not self._is_searched):
             self._early.append((minion, jid))
 
     def _place_early(self) -> None:
@@ -265,7 +265,7 @@ class RetryShell:
             self._handed_on(fact.minion, fact.jid)
             # Where the master cannot store it now (a full disk), this event is the only trace that the job has begun.
             self.step(facts.Acknowledged(fact.minion, fact.jid))
-            if self._proof.reads_log:
+            if self._logs_returns:
                 self._proof.wake()
             elif self.waits_for(fact.jid, fact.minion):
                 self._proof.heard(fact.jid, fact.minion, fact.retcode)
@@ -280,7 +280,7 @@ class RetryShell:
     def on_gap(self) -> None:
         """Events were lost. Where there is no log, look in the job cache for what they would have told."""
         if self.restored:
-            self.step(facts.Gap(returns=not self._proof.reads_log))
+            self.step(facts.Gap(returns=not self._logs_returns))
             if not self._proof.reads_log:
                 if not self._ports.cache.keeps_first_load:
                     self._known_to.clear()  # by the time in its jid a further publish is as old as the first one
@@ -296,11 +296,19 @@ class RetryShell:
                 self._known_to[record.jid] = record.at + MARGIN  # the master may store it late
             for fact in doings.of_record(record, self._time_of(record.at, self._read_at)):
                 self.step(fact)
-        elif self.waits_for(record.jid, record.minion):
+        elif self._logs_returns and self.waits_for(record.jid, record.minion):
             if record.first and record.functions == ",".join(self.machine.jobs[record.jid].funs):
                 self.found(record.jid, {record.minion: record.retcode})
             else:
                 self._proof.heard(record.jid, record.minion, record.retcode)
+
+    @property
+    def _logs_returns(self) -> bool:
+        return self._proof.reads_log and not self._ports.cache.unproven
+
+    def _search_without_log(self) -> None:
+        if not self._proof.reads_log:
+            self.on_lost()
 
     def _time_of(self, wall: float, last_look: float) -> float:
         """Return when something was that is found now and was not there at the last look: by a clock that nobody sets."""
@@ -310,7 +318,7 @@ class RetryShell:
     def on_read(self) -> None:
         """The log was read: what it has not told of by now is no job of this master."""
         self._read_at = self._ports.clock.now()
-        if self._is_searched:
+        if self._is_searched and self._proof.reads_log:
             self._place_early()
 
     def waits_for(self, jid: str, minion: str) -> bool:
@@ -451,7 +459,9 @@ class RetryShell:
                 for jid, last in sorted(found.items(), key=lambda item: item[1]):
                     if is_plain(jid) and last > self._known_to.get(jid, -math.inf):
                         self._known_to[jid] = last
-                        self.step(facts.Published(jid, last + ahead, Source.CACHE))
+                        self.step(facts.Published(jid, last + ahead, found=True))
+            if not self._proof.reads_log:
+                self._place_early()
         finally:
             self._reconciling = False
 

@@ -201,19 +201,8 @@ class Adversary(World):
         elif isinstance(fact, facts.Acknowledged) and self.runs[fact.minion, fact.jid]:
             entry, job = self.machine.entry(fact.minion, fact.jid), self.machine.capture.open.get(fact.jid)
             # Of a publish that it has not heard of it does not know whom it reached.
-            at, recorded_at = self.parts[fact.minion, fact.jid]
-            recorded = (
-                fact.jid in self.recorded
-                and recorded_at <= self.now
-                and job is not None
-                and job.heard > self.recorded[fact.jid][1] - 1.0
-            )
-            heard = job is not None and (fact.jid, at) in self.heard
-            if (
-                heard or (recorded and self.has_log)
-                if entry is None
-                else is_sent(entry) and not self._is_first_claim(entry)
-            ):
+            heard = job is not None and (fact.jid, self.parts[fact.minion, fact.jid][0]) in self.heard
+            if heard if entry is None else is_sent(entry) and not self._is_first_claim(entry):
                 self.begun.add((fact.minion, fact.jid))
 
     def _is_first_claim(self, entry):

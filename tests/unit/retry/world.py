@@ -190,10 +190,9 @@ class JobCache:
 
     name = master_name = OURS
     keeps_first_load = True
-    unproven = ""
 
     def __init__(self, world):
-        self._world = world
+        self._world, self.unproven = world, world.unproven
 
     def _there(self):
         if not self._world.cache_up:
@@ -287,8 +286,6 @@ class Reader(JobReader):
 class Tail:
     """Reads the master's log from a place on, or from its end."""
 
-    there = True
-
     def __init__(self, world, begin):
         self._world = world
         is_same = begin is not None and (begin.log, begin.boot) == (world.log_name, world.boots)
@@ -298,6 +295,10 @@ class Tail:
             self._offset = len(world.doings)
         elif is_same:
             self._offset = begin.offset
+
+    @property
+    def there(self):
+        return self._world.log_is_there
 
     @property
     def positions(self):
@@ -376,11 +377,12 @@ class World:
 
     opts = OPTS
 
-    def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, **options):
+    def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, unproven="", **options):
         self.virtual = VirtualLoop()
         self.clock = Clock(START, self.virtual.steady)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
-        self.acks, self.duration, self.has_log = acks, duration, has_log
+        self.acks, self.duration, self.has_log, self.unproven = acks, duration, has_log, unproven
+        self.log_is_there = True  # otherwise it cannot be written
         self.minions = {name: Minion() for name in minions}
         self.count = itertools.count()
         # What the master does, and has.
@@ -663,10 +665,11 @@ class World:
     def take_load(self, load, names, origin="", ends=()):
         """The master publishes: its log has that at once, the bus tells of it, and the job cache has it a while later."""
         jid, fun, at = load["jid"], events.function_of(load), self.wall()
-        if self.has_log:
+        if self.has_log and self.log_is_there:
             work, user = work_of(load), load["user"]
             self.doings.append(records.published(jid, fun, user, origin, sorted(names), ends, work, True, at))
-        self.fire(f"salt/job/{jid}/new", {"jid": jid, "fun": load["fun"], "minions": sorted(names)})
+        told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
+        self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
 
         def record():
             self.loads.setdefault(jid, load)
@@ -743,7 +746,7 @@ class World:
         """The master stores a return."""
         is_first = (name, jid) not in self.returned
         self.returned.add((name, jid))
-        if self.has_log:
+        if self.has_log and self.log_is_there:
             fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
             self.doings.append(records.Returned(jid, name, fun, 0, is_first, self.wall()))
 
