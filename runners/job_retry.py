@@ -25,9 +25,9 @@ from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import coverage as records
 from saltext.jobs.core.retry import doctor as examination
+from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.load import Waiting
-from saltext.jobs.core.retry.pause import is_paused
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 from saltext.jobs.core.site import site_of
@@ -428,7 +428,7 @@ def _some(count, what, minion=None, jid=None):
 
 def _is_paused():
     """Whether nothing is replayed, or will be once an engine that is down has read what it was asked for."""
-    paused = is_paused(site_of(__opts__).folder(JOB_RETRY))
+    paused = site_of(__opts__).folder(JOB_RETRY).exists(PAUSED)
     for request in requests.waiting(__opts__, JOB_RETRY):
         paused = {"pause": True, "resume": False}.get(request.get("do"), paused)
     return paused

@@ -209,15 +209,12 @@ class Effects:
     async def _tell_records(self, live: Live, said: Found) -> None:
         spec, batch = live.batch.spec, live.batch
         try:
-            for minion, data in said.ran.items():
-                if not once.is_return_of(spec.fun, data):
-                    log.warning(
-                        "Batch %s: %s has run another function under its jid, for another master", live.jid, minion
-                    )
-                    continue
-                kept = {name: data[name] for name in ("return", "retcode", "success") if name in data}
-                load = {"jid": live.jid, "id": minion, "fun": spec.fun, **kept}
-                await self._ports.cache_worker.call(self._ports.cache.store_return, load)
+            others = [minion for minion, data in said.ran.items() if not once.is_return_of(spec.fun, data)]
+            for minion in others:
+                log.warning("Batch %s: %s has run another function under its jid, for another master", live.jid, minion)
+            returns = {minion: data for minion, data in said.ran.items() if minion not in others}
+            if returns:
+                await self._ports.cache_worker.call(self._ports.cache.store_kept, live.jid, spec.fun, returns)
         except JobCacheError as exc:
             log.info("Batch %s: returns that minions have kept cannot be stored: %s", live.jid, exc)
             live.step(facts.Probed(unasked=tuple(sorted(said.ran))))

@@ -307,6 +307,18 @@ class JobCache:
         """Store a return that came in another way: ``load`` has jid, id, return, retcode, success, fun."""
         self._call(self.name, "returner", dict(load))
 
+    def store_kept(self, jid: str, fun: Any, returns: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+        """
+        Store returns that minions had kept, and return the minions whose returns are stored now.
+
+        :param returns: ``{minion: return data}`` as the minions gave it; only what belongs to a return is taken.
+        :raises JobCacheError: when they cannot be stored.
+        """
+        for minion, data in returns.items():
+            kept = {name: data[name] for name in ("return", "retcode", "success", "out") if name in data}
+            self.store_return({"jid": jid, "id": minion, "fun": fun, **kept})
+        return self.have_returned(jid, returns)
+
     def _mapping(self, what: str, value: Any) -> Mapping[str, Any]:
         if value and not isinstance(value, Mapping):
             self._quiet.error("record", "Skipping %.200s in the job cache, which is not a mapping", what)

@@ -22,8 +22,8 @@ from saltext.jobs.core.site import Folder, Site, read_msgpack, write_msgpack
 
 log = lines.logger(__name__)
 
-#: Its file in the engine's folder.
-CHECKPOINT = "checkpoint"
+#: Files in the engine's folder: the checkpoint, and the one that is there as long as replays are paused.
+CHECKPOINT, PAUSED = "checkpoint", "paused"
 #: Seconds by which a checkpoint lies in the past: longer than it takes until an engine that has started searches once more
 #: for what was stored late, or what it has not found by then would be missed by the next one.
 MARGIN = LATEST + 20.0

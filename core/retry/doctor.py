@@ -20,9 +20,8 @@ from saltext.jobs.core.errors import JobCacheError, LaterVersion, Refused, Setti
 from saltext.jobs.core.master.caller import Caller, require_no_peer
 from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
 from saltext.jobs.core.retry import coverage
-from saltext.jobs.core.retry.checkpoint import read_checkpoint
+from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
 from saltext.jobs.core.retry.owner import owner_of
-from saltext.jobs.core.retry.pause import is_paused
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 from saltext.jobs.core.site import site_of
@@ -101,7 +100,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     if refused:
         some = ", ".join(sorted(refused)[:5])
         found.append(f"{len(refused)} jobs are not kept, since the store refuses their records: {some}")
-    if is_paused(site_of(opts).folder(JOB_RETRY)):
+    if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
     found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *_about_minions(opts, who)]
     process = requests.process_of(opts, JOB_RETRY)

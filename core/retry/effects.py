@@ -236,7 +236,7 @@ class Effects:
             return frozenset()
         try:
             load = self._machine.jobs[jid].load
-            stored: frozenset[str] = await self._look(self._ports.reader.store_returns, jid, load, returns)
+            stored: frozenset[str] = await self._look(self._ports.cache.store_kept, jid, load.get("fun"), returns)
             return stored
         except (JobCacheError, KeyError) as exc:
             log.warning(_COMPLAINT, exc)

@@ -14,9 +14,10 @@ from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.master.access import Access, calls_of
+from saltext.jobs.core.log.records import EVERY_JOB
+from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.doings import ended_by
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache
 from saltext.jobs.core.master.secrets import without_secrets
@@ -80,26 +81,28 @@ class JobReader:
         minions = minions.union(*(named for runs, named in publishes if runs == work))
         if self._believes_all:
             load.pop(WHO, None)  # whoever publishes can write there what they like, where it is not our own job cache
-        if kills := kills_of(load, self._permitted(jid, load, minions - added)):
+        if kills := self._kills(jid, load, minions - added):
             return JobRead(jid, None, kills=kills)
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, added)
         at = publication.at if publication else jid_time(jid) or self._wall()
         return JobRead(jid, job_of(jid, load, at), missing, returned=returned)
 
-    def _permitted(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> frozenset[str]:
+    def _kills(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
         """
-        Return the minions to which the user of a job with several functions may publish each of them; else all.
+        Return which jobs a job ends by a signal, and on which of ``minions``; none if it is no signal.
 
-        Salt asks for the right to one of them only. What is not permitted ends no job that is owed.
+        Of several functions Salt asks for the right to one only. A signal that its user may not send ends no job.
         """
-        if not isinstance(load.get("fun"), (list, tuple)) or not kills_of(load, minions):
-            return minions
-        try:
-            standing = self._access.of_publisher(load, sorted(minions))
-        except Exception as exc:  # An eauth module raises whatever its client library raises.
-            raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
-        return minions.difference(standing.denied, standing.unsure)
+        ended = ended_by(load) if minions else []
+        if ended and isinstance(load.get("fun"), (list, tuple)):
+            try:
+                standing = self._access.of_publisher(load, sorted(minions))
+            except Exception as exc:  # An eauth module raises whatever its client library raises.
+                raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
+            minions = minions.difference(standing.denied, standing.unsure)
+        user = str(load.get("user") or "somebody")
+        return tuple(Kill("" if each == EVERY_JOB else each, minions, user) for each in ended if minions)
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
         if "Minions" not in load and not self._warned:
@@ -183,20 +186,6 @@ class JobReader:
         self._gone_at = {minion: self._gone_at.get(minion, now) for minion in gone}
         return KeysRead(gone, renewed, not accepted)
 
-    def store_returns(
-        self, jid: str, load: Mapping[str, Any], returns: Mapping[str, Mapping[str, Any]]
-    ) -> frozenset[str]:
-        """
-        Store what minions had returned before, and return the minions for which it is stored.
-
-        :param returns: ``{minion: return data}`` as minions gave it; only what belongs to a return is taken.
-        :raises JobCacheError: when it cannot be stored.
-        """
-        for minion, data in returns.items():
-            kept = {name: data[name] for name in ("return", "retcode", "success", "out") if name in data}
-            self._cache.store_return({"jid": jid, "id": minion, "fun": load.get("fun"), **kept})
-        return self._cache.have_returned(jid, returns)
-
 
 def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
     """Return what the queue needs to know of a job."""
@@ -211,22 +200,3 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
         kept_out = "its returns are not stored"
     limits = limits_of(jid, options.get("metadata"))
     return Job(jid, funs, published_at, work_of(load), limits, kept_out, obstacle(load), is_by_id(load), load)
-
-
-def kills_of(load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
-    """Return which jobs a load ends on ``minions`` by a signal; none where it is no signal."""
-    user, found = str(load.get("user") or "somebody"), list[Kill]()
-    for fun, arg in calls_of(load) if minions else ():
-        if fun in KILLS and fun.endswith("_all_jobs"):
-            found.append(Kill("", minions, user))
-        elif fun in KILLS and (jid := _first_argument(arg)):
-            found.append(Kill(jid, minions, user))
-    return tuple(found)
-
-
-def _first_argument(arg: Any) -> str | None:
-    for value in arg if isinstance(arg, (list, tuple)) else [arg]:
-        jid = value.get("jid") if isinstance(value, Mapping) else value
-        if is_plain(str(jid)):
-            return str(jid)
-    return None

@@ -28,14 +28,13 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.checkpoint import MARGIN
+from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
 from saltext.jobs.core.retry.effects import Effects, answer_time
 from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.owner import earlier_queues, retire
-from saltext.jobs.core.retry.pause import is_paused
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
@@ -84,7 +83,7 @@ class RetryShell:
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         self._is_hot_hot = bool(opts.get("saltext_jobs_site"))
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
-        self.machine = Retry(settings, patience, paused=is_paused(ports.folder), acks=ports.acks)
+        self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
         self.restored = False  # the queue has been taken up
         self._is_searched = False  # and all that was published before that is known
         # Who has begun jobs of which the engine does not know yet: the log tells of a publish a little later than the bus.

@@ -16,8 +16,8 @@ from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.entry import Asker, Entry, Job, Key, Kind
-from saltext.jobs.core.retry.pause import pause, resume
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
 
@@ -84,11 +84,11 @@ class Verbs:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _pause(self, _request: Request) -> Given:
-        pause(self._ports.folder)
+        self._ports.folder.write(PAUSED, b"")
         return {}
 
     def _resume(self, _request: Request) -> Given:
-        resume(self._ports.folder)
+        self._ports.folder.remove(PAUSED)
         return {}
 
     async def _enqueue(self, request: Request) -> Given:

@@ -132,6 +132,16 @@ def test_answers_are_read_alone_with_their_retcodes_and_a_question_can_be_forgot
     assert cache.have_returned(other, ["a"]) == {"a"}
 
 
+def test_a_return_that_a_minion_had_kept_is_stored_as_its_own(opts):
+    cache = JobCache(opts)
+    cache.keep_load(JID, {"jid": JID, "fun": "test.ping", "tgt": "*", "tgt_type": "glob"}, ["a", "b"])
+    answer = {"jid": "another", "id": "somebody else", "fun": "cmd.run", "return": "done", "retcode": 3, "load": "x"}
+    assert cache.store_kept(JID, "test.ping", {"a": answer}) == {"a"}
+    assert cache.returned(JID, ["a", "b", "somebody else"]) == {"a": 3}
+    ((_, stored),) = cache.each_return(JID, ["a"])
+    assert stored["return"] == "done" and "load" not in stored
+
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()

@@ -16,7 +16,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.load import limits_of
-from saltext.jobs.core.retry.reader import JobReader, job_of, kills_of
+from saltext.jobs.core.retry.reader import JobReader, job_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
 from tests.waiting import wait_for
@@ -147,14 +147,6 @@ def test_a_look_tells_when_a_job_was_published_last_only_where_that_is_asked_for
     assert reader.look_up(JID[:-1] + "0", ("a",), load_of(), publish=True).last is None
 
 
-def test_a_return_that_a_minion_kept_is_stored_as_its_own(opts, job_cache):
-    publish(job_cache, ["a"])
-    reader = JobReader(opts, job_cache, trust=False)
-    kept = {"a": {"jid": JID, "id": "somebody else", "return": "done", "retcode": 0, "load": "x"}}
-    assert reader.store_returns(JID, load_of(), kept) == frozenset({"a"})
-    assert returners(opts)["salt_cache.get_jid"](JID)["a"] == {"return": "done", "retcode": 0}
-
-
 def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
     assert job_of(JID, load_of(batch=True), 1.0).kept_out
     assert job_of(JID, load_of(kwargs={"nocache": True}), 1.0).kept_out
@@ -251,11 +243,6 @@ def test_a_job_may_signal_several_others(opts, job_cache):
     publish(job_cache, ["a"], fun=funs, arg=[["1"], [], ["2"], []])
     kills = JobReader(opts, job_cache, trust=False).read(JID).kills
     assert [kill.jid for kill in kills] == ["1", "2", ""]
-
-
-@pytest.mark.parametrize("fun, arg", [("saltutil.kill_job", []), ("saltutil.kill_job", ["../x"]), ("test.ping", [JID])])
-def test_what_signals_no_job_kills_nothing(fun, arg):
-    assert kills_of(load_of(fun=fun, arg=arg), frozenset("a")) == ()
 
 
 def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):

@@ -27,8 +27,7 @@ from saltext.jobs.core.recorder.carry_over import carry_over
 from saltext.jobs.core.recorder.choice import digest
 from saltext.jobs.core.recorder.files import Aside, Progress, Seen
 from saltext.jobs.core.recorder.record import unpacked
-from saltext.jobs.core.retry.checkpoint import read_checkpoint
-from saltext.jobs.core.retry.pause import is_paused
+from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite, site_of
 from saltext.jobs.core.store.publication import Publication
@@ -115,7 +114,7 @@ def test_the_queue_has_its_job_and_each_entry_with_what_has_become_of_it(opts):
 def test_the_queue_begins_where_it_ended_and_stays_paused(opts):
     folder = site_of(opts).folder(JOB_RETRY)
     assert read_checkpoint(folder)["at"] == NOW
-    assert is_paused(folder)
+    assert folder.exists(PAUSED)
     assert RetryStore(opts).last_beat("here_master") == NOW
 
 

@@ -228,6 +228,10 @@ class FakeCache:
     def forget(self, jid):
         self.answered.pop(jid, None)
 
+    def store_kept(self, jid, fun, returns):
+        for minion, data in returns.items():
+            self.store_return({"jid": jid, "id": minion, "fun": fun, "retcode": data.get("retcode", 0)})
+
     def store_return(self, load):
         stored = self.returns.setdefault(load["jid"], {})
         is_first = load["id"] not in stored

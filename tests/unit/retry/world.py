@@ -229,8 +229,10 @@ class JobCache:
     def forget(self, jid):
         self._there().answered.pop(jid, None)
 
-    def store_return(self, load):
-        self._there().store_return(load["id"], load["jid"])
+    def store_kept(self, jid, fun, returns):
+        for name in returns:
+            self._there().store_return(name, jid)
+        return self.have_returned(jid, returns)
 
 
 class Banks:
