@@ -1,16 +1,17 @@
 """
 From a published job to the minions that missed it.
 
-A job's way: it is left alone until its deadline, then read in the job cache. The minions without a return are asked which
-jobs they run, in one question about all jobs whose deadline has come. Those that say nothing are owed the job. Those that
-are there but do not run it get a moment for a return that is on its way; if none is there then, they are owed it too, unless
-they are known to have begun it: then it was interrupted. What an operator kills is cancelled.
+A job is left alone until its deadline, then read in the job cache. The minions without a return are asked which jobs they
+run, in one question about all jobs whose deadlines have come. Those that do not answer are owed the job. Those that answer
+and do not run it get a moment more, since their returns may be on the way. Those that have not returned it by then are owed
+it as well; if they are known to have begun it, it was interrupted. On minions on which an operator has killed it, it is
+cancelled.
 
 Publishes and kills come in the order in which the master made them: a kill is for what was published before it. Those that
 a search of the job cache finds count in the order in which they are found.
 
-It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those. The job cache
-says it.
+It must never conclude from a bus event who is owed a job or who is not: any accepted minion can forge events. The job cache
+and the log tell that.
 """
 
 from __future__ import annotations
@@ -18,141 +19,110 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job, Key, State
+from saltext.jobs.core.retry.entry import Job, State
 from saltext.jobs.core.retry.notes import Note, Notes
 from saltext.jobs.core.retry.open_job import MOST_BEGUN, OpenJob, Stage
-from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.owing import Owing
+from saltext.jobs.core.retry.queue import Queue, matches
+from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
-if TYPE_CHECKING:
-    from saltext.jobs.core.settings import RetrySettings
-
-#: Questions about another job, which mean nothing later on. A waiting ``salt`` command publishes the first one every few
-#: seconds.
+#: Questions about another job, which mean nothing later. A waiting ``salt`` command asks the first one every few seconds.
 NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
-#: Seconds for a return that is on its way.
-GRACE = 3.0
-#: Seconds before something that could not be read or asked is tried again.
-AGAIN = 10.0
-#: Seconds before a signal is read, and before one that could not be is tried again: sooner than a replay.
+#: Seconds before a signal is read, and before one that could not be read is tried again.
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
-#: Seconds by which a deadline may be missed.
+#: Seconds before its deadline from which a job may be judged.
 _SLACK = 1.0
 #: Seconds for which the job cache may lack a job that was published.
 LATEST = 100.0
 
 
-@dataclass(frozen=True)
-class Owed:
-    """
-    These minions get an entry, in this state and with this reason. ``alive`` tells whether they are known to be there.
-    """
-
-    job: Job
-    minions: tuple[str, ...]
-    state: State
-    reason: str
-    alive: bool = False
-
-
-#: What follows from a fact. A Kill is for the entries that the queue has.
-Outcome = facts.Read | facts.Warn | Owed | facts.Kill
-
-
 class Capture:
     """
-    The jobs whose outcome is not known yet, and what is known of minions without an entry.
+    The jobs whose outcome is not known yet.
 
-    :param settings: the options under ``job_retry``.
+    These timers are set here: ``("open", jid)``; ``("survey",)``, when minions are to be asked which jobs they run; and
+    ``("vet",)``, when the keys of ``claimed`` are to be checked.
+
+    :param queue: what is owed.
+    :param notes: what is known of minions without an entry.
+    :param owing: queues jobs, and cancels them.
     :param patience: seconds from a publish to its deadline.
-    :param timers: the machine's; the keys ``("open", jid)``, ``("survey",)``, when minions are to be asked which jobs they
-        run, and ``("vet",)``, when ``claimed`` is to be told from minions, are set here.
-    :param changed: as for Notes.
     """
 
-    def __init__(self, settings: RetrySettings, patience: float, timers: Timers, changed: dict[Key, None]) -> None:
-        self._settings, self._patience, self._timers = settings, patience, timers
+    def __init__(self, queue: Queue, notes: Notes, owing: Owing, patience: float) -> None:
+        self._queue, self._timers, self._patience = queue, queue.timers, patience
+        self._notes, self._owing = notes, owing
         self.open: dict[str, OpenJob] = {}
-        self.notes = Notes(timers, changed)
         self._surveys = 0
-        self._place = 1  # of the newest publish among all that this engine has come to know
+        self._place = 1  # the number of publishes so far
 
-    def wants(self, job: Job) -> bool:
+    def _wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
         if job.limits.off or job.kept_out or not job.funs or NEVER.intersection(job.funs):
             return False
         if job.limits.given:
             return True
-        included = all(matches(fun, self._settings.include) for fun in job.funs)
-        return included and not any(matches(fun, self._settings.exclude) for fun in job.funs)
+        settings = self._queue.settings
+        included = all(matches(fun, settings.include) for fun in job.funs)
+        return included and not any(matches(fun, settings.exclude) for fun in job.funs)
 
-    # -- minions without an entry -------------------------------------------------------------------------------------
-
-    def restore(self, notes: Mapping[str, Note], open_jobs: Mapping[str, OpenJob], now: float) -> None:
-        """Take up what is stored. What became of a kill may not have been found out yet."""
+    def restore(self, notes: Mapping[str, Note], open_jobs: Mapping[str, OpenJob]) -> None:
+        """Take up what is stored. It may not be known yet what became of a job that was killed."""
+        now = self._queue.now
         for jid, job in open_jobs.items():
             self.open[jid] = job
             self._later(jid, max(now, min(job.at, now) + (0.0 if job.signal else self._patience)))
         for jid, note in notes.items():
-            self.notes.restore(jid, note)
+            self._notes.restore(jid, note)
             if note.killed:
-                self._look_now(jid, now)
+                self._look_now(jid)
 
-    def begun(self, jid: str, minion: str, now: float) -> None:
-        """Believe a minion without an entry that says that it begins a job whose outcome is not known yet."""
+    # -- who has begun a job ------------------------------------------------------------------------------------------
+
+    def begun(self, jid: str, minion: str) -> None:
+        """Note that a minion says that it has begun a job, which it has no entry for."""
         job = self.open.get(jid)
         if job is not None:
             job.begun.add(minion)
-            # Anybody can say so in any name: those that are no minions are found out when there are many.
-            if job.is_to_vet():
-                self._timers.no_later(("vet",), now)
+            # Such claims can be forged for made-up names, so keys are checked once there are many.
+            if len(job.begun) > job.most_begun:
+                job.most_begun = 2 * len(job.begun)  # so each name is checked a few times at most
+                self._timers.no_later(("vet",), self._queue.now)
 
     def claimed(self) -> set[str]:
-        """Return who has said to begin a job whose outcome is not known yet, where these are many."""
+        """Return the minions that claim to have begun an open job that many claim to have begun."""
         return {minion for job in self.open.values() if len(job.begun) > MOST_BEGUN for minion in job.begun}
 
     def forget(self, strangers: Iterable[str]) -> None:
-        """Forget those among ``claimed`` that are no minions of this master."""
+        """Forget those among ``claimed`` that have no key."""
         for job in self.open.values():
             if len(job.begun) > MOST_BEGUN:
-                job.forget(strangers)
+                job.begun.difference_update(strangers)
+                job.most_begun = max(MOST_BEGUN, 2 * len(job.begun))
 
-    def settled(self, job: Job, minion: str) -> None:
-        """Note that a minion is not owed a job any more: its entry is removed, and no return will come."""
-        self.notes.add(job.jid, self._end_of(job), settled=(minion,))
-
-    def recheck(self, now: float) -> None:
-        """Look again at the jobs that minions had begun: what has become of them?"""
-        for jid, note in self.notes.by_jid.items():
+    def recheck(self) -> None:
+        """Look again at the jobs that minions without an entry have begun."""
+        for jid, note in self._notes.by_jid.items():
             if note.begun:
-                self._look_now(jid, now)
+                self._look_now(jid)
 
-    def _look_now(self, jid: str, now: float) -> None:
-        """Look at a job, though nothing says that it was published again. An open one is looked at when it is time."""
+    def _look_now(self, jid: str) -> None:
+        """Look at a job that was not published again. An open one is looked at when it is due."""
         if jid not in self.open:
-            self.open[jid] = OpenJob(-math.inf, now, self._place)
-            self._later(jid, now)
-
-    def ttl_of(self, job: Job) -> float:
-        """Return for how many seconds a job is owed."""
-        return self._settings.ttl if job.limits.ttl is None else job.limits.ttl
-
-    def _end_of(self, job: Job) -> float:
-        """Return the Unix time until which a job is owed."""
-        return job.published_at + self.ttl_of(job)
+            self.open[jid] = OpenJob(-math.inf, self._queue.now, self._place)
+            self._later(jid, self._queue.now)
 
     # -- a job's way --------------------------------------------------------------------------------------------------
 
-    def published(self, fact: facts.Published, now: float) -> None:
-        """Open a job, or leave an open one alone until the deadline of this publish as well."""
+    def published(self, fact: facts.Published) -> None:
+        """Open a job. An open one gets a new deadline."""
         self._place += 1
+        now = self._queue.now
         at = min(fact.at, now)  # the clock may have been set back since
         job = self.open.get(fact.jid)
         if job is None:
@@ -169,7 +139,7 @@ class Capture:
         elif not job.is_overtaken and not job.signal:
             self._later(fact.jid, max(now, at + wait))
 
-    def due(self, jid: str) -> list[Outcome]:
+    def due(self, jid: str) -> list[facts.Effect]:
         """Read a job whose time has come."""
         job = self.open.get(jid)
         if job is None:
@@ -177,172 +147,150 @@ class Capture:
         job.stage, job.is_overtaken = Stage.READING, False
         return [facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes))]
 
-    def read(self, fact: facts.JobRead, known: Iterable[str], now: float) -> list[Outcome]:
-        """Go on with what the job cache knows; ``known`` are the minions for which the queue has an entry of the job."""
-        job = self.open.get(fact.jid)
+    def read(self, fact: facts.JobRead) -> None:
+        """Go on with what the job cache has of a job."""
+        job, now = self.open.get(fact.jid), self._queue.now
         if job is None or job.stage is not Stage.READING:
-            return []
+            return
+        waited = now - job.known_since
         if job.is_overtaken:
             self._later(fact.jid, now)
-            return []
-        if fact.kills:
-            return self._carry_out(job, fact, now)
-        waited = now - job.known_since
-        if not fact.recorded and waited < LATEST:
+        elif fact.kills:
+            self._drop(fact.jid)  # and the note of who has killed the signal
+            if job.at > -math.inf:  # otherwise it was carried out before it was itself killed
+                self.kill([dataclasses.replace(kill, at=job.since) for kill in fact.kills], job.place)
+        elif not fact.recorded and waited < LATEST:
             wait = max(_KILL_DELAY, waited / 4) if job.signal else max(self._patience - waited, waited)
             self._later(fact.jid, now + wait)
-            return []
-        job.signal = False
-        if fact.job is None or not self.wants(fact.job):
+        elif fact.job is None or not self._wants(fact.job):
             self._drop(fact.jid)
-            return []
-        # The record's time is that of another process, whose clock may have been set.
-        job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.since))
-        if now >= self._end_of(job.job):
+        else:
+            self._read(job, fact, fact.job)
+
+    def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> None:
+        job.signal, now = False, self._queue.now
+        # The time in the record is that of another process, whose clock may have been set.
+        job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
+        if now >= self._queue.end_of_job(job.job):
             self._drop(fact.jid)
-            return []
-        self.notes.spare(fact.jid, job.spared(fact.job.digest))
+            return
+        self._notes.spare(fact.jid, job.spared(read.digest))
         if now < job.at + self._patience - _SLACK:
             self._later(fact.jid, job.at + self._patience)
-            return []
-        return self._judge(job, fact, known, now)
+        else:
+            self._judge(job, job.job, fact)
 
-    def _carry_out(self, job: OpenJob, fact: facts.JobRead, now: float) -> list[Outcome]:
-        """Kill what a signal is for. One that is only looked at since it was itself killed was carried out long ago."""
-        self._drop(fact.jid)  # with the note of those who have killed the kill
-        kills = fact.kills if job.at > -math.inf else ()
-        found = [self.kill(dataclasses.replace(kill, at=job.since), now, job.place) for kill in kills]
-        return [outcome for outcomes in found for outcome in outcomes]
-
-    def _judge(self, job: OpenJob, fact: facts.JobRead, known: Iterable[str], now: float) -> list[Outcome]:
-        assert job.job is not None
-        note = self.notes.get(fact.jid)
+    def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> None:
+        note, known = self._notes.get(job.jid), self._queue.minions_of(job.jid)
         missing = fact.missing.difference(known, note.settled)
-        # One that is neither may have a key that is not accepted now, and be missing again when it is.
-        self.notes.strike(fact.jid, fact.returned.union(known))
-        if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
-            self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
-            job.stage, job.asking = Stage.TO_ASK, set(unasked)
-            self._timers.no_later(("survey",), now + _GATHER)
-            return []
-        # Some may have said so only after they were asked, in answer to another question. They are asked about it before it
-        # is held: what was heard can be forged, and one that keeps records knows whether it has begun.
-        there, begun = missing & job.idle, missing & job.idle & (note.begun | job.begun)
-        outcomes = self._explain(job, begun, State.RUNNING, "it has begun the job, and no longer runs it", alive=True)
+        # A minion that is neither missing nor struck off here has no accepted key now, and may have one later.
+        self._notes.strike(job.jid, fact.returned.union(known))
+        if unasked := missing - open_job.surveyed:
+            self._notes.add(job.jid, self._queue.end_of_job(job), open_job.begun & unasked)
+            open_job.stage, open_job.asking = Stage.TO_ASK, set(unasked)
+            self._timers.no_later(("survey",), self._queue.now + _GATHER)
+            return
+        # Some report that they have begun it only after the survey, in reply to another question. The entry is under way, so
+        # its minion is asked before the job is held: claims can be forged, and a minion with records knows better.
+        there, begun = missing & open_job.idle, missing & open_job.idle & (note.begun | open_job.begun)
+        self._owe(job, begun, State.RUNNING, "it has begun the job, and no longer runs it", alive=True)
         reason = "it is there, but has neither run nor returned the job"
-        outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
-        self.notes.strike(fact.jid, there)
-        self._close(fact.jid)
-        return outcomes
+        self._owe(job, there - begun, State.PENDING, reason, alive=True)
+        self._notes.strike(job.jid, there)
+        self._close(job.jid)
 
-    def _explain(
-        self, job: OpenJob, minions: Iterable[str], state: State, reason: str, alive: bool = False
-    ) -> list[Outcome]:
-        """Return who is owed the job: minions on which an operator has killed it get a cancelled entry, in his name."""
-        assert job.job is not None
-        note = self.notes.get(job.job.jid)
-        outcomes: list[Outcome] = []
-        left = sorted(set(minions) - note.killed.keys())
-        for minion in sorted(set(minions) & note.killed.keys()):
-            reason_of_kill = f"killed by {note.killed[minion]}"
-            outcomes.append(Owed(job.job, (minion,), State.CANCELLED, reason_of_kill))
-        if left:
-            outcomes.append(Owed(job.job, tuple(left), state, reason, alive))
-        return outcomes
+    def _owe(
+        self, job: Job, minions: frozenset[str] | set[str], state: State, reason: str, alive: bool = False
+    ) -> None:
+        """Queue a job for minions. If an operator has killed it on one, its entry is cancelled in the operator's name."""
+        killed = self._notes.get(job.jid).killed
+        for minion in sorted(minions & killed.keys()):
+            self._owing.owe(job, (minion,), State.CANCELLED, f"killed by {killed[minion]}")
+        self._owing.owe(job, sorted(minions - killed.keys()), state, reason, alive)
 
-    def kill(self, kill: facts.Kill, now: float, place: int | None = None) -> list[Outcome]:
+    def kill(self, kills: Iterable[facts.Kill], place: int | None = None) -> None:
         """
-        Cancel a job that an operator has killed: in the queue at once, for others once it is known what they do.
+        Cancel what an operator has killed: entries at once, and others once it is known what their minions do.
 
-        :param place: that of the kill among all publishes; None for the end of them.
+        :param place: after how many publishes that was; None for all so far.
         """
         place = self._place if place is None else place
-        jids = [kill.jid]
-        if not kill.jid:
-            waiting = {jid for jid, job in self.open.items() if not job.signal and job.place <= place}
-            jids = sorted(waiting.union(jid for jid, note in self.notes.by_jid.items() if note.begun))
-        outcomes: list[Outcome] = [kill]
-        for jid in jids:
-            # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
+        for kill in kills:
+            jids = [kill.jid]
+            if not kill.jid:
+                waiting = {jid for jid, job in self.open.items() if not job.signal and job.place <= place}
+                jids = sorted(waiting.union(jid for jid, note in self._notes.by_jid.items() if note.begun))
             killed = dict.fromkeys(sorted(kill.minions), kill.user)
-            self.notes.add(jid, now + self._settings.ttl, killed=killed)
-            if jid in self.open:  # a search may find again what the log has told of
-                self.open[jid].killed_at = max(place, self.open[jid].killed_at)
-            self._look_now(jid, now)
-        return outcomes
+            for jid in jids:
+                # The note is stored before the signal counts as settled. The look strikes off those that returned the job.
+                self._notes.add(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
+                if jid in self.open:  # a search may find again what the log has told
+                    self.open[jid].killed_at = max(place, self.open[jid].killed_at)
+                self._look_now(jid)
+        for kill in kills:
+            self._owing.killed(kill)
 
     # -- surveys ------------------------------------------------------------------------------------------------------
 
-    def survey(self) -> tuple[int, tuple[str, ...]]:
-        """Begin a survey for all jobs that wait for one. Returns its number, and whom to ask."""
+    def survey(self) -> list[facts.Effect]:
+        """Begin a survey for all jobs that wait for one."""
         self._surveys += 1
         minions: set[str] = set()
         for job in self.open.values():
             if job.stage is Stage.TO_ASK:
                 job.stage, job.survey = Stage.ASKING, self._surveys
                 minions |= job.asking
-        return self._surveys, tuple(sorted(minions))
+        return [facts.Inquire(self._surveys, tuple(sorted(minions)))] if minions else []
 
-    def surveyed(self, fact: facts.Surveyed, now: float) -> list[Outcome]:
-        """Queue the jobs for those that say nothing."""
+    def surveyed(self, fact: facts.Surveyed) -> None:
+        """Queue the jobs for the minions that did not answer."""
         for minion, jids in fact.running.items():
             for jid in jids:
-                self.begun(jid, minion, now)  # whether or not it was asked about that one
-        asking = [jid for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == fact.number]
-        return [outcome for jid in asking for outcome in self._surveyed(jid, fact, now)]
+                self.begun(jid, minion)  # whether or not it was asked about that job
+        for job in list(self.open.values()):
+            if job.stage is Stage.ASKING and job.survey == fact.number and job.job is not None:
+                self._surveyed(job, job.job, fact)
 
-    def _surveyed(self, jid: str, fact: facts.Surveyed, now: float) -> list[Outcome]:
-        job = self.open[jid]
-        assert job.job is not None
-        if job.asking & fact.unasked:
+    def _surveyed(self, open_job: OpenJob, job: Job, fact: facts.Surveyed) -> None:
+        jid, now = job.jid, self._queue.now
+        if open_job.asking & fact.unasked:
             self._later(jid, now + AGAIN)
-            return []
-        asked, job.asking = job.asking, set()
-        job.surveyed |= asked
+            return
+        asked, open_job.asking = open_job.asking, set()
+        open_job.surveyed |= asked
         running = {minion for minion in asked if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
-        job.idle |= asked - running - silent
-        self.notes.add(jid, self._end_of(job.job), running)
-        begun = silent & (self.notes.get(jid).begun | job.begun)
-        reason = "it did not return the job and does not answer"
-        outcomes = self._explain(job, silent - begun, State.PENDING, reason)
-        outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and does not answer")
-        self.notes.strike(jid, silent)
-        if job.idle:
+        open_job.idle |= asked - running - silent
+        self._notes.add(jid, self._queue.end_of_job(job), running)
+        begun = silent & (self._notes.get(jid).begun | open_job.begun)
+        self._owe(job, silent - begun, State.PENDING, "it did not return the job and does not answer")
+        self._owe(job, begun, State.RUNNING, "it has begun the job, and does not answer")
+        self._notes.strike(jid, silent)
+        if open_job.idle:
             self._later(jid, now + GRACE)
         else:
             self._close(jid)
-        return outcomes
 
-    def unreadable(self, fact: facts.Unreadable, now: float) -> list[Outcome]:
-        """Try again later, as long as anybody can be owed the job."""
-        job = self.open.get(fact.jid)
+    def unreadable(self, jid: str) -> list[facts.Effect]:
+        """A job could not be read: try again later, as long as it can be owed."""
+        job, now = self.open.get(jid), self._queue.now
         if job is None or job.stage is not Stage.READING:
             return []
-        if now > job.since + self._settings.ttl:
-            self._close(fact.jid)
-            return [
-                facts.Warn(
-                    f"Who missed job {fact.jid} is not known: the job cache could not be read in its time to live"
-                )
-            ]
-        self._later(fact.jid, now + (_KILL_AGAIN if job.signal else AGAIN))
-        return []
+        if now <= job.since + self._queue.settings.ttl:
+            self._later(jid, now + (_KILL_AGAIN if job.signal else AGAIN))
+            return []
+        self._close(jid)
+        return [facts.Warn(f"Who missed job {jid} is not known: the job cache could not be read in its time to live")]
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING
         self._timers.set(("open", jid), at)
 
     def _drop(self, jid: str) -> None:
-        """Close a job that nobody can be owed."""
+        """Close a job that is owed to nobody."""
         self._close(jid)
-        self.notes.drop(jid)
+        self._notes.drop(jid)
 
     def _close(self, jid: str) -> None:
         del self.open[jid]
         self._timers.cancel(("open", jid))
-
-
-def matches(fun: str, globs: Iterable[str]) -> bool:
-    """Tell whether a function's name matches one of the globs."""
-    return any(fnmatchcase(fun, glob) for glob in globs)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from saltext.jobs.core.retry.capture import AGAIN, GRACE
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said, Verdict
 from saltext.jobs.core.retry.looks import DOUBTED
 from saltext.jobs.core.retry.steps import BEFORE, PUBLISHED, Step
+from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
 #: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
 #: do not say that they begin a job.

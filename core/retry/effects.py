@@ -264,7 +264,7 @@ class Effects:
                 user=load.get("user"),
                 ret=load.get("ret") or "",
                 options=options if isinstance(options, Mapping) else None,
-                once={"keep": self._machine.capture.ttl_of(job), **({"rerun": True} if effect.rerun else {})},
+                once={"keep": self._machine.queue.ttl_of(job), **({"rerun": True} if effect.rerun else {})},
                 natively=not effect.recorded,
             )
         finally:

@@ -28,14 +28,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed
+from saltext.jobs.core.retry.capture import Capture
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
-from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.timers import AGAIN, Timers
 from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ class Retry:
         self.outbox = Outbox(settings.rate, self._timers)
         self.turns = Turns(self.queue, self.openings, self.outbox, paused)
         self.replays = Replays(self.queue, self.outbox, self.turns)
-        self.capture = Capture(settings, patience, self._timers, self.queue.changed)
-        self.owing = Owing(self.queue, self.capture, self.turns, self.replays)
+        self._notes = Notes(self._timers, self.queue.changed)
+        self.owing = Owing(self.queue, self._notes, self.turns, self.replays)
+        self.capture = Capture(self.queue, self._notes, self.owing, patience)
         self._out: list[facts.Effect] = []  # of the present step
         self._ahead = 0.0  # seconds by which the clock on the wall is ahead at the present step
         # What is still to be looked at, since events may have been missed.
@@ -74,7 +76,7 @@ class Retry:
         # What the shell asks: entries by minion and jid, what is owed by minion; jobs that are owed, and notes, by jid.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
-        self.claims_of, self.notes = self.queue.claims_of, self.capture.notes.by_jid
+        self.claims_of, self.notes = self.queue.claims_of, self._notes.by_jid
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -141,21 +143,10 @@ class Retry:
         elif turn.kind is Kind.QUESTION:
             self._do(self.replays.ask(turn.jid, turn.minions))
         else:
-            number, minions = self.capture.survey()
-            self._do(*([facts.Inquire(number, minions)] if minions else ()))
+            self._do(*self.capture.survey())
 
     def _do(self, *effects: facts.Effect) -> None:
         self._out += effects
-
-    def _follow(self, outcomes: Iterable[Outcome]) -> None:
-        """Do what follows from what has become of a published job."""
-        for outcome in outcomes:
-            if isinstance(outcome, Owed):
-                self.owing.owe(outcome)
-            elif isinstance(outcome, facts.Kill):
-                self.owing.killed(outcome)
-            else:
-                self._do(outcome)
 
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
@@ -164,19 +155,19 @@ class Retry:
         is_replay = fact.found and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
             self.queue.republished[fact.jid] = fact.at + _SLACK
-        self.capture.published(fact, self.queue.now)
+        self.capture.published(fact)
 
     def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():
             for jid in jids:  # also of jobs that it was not asked about, and has missed as it seemed
                 self.replays.acknowledged(facts.Acknowledged(minion, jid), proven=True)
-        self._follow(self.capture.surveyed(fact, self.queue.now))
+        self.capture.surveyed(fact)
 
     def _acknowledged(self, fact: facts.Acknowledged) -> None:
         if self.queue.has(fact.minion, fact.jid):
             self.replays.acknowledged(fact)
         else:
-            self.capture.begun(fact.jid, fact.minion, self.queue.now)
+            self.capture.begun(fact.jid, fact.minion)
 
     def _sign_of_life(self, fact: facts.SignOfLife) -> None:
         self.turns.sign_of_life(fact)
@@ -215,7 +206,7 @@ class Retry:
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
-        self.capture.recheck(self.queue.now)
+        self.capture.recheck()
         if self.queue.backlogs:
             self._do(self.check_keys())
             self._look_again()
@@ -232,7 +223,7 @@ class Retry:
         if fact.minions:
             self.replays.unreadable(fact)
         else:
-            self._follow(self.capture.unreadable(fact, self.queue.now))
+            self._do(*self.capture.unreadable(fact.jid))
 
     def check_keys(self) -> facts.Effect:
         """Find out whose keys are gone, and who has never had one."""
@@ -254,11 +245,11 @@ class Retry:
 
     def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.queue.now)
-        self.capture.restore(fact.notes, fact.open, self.queue.now)
+        self.capture.restore(fact.notes, fact.open)
         self.owing.remember(fact.kills)
 
     def _note_due(self, jid: str) -> None:
-        if begun := self.capture.notes.due(jid):
+        if begun := self._notes.due(jid):
             some = ", ".join(begun[:5])
             told = f"{len(begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
             self._do(facts.Warn(told))
@@ -282,11 +273,11 @@ class Retry:
 HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     facts.Published: Retry._published,
     facts.Returned: lambda it, fact: it.replays.returned(fact),
-    facts.Kill: lambda it, fact: it._follow(it.capture.kill(fact, it.queue.now)),
+    facts.Kill: lambda it, fact: it.capture.kill([fact]),
     facts.Acknowledged: Retry._acknowledged,
     facts.SignOfLife: Retry._sign_of_life,
     facts.Gap: lambda it, fact: it._look_again(fact.returns),
-    facts.JobRead: lambda it, fact: it._follow(it.capture.read(fact, it.minions_of(fact.jid), it.queue.now)),
+    facts.JobRead: lambda it, fact: it.capture.read(fact),
     facts.LookedUp: lambda it, fact: it.replays.looked_up(fact),
     facts.Asked: lambda it, fact: it.replays.asked(fact),
     facts.Surveyed: Retry._surveyed,
@@ -302,7 +293,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
 
 TIMERS: dict[str, Callable[..., None]] = {
     **{name: lambda it, jid, name=name: it._do(*it.replays.due(name, jid)) for name in GATHERINGS},
-    "open": lambda it, jid: it._follow(it.capture.due(jid)),
+    "open": lambda it, jid: it._do(*it.capture.due(jid)),
     "note": Retry._note_due,
     "keys": lambda it: it._do(*([it.check_keys()] if it.owing.keyless else ())),
     "opening": Retry._opening_due,

@@ -13,8 +13,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import Capture, Owed
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
+from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
@@ -30,30 +30,29 @@ class Owing:
     The timer ``("keys",)`` is set here.
 
     :param queue: what is owed.
-    :param capture: what is known of minions without an entry.
+    :param notes: what is known of minions without an entry.
     :param turns: whether minions are there, and when the next replay begins.
     :param replays: what is under way.
     """
 
-    def __init__(self, queue: Queue, capture: Capture, turns: Turns, replays: Replays) -> None:
-        self._queue, self._capture, self._turns, self._replays = queue, capture, turns, replays
+    def __init__(self, queue: Queue, notes: Notes, turns: Turns, replays: Replays) -> None:
+        self._queue, self._notes, self._turns, self._replays = queue, notes, turns, replays
         self.keyless: set[str] = set()  # minions whose key was not found when the keys were last read
         self.kills: dict[facts.Kill, float] = {}  # those that are remembered -> when it was taken
 
     # -- entries come -------------------------------------------------------------------------------------------------
 
-    def owe(self, owed: Owed) -> None:
-        """Queue a job for the minions that have missed it."""
-        job, state, reason = owed.job, owed.state, owed.reason
+    def owe(self, job: Job, minions: Collection[str], state: State, reason: str, alive: bool = False) -> None:
+        """Queue a job for the minions that have missed it. ``alive``: they are known to be there."""
         if job.obstacle and state is State.PENDING:
             state, reason = State.DEAD, job.obstacle
-        self.add(job, owed.minions, reason, job.published_at + self._capture.ttl_of(job), state)
-        for minion in owed.minions:
+        self._add(job, minions, reason, self._queue.end_of_job(job), state)
+        for minion in minions:
             # It may have started while it was asked.
-            if owed.alive or self._turns.has_just_started(minion):
+            if alive or self._turns.has_just_started(minion):
                 self._turns.alive(minion)
 
-    def add(
+    def _add(
         self, job: Job, minions: Iterable[str], reason: str, expires_at: float, state: State = State.PENDING
     ) -> list[Entry]:
         """Queue a job for minions, and return its new entries."""
@@ -110,8 +109,8 @@ class Owing:
         """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
         job = self._queue.jobs[entry.jid]
         self._replays.remove(entry)
-        if self._queue.now < job.published_at + self._capture.ttl_of(job):
-            self._capture.settled(job, entry.minion)
+        if self._queue.now < self._queue.end_of_job(job):
+            self._notes.add(job.jid, self._queue.end_of_job(job), settled=(entry.minion,))
 
     def alive(self, minions: Iterable[str]) -> None:
         """Minions seem to be there: those whose key was not found may have a new one, and are not to get what is owed."""
@@ -162,7 +161,7 @@ class Owing:
         :param is_new_load: whether its load counts from now on, if the queue has the job.
         :param asked_at: Unix time at which the operator asked for it; a kill since then counts.
         """
-        ttl = self._capture.ttl_of(job)
+        ttl = self._queue.ttl_of(job)
         if known := self._queue.jobs.get(job.jid):
             job = self._queue.replace(known, job.load) if is_new_load else known
         minions = list(dict.fromkeys(minions))
@@ -170,7 +169,7 @@ class Owing:
         for entry in again:
             self._queue.renew(entry, self._queue.now + ttl, reason)
         new = [minion for minion in minions if not self._queue.has(minion, job.jid)]
-        queued = self.add(job, new, reason, self._queue.now + ttl)
+        queued = self._add(job, new, reason, self._queue.now + ttl)
         for entry in (*again, *queued):
             entry.named, entry.asker = named, asker
         self._want((*again, *queued), asked_at)
@@ -199,7 +198,7 @@ class Owing:
         """Make entries pending again that are held or were given up. ``asked_at`` as above. Returns how many."""
         found = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
-            ttl = self._capture.ttl_of(self._queue.jobs[entry.jid])
+            ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
             entry.asker = asker or entry.asker
             self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
         self._want(found, asked_at)

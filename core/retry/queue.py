@@ -11,10 +11,10 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import matches
 from saltext.jobs.core.retry.decision import Terms
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.knowledge import Signs
@@ -238,6 +238,14 @@ class Queue:
 
     # -- what holds for a job -----------------------------------------------------------------------------------------
 
+    def ttl_of(self, job: Job) -> float:
+        """Return for how many seconds a job is owed."""
+        return self.settings.ttl if job.limits.ttl is None else job.limits.ttl
+
+    def end_of_job(self, job: Job) -> float:
+        """Return the Unix time until which a job is owed to those that missed it."""
+        return job.published_at + self.ttl_of(job)
+
     def terms_of(self, entry: Entry) -> Terms:
         """Return the rules by which an entry is tried again."""
         limits, terms = self.jobs[entry.jid].limits, self._terms
@@ -246,3 +254,8 @@ class Queue:
         attempts = terms.max_attempts if limits.max_attempts is None else limits.max_attempts
         again = terms.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
         return dataclasses.replace(terms, max_attempts=attempts, retry_interrupted=again)
+
+
+def matches(fun: str, globs: Iterable[str]) -> bool:
+    """Tell whether a function's name matches one of the globs."""
+    return any(fnmatchcase(fun, glob) for glob in globs)

@@ -7,6 +7,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+#: Seconds for a return that is on its way, and before what could not be read or asked is tried again.
+GRACE, AGAIN = 3.0, 10.0
+
 Key = tuple[str, ...]
 
 

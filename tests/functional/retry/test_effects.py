@@ -46,8 +46,8 @@ def perform(opts, job_cache, effect, load, **others):
         owner="m",
         **others,
     )
-    capture = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
-    machine = types.SimpleNamespace(jobs={JID: job}, capture=capture)
+    queue = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
+    machine = types.SimpleNamespace(jobs={JID: job}, queue=queue)
     loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
     effects = Effects(loop, ports, machine, None, {"id": "m"}, told.append)
     effects.perform(effect)
