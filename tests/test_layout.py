@@ -115,7 +115,6 @@ SHELLS = {
         "doings",
         "effects",
         "owner",
-        "pause",
         "ports",
         "reader",
         "shell",

@@ -47,7 +47,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         "engine": requests.is_running(opts, BATCH_MANAGER),
         "process": process and str(process),
         "job_cache": cache.name,
-        "returns_proven": not cache.unproven,
+        "returns_proven": not cache.why_unauthenticated,
         "set_aside": aside,
     }
     return examined(standing, found)

@@ -104,7 +104,7 @@ class Effects:
     @property
     def _kept(self) -> KeptAnswers | None:
         """The proven answers; None if the bus has to be believed, where any minion can answer in another's name."""
-        return None if self._ports.cache.unproven else self._answers
+        return None if self._ports.cache.why_unauthenticated else self._answers
 
     async def _gather(self, live: Live, effect: facts.Gather) -> None:
         spec = live.batch.spec

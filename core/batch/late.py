@@ -70,7 +70,7 @@ class LateReturns:
 
     def heard(self, jid: str, minion: str, retcode: int, functions: str) -> None:
         """The bus tells of a return for an ended batch."""
-        if self._ports.cache.unproven:
+        if self._ports.cache.why_unauthenticated:
             self.take(jid, minion, retcode, functions or None)
         else:
             self.look_again(jid)

@@ -57,7 +57,7 @@ class BatchShell:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
         self._allotting = Allotting(ports, settings, self.find, sharing)
-        tail = None if ports.cache.unproven else ports.log
+        tail = None if ports.cache.why_unauthenticated else ports.log
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
@@ -80,10 +80,8 @@ class BatchShell:
 
     def start(self) -> None:
         """Subscribe to the bus, and begin once it is heard: an earlier answer would be missed."""
-        if self._ports.cache.unproven:
-            log.warning(
-                "Returns and answers count as the bus tells of them, forged ones too: %s", self._ports.cache.unproven
-            )
+        if why := self._ports.cache.why_unauthenticated:
+            log.warning("Returns and answers count as the bus tells of them, forged ones too: %s", why)
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
@@ -159,7 +157,7 @@ class BatchShell:
                 self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
             if not self._proof.reads_log:
                 self._hear(fact)
-            if not is_answer or self._ports.cache.unproven:
+            if not is_answer or self._ports.cache.why_unauthenticated:
                 self._may_be_there(fact.minion)
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
             if self.live[fact.jid].batch.wants_acknowledgement(fact.minion):
@@ -172,7 +170,11 @@ class BatchShell:
 
     def _hear(self, fact: events.JobReturned) -> None:
         if self.waits_for(fact.jid, fact.minion):
-            if not self._ports.cache.unproven or fact.fun == "" or self._is_its_own(fact.jid, fact.minion, fact.fun):
+            if (
+                not self._ports.cache.why_unauthenticated
+                or fact.fun == ""
+                or self._is_its_own(fact.jid, fact.minion, fact.fun)
+            ):
                 self._proof.heard(fact.jid, fact.minion, fact.retcode)
         elif fact.jid in self.ended:
             self._late.heard(fact.jid, fact.minion, fact.retcode, fact.fun)
@@ -226,12 +228,12 @@ class BatchShell:
     def _may_be_there(self, minion: str) -> None:
         """The bus tells of a minion's sign of life. If answers are proven, the minion's answer to a ping proves it."""
         for seeking in [live for live in self._seeking if self._seeks(live, minion)]:
-            seeking.step(facts.Seen((minion,)) if self._ports.cache.unproven else facts.Hinted(minion))
+            seeking.step(facts.Seen((minion,)) if self._ports.cache.why_unauthenticated else facts.Hinted(minion))
 
     def _seeks(self, live: Live, minion: str | None) -> bool:
         """Whether a minion's sign of life on the bus matters to a batch."""
         presence = live.batch.presence
-        if self._ports.cache.unproven:
+        if self._ports.cache.why_unauthenticated:
             return minion in presence.unseen
         return minion is not None and presence.wants_hint(minion)
 

@@ -2,7 +2,8 @@
 Answers to questions, read from the job cache. Any accepted minion can forge an event. A return is stored under the name
 of the minion whose key it came with.
 
-That is so only if ``JobCache.unproven`` is empty; otherwise the events are believed. The job cache is used in its Worker.
+That is so only if ``JobCache.why_unauthenticated`` is empty; otherwise the events are believed. The job cache is used in its
+Worker.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Proof:
 
     def heard(self, jid: str, minion: str, retcode: int) -> None:
         """The bus tells of a return that an engine waits for."""
-        if self._cache.unproven:
+        if self._cache.why_unauthenticated:
             self._listener.found(jid, {minion: retcode})
             return
         if jid not in self._of:

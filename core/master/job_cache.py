@@ -76,7 +76,7 @@ class JobCache:
         return self.master_name == OURS
 
     @property
-    def unproven(self) -> str:
+    def why_unauthenticated(self) -> str:
         """
         Why stored returns are no better evidence than events; empty if they are.
 
@@ -155,7 +155,7 @@ class JobCache:
     def answers(self, jid: str, minions: Iterable[str]) -> dict[str, tuple[Any, int]]:
         """
         Return ``{minion: (return, retcode)}`` of those of ``minions`` that have returned ``jid``, if the job cache
-        proves the sender: see ``unproven``.
+        proves the sender: see ``why_unauthenticated``.
 
         :raises JobCacheError: when the cache cannot be read.
         """

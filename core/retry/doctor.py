@@ -108,7 +108,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
         "engine": runs,
         "process": process and str(process),
         "job_cache": cache.name,
-        "answers_proven": not cache.unproven,
+        "answers_proven": not cache.why_unauthenticated,
         "set_aside": aside,
         "refused": refused,
     }

@@ -1,19 +1,15 @@
 """
-What this master has done, as facts for the queue: from records of its log. If its job cache keeps no log, and every minion
-is trusted, each event of a publish is made such a record here. Pure.
+What this master has done, as facts for the queue: from the records of its log. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from saltext.jobs.core.log.records import EVERY_JOB
 from saltext.jobs.core.log.records import Published as Record
-from saltext.jobs.core.master.doings import publish_of
 from saltext.jobs.core.retry.capture import NEVER
 from saltext.jobs.core.retry.facts import Kill, Published
-from saltext.jobs.core.store.records import work_of
 
 
 def of_record(record: Record, at: float) -> Iterator[Published | Kill]:
@@ -33,8 +29,3 @@ def of_record(record: Record, at: float) -> Iterator[Published | Kill]:
             yield Kill("" if jid == EVERY_JOB else jid, frozenset(record.minions), record.user or "somebody", at)
     elif record.ends or not record.origin:
         yield Published(record.jid, at, False, bool(record.ends), record.minions, record.work)
-
-
-def record_of(jid: str, data: Mapping[str, Any], minions: tuple[str, ...], at: float) -> Record:
-    """Return the record that a log would have of a publish, from what its event tells, at ``at`` in Unix time."""
-    return publish_of(jid, data, minions, work_of(data), "", True)._replace(at=at)

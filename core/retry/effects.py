@@ -62,7 +62,7 @@ class Effects:
         self._compound = bool(opts.get("minion_data_cache", True))
         self._keys_asked = False
         # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
-        self._kept = None if ports.cache.unproven else KeptAnswers(ports.cache, ports.cache_worker)
+        self._kept = None if ports.cache.why_unauthenticated else KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""

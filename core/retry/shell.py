@@ -25,6 +25,7 @@ from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
+from saltext.jobs.core.master.doings import publish_of
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
@@ -39,6 +40,7 @@ from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
+from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 
@@ -230,7 +232,9 @@ class RetryShell:
             self._tell(tag, fact, data)
         # What another master of a cluster published is that master's to keep, unless they share their queue.
         elif not (data.get("__peer_id") and self._is_alone) and not self._ports.questions.wants(fact.jid):
-            self.logged(doings.record_of(fact.jid, data, fact.minions, self._ports.wall()))
+            # Without a log every minion is trusted, and an event of a publish is taken for the record that it would have.
+            record = publish_of(fact.jid, data, fact.minions, work_of(data), "", True)
+            self.logged(record._replace(at=self._ports.wall()))
 
     def _heard_early(self, minion: str, jid: str) -> None:
         """Remember who has begun a job that may be one which the engine does not know yet."""
@@ -303,7 +307,7 @@ class RetryShell:
 
     @property
     def _logs_returns(self) -> bool:
-        return self._proof.reads_log and not self._ports.cache.unproven
+        return self._proof.reads_log and not self._ports.cache.why_unauthenticated
 
     def _search_without_log(self) -> None:
         if not self._proof.reads_log:

@@ -42,7 +42,7 @@ class Ports:
     def __init__(self, store, loop):
         self.store, self.loop, self.clock, self.cache = store, loop, Clock(), self
         self.disk_worker, self.cache_worker = Worker(loop), Worker(loop)
-        self.returns, self.unproven = {}, ""
+        self.returns, self.why_unauthenticated = {}, ""
 
     def returned(self, jid, minions):
         return {minion: self.returns[minion] for minion in minions if minion in self.returns}
@@ -156,7 +156,7 @@ def test_an_engine_that_ends_looks_for_nothing_any_more(ports, returns, loop):
 
 def test_where_the_job_cache_cannot_tell_a_return_counts_as_it_was_heard(ports, returns, loop):
     ended(ports.store)
-    ports.unproven = "job_cache is False"
+    ports.why_unauthenticated = "job_cache is False"
     returns.heard(JID, "b", 3, "")
     run_until(loop, lambda: records(ports.store), what="it is recorded")
     assert ports.store.read(JID).outcomes["b"][2] == 3

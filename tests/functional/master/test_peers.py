@@ -43,7 +43,7 @@ def test_what_a_peer_tells_that_writes_its_log_here_it_stores_itself(opts):
     tell(opts, "forged")
     cache = JobCache(opts)
     assert cache.have_returned(JID, ["forged"]) == frozenset()
-    assert cache.unproven == ""
+    assert cache.why_unauthenticated == ""
 
 
 def test_what_another_one_tells_is_stored_and_proves_nothing(opts):
@@ -52,7 +52,7 @@ def test_what_another_one_tells_is_stored_and_proves_nothing(opts):
     tell(opts, "a")
     cache = JobCache(opts)
     assert cache.have_returned(JID, ["a"]) == {"a"}
-    assert "there_master does not share this cachedir" in cache.unproven
+    assert "there_master does not share this cachedir" in cache.why_unauthenticated
     assert tail.read().records == []
 
 
@@ -61,4 +61,4 @@ def test_what_a_minion_has_brought_is_proven(opts):
     returners = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
     returners["salt_cache.returner"]({"jid": JID, "id": "a", "fun": "test.ping", "return": True, "retcode": 0})
     cache = JobCache(opts)
-    assert (cache.have_returned(JID, ["a"]), cache.unproven) == ({"a"}, "")
+    assert (cache.have_returned(JID, ["a"]), cache.why_unauthenticated) == ({"a"}, "")

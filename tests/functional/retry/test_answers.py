@@ -177,7 +177,7 @@ def test_a_forged_answer_keeps_nobody_from_being_owed_a_job(opts, job_cache):
 def test_who_sent_a_return_is_told_where_the_master_stores_it_and_it_can_be_read_alone(opts, more, tells):
     from saltext.jobs.core.master.job_cache import JobCache
 
-    assert (not JobCache({**opts, **more}).unproven) is tells
+    assert (not JobCache({**opts, **more}).why_unauthenticated) is tells
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_a_kill_that_this_master_published_cancels_what_is_queued(stage, opts, j
     assert stage.state("a") is State.PENDING
     kill = load_of(jid=SIGNAL, fun="saltutil.kill_job", arg=[JID], user="ann")
     job_cache.keep_load(SIGNAL, kill, ["a"])
-    stage.bus.tell(f"salt/job/{SIGNAL}/new", {"jid": SIGNAL, "fun": "saltutil.kill_job", "minions": ["a"]})
+    stage.bus.tell(f"salt/job/{SIGNAL}/new", {**kill, "minions": ["a"]})
     stage.until(lambda: stage.state("a") is State.CANCELLED)
     assert stage.shell.machine.entry("a", JID).reason == "killed by ann"
     assert events.retry_tag("a", JID, "cancelled") in [tag for tag, _ in stage.bus.fired]

@@ -198,7 +198,7 @@ class FakeCache:
     """A job cache in memory."""
 
     keeps_first_load = True
-    unproven = ""
+    why_unauthenticated = ""
 
     def __init__(self):
         self.returns, self.loads = {}, {}

@@ -54,7 +54,7 @@ def test_a_minion_that_comes_back_while_the_batch_runs_is_sent_to(tmp_path, afte
 
 def test_where_events_are_believed_any_return_of_a_minion_that_is_waited_for_is_a_sign_of_life(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=30), FakeMinion("b", there=False)) as bench:
-        bench.master.cache.unproven = "job_cache is False"
+        bench.master.cache.why_unauthenticated = "job_cache is False"
         bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
         bench.run(15)
         minion = bench.master.minions["b"]

@@ -79,7 +79,7 @@ def test_a_slot_is_taken_again_as_soon_as_without_the_look_up_give_or_take_a_mom
     ends = {}
     for unproven in ("", "it cannot tell"):
         with bench_of(tmp_path / (unproven or "proven"), *(FakeMinion(name, seconds=5) for name in "abcd")) as bench:
-            bench.master.cache.unproven = unproven
+            bench.master.cache.why_unauthenticated = unproven
             bench.begin("abcd", "1")
             ends[unproven] = bench.end().finished
     assert ends[""] - ends["it cannot tell"] < 4 * 0.06
@@ -87,7 +87,7 @@ def test_a_slot_is_taken_again_as_soon_as_without_the_look_up_give_or_take_a_mom
 
 def test_where_the_job_cache_cannot_tell_the_event_counts(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b") as bench:
-        bench.master.cache.unproven = "job_cache is False"
+        bench.master.cache.why_unauthenticated = "job_cache is False"
         bench.begin("ab", "1")
         bench.run(1)
         forge(bench, "a", 3)

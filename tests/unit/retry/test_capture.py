@@ -857,7 +857,7 @@ def test_as_long_as_the_log_cannot_be_written_each_event_of_a_publish_has_the_jo
 
 
 def test_where_minions_write_the_returns_themselves_the_log_still_says_what_was_published():
-    world = World(unproven="ext_job_cache is 'redis'")
+    world = World(why_unauthenticated="ext_job_cache is 'redis'")
     world.stop("b")
     world.publish("j1")
     world.run(PATIENCE + ANSWERS + 5)

@@ -192,7 +192,7 @@ class JobCache:
     keeps_first_load = True
 
     def __init__(self, world):
-        self._world, self.unproven = world, world.unproven
+        self._world, self.why_unauthenticated = world, world.why_unauthenticated
 
     def _there(self):
         if not self._world.cache_up:
@@ -379,11 +379,14 @@ class World:
 
     opts = OPTS
 
-    def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, unproven="", **options):
+    def __init__(
+        self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, why_unauthenticated="", **options
+    ):
         self.virtual = VirtualLoop()
         self.clock = Clock(START, self.virtual.steady)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
-        self.acks, self.duration, self.has_log, self.unproven = acks, duration, has_log, unproven
+        self.acks, self.duration, self.has_log = acks, duration, has_log
+        self.why_unauthenticated = why_unauthenticated
         self.log_is_there = True  # otherwise it cannot be written
         self.minions = {name: Minion() for name in minions}
         self.count = itertools.count()
