@@ -13,6 +13,8 @@ import fcntl
 import os
 import sqlite3
 import stat
+import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,13 +45,15 @@ _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
 _WAITED, _WAITED_BYTES = 2048, 12
 #: Offset and bytes of the name of the damaged file whose records go into the next one.
 _DAMAGED, _DAMAGED_BYTES = 3072, 512
+#: The bytes of which SQLite locks some for as long as it has a file open: the first one, and how many. And C's struct flock.
+_SHARED, _LOCK = (0x40000002, 510), "hhqqi"
 #: The errors of file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 #: Connections that must not be closed.
 LEFT: list[sqlite3.Connection] = []
-#: Descriptors for reading the beginnings of files, by device and inode.
-_HEADS: dict[tuple[int, int], int] = {}
+#: Descriptors of files, by device and inode.
+_HANDLES: dict[tuple[int, int], int] = {}
 
 
 class DatabaseFile:
@@ -172,14 +176,19 @@ class DatabaseFile:
             time.sleep(LATER_LOOK)
 
     def _is_open(self) -> bool:
-        """Tell whether a process has the file open, since SQLite then holds a lock. False if the system does not tell."""
+        """
+        Tell whether another process has the file open, since SQLite then holds a lock. False if the system does not tell.
+
+        A list of all locks, ``/proc/locks``, is read in pieces, and lacks some while locks come and go.
+        """
+        if sys.platform != "linux":
+            return False
+        wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, *_SHARED, 0)
         try:
-            found = os.stat(self.path)
-            with open("/proc/locks", encoding="ascii", errors="replace") as stream:
-                wanted = f" {os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino} "
-                return any(wanted in line and " POSIX " in line for line in stream)
+            found = fcntl.fcntl(handle_of(self.path), fcntl.F_GETLK, wanted)
         except OSError:
             return False
+        return bool(struct.unpack(_LOCK, found)[0] != fcntl.F_UNLCK)
 
     def check_rights(self, exc: sqlite3.Error) -> None:
         """:raises StateError: where an error is that of a user who may not read the file, or of a disk that is read-only."""
@@ -497,18 +506,23 @@ def damage_in(exc: BaseException | None) -> str:
 
 
 def head_of(path: str) -> bytes:
-    """
-    Return the first 100 bytes of a file.
+    """Return the first 100 bytes of a file."""
+    return os.pread(handle_of(path), 100, 0)
 
-    The descriptor is never closed: closing it would release all locks that SQLite holds on the file in this process.
+
+def handle_of(path: str) -> int:
+    """
+    Return a descriptor of a file for reading.
+
+    It is never closed: closing it would release all locks that SQLite holds on the file in this process.
     """
     found = os.stat(path)
-    handle = _HEADS.get((found.st_dev, found.st_ino))
+    handle = _HANDLES.get((found.st_dev, found.st_ino))
     if handle is None:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         opened = os.fstat(handle)
-        _HEADS[opened.st_dev, opened.st_ino] = handle
-    return os.pread(handle, 100, 0)
+        _HANDLES[opened.st_dev, opened.st_ino] = handle
+    return handle
 
 
 def is_foreign(path: str) -> bool:
