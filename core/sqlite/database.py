@@ -151,11 +151,16 @@ class Database:
     def _begin(self, connection: Connection) -> Connection:
         """Begin a transaction, on the file that is in place when it is this thread's turn."""
         while True:
-            self._wait_for_turn(connection.sql)
-            # Another version of this extension may have changed the tables since the connection was opened.
-            version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
-            if version == schema.VERSION and self._is_current(connection):
-                return connection
+            try:
+                self._wait_for_turn(connection.sql)
+                # Another version of this extension may have changed the tables since the connection was opened.
+                version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
+                if version == schema.VERSION and self._is_current(connection):
+                    return connection
+            except sqlite3.OperationalError:
+                # What others write to another -wal cannot be read in the one that this connection has.
+                if self._is_current(connection):
+                    raise
             roll_back(connection.sql)
             self._give_up(connection)
             connection = self._connection()
@@ -224,6 +229,9 @@ class Database:
         alone, was_alone = size > LARGEST_LOG, connection.was_alone
         connection.was_alone = alone
         if size > LARGE_LOG and (time.monotonic() >= connection.log_at or alone > was_alone):
+            if not self._is_current(connection):  # another connection would begin a -wal before the old one is saved
+                self._give_up(connection)
+                return
             self._empty_log(alone)
             connection.log_at = time.monotonic() + LOG_PAUSE
 

@@ -1010,6 +1010,27 @@ class TestALogThatIsRemoved:
             os.rename(f"{path}-wal", f"{path}-moved")
             shutil.copy(f"{path}-moved", f"{path}-wal")
 
+    def test_a_process_that_neither_saved_it_nor_wrote_meanwhile_goes_on_with_the_next_one(self, opts, path):
+        banks = banks_of(opts)
+        banks.store("bank", "before", 1)
+        ready, removed = FORK.Event(), FORK.Event()
+
+        def save_it():
+            banks.store("bank", "there", 1)
+            ready.set()
+            removed.wait(stretched(60))
+            for number in range(30):  # the file grows, so that its first page is among what is written
+                banks.store("after", str(number), "x" * 500)
+
+        other = FORK.Process(target=save_it)
+        other.start()
+        assert ready.wait(stretched(60))
+        os.unlink(f"{path}-wal")
+        removed.set()
+        other.join(stretched(60))
+        banks.store("bank", "mine", 1)
+        assert banks.keys("bank") == ["before", "mine", "there"] and banks.count("after") == 30
+
     def test_a_process_that_comes_meanwhile_waits_for_those_who_have_it(self, opts, cache, path):
         cache.store("bank", "key", 1)
         os.unlink(f"{path}-wal")
