@@ -24,6 +24,8 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 _THERE, _AWAY = "[ab]*", "c*"
 #: Jobs that each of those is owed, batches in all at least, and at a time.
 _OWED, _BATCHES, _AT_A_TIME = 5, 3, 2
+#: Seconds for which slots of every other batch stay empty: a fault finds some free then.
+_EMPTY = 3
 #: Seconds that are left for what follows from a fault; a dead master is back after so many.
 _FOLLOWS, _DEAD = 45.0, 30.0
 _KILLED = "the leader killed"
@@ -128,7 +130,8 @@ class _Course:
     def _start_batch(self) -> None:
         self.starts += 1
         with contextlib.suppress(Exception):
-            jid = self._asked(lambda: self._site.batch(self._args.size, _THERE))
+            wait = {"batch_wait": _EMPTY} if self.starts % 2 else {}
+            jid = self._asked(lambda: self._site.batch(self._args.size, _THERE, **wait))
             self.limits[jid] = self._args.size
 
     def _ask_meanwhile(self) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from benchmarks.fleet.truth import Truth
 
+#: Seconds in which a leader has taken a slot again that was freed: an intent may be durable of which no minion has heard.
+_TAKEN_AGAIN = 1.0
 #: Aims after a kill, in seconds.
 TAKEN, FREE, DOUBTED, OWED = "taken over", "next publish, into free slots", "into slots in doubt", "first owed job"
 AIMS = {TAKEN: 15.0, FREE: 20.0, DOUBTED: 35.0, OWED: 30.0}
@@ -53,11 +55,16 @@ def taken_over(fault: Fault, leads: Iterable[Lead]) -> dict[str, float]:
 def into_slots(truth: Truth, jid: str, limit: int, fault: Fault) -> tuple[float | None, float | None]:
     """
     Return the seconds until a batch went on: until a further minion got the job in a slot that was free when the leader
-    went, and until one got it in a slot whose minion had not returned by then. None where none did before the next fault.
+    went, and until one got it in another slot. None where none did before the next fault, or nobody had got the job.
+
+    A slot was free if its minion had returned a second before: the leader had not taken it again, because of ``batch_wait``.
     """
     published = [each for each in truth.publishes if each.jid == jid and not each.question]
     before = {name for each in published if each.at <= fault.at for name in each.whom}
-    returned = {run.minion for run in truth.runs if run.jid == jid and (run.answered or math.inf) <= fault.at}
+    if not before:
+        return None, None
+    free_since = fault.at - _TAKEN_AGAIN
+    returned = {run.minion for run in truth.runs if run.jid == jid and (run.answered or math.inf) <= free_since}
     free, further = limit - len(before - returned), set[str]()
     into_free = into_doubted = None
     for each in sorted(published, key=lambda publish: publish.at):

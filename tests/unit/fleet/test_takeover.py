@@ -48,6 +48,16 @@ def test_a_slot_is_in_doubt_whose_minion_had_not_returned_when_the_leader_died(l
     assert takeover.into_slots(truth, JID, limit, KILL) == found
 
 
+def test_a_slot_that_was_freed_just_then_may_have_been_taken_again_and_counts_as_in_doubt():
+    truth = truth_of(publish(85.0, "a1", "a2"), publish(112.0, "a3"), publish(125.0, "a4"), returned=["a1"])
+    truth.runs[0].answered = 99.5
+    assert takeover.into_slots(truth, JID, 2, KILL) == (None, 12.0)
+
+
+def test_a_batch_that_nobody_had_got_is_not_gone_on_with():
+    assert takeover.into_slots(truth_of(publish(112.0, "a1")), JID, 2, KILL) == (None, None)
+
+
 def test_a_minion_that_is_sent_the_job_again_takes_no_further_slot():
     truth = truth_of(publish(85.0, "a1"), publish(112.0, "a1"), publish(190.0, "a2"))
     assert takeover.into_slots(truth, JID, 1, KILL) == (None, None)
