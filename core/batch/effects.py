@@ -193,7 +193,7 @@ class Effects:
     async def _ask_records(self, live: Live, effect: facts.AskRecords) -> None:
         def told(said: Found) -> None:
             # Minions that have answered need not wait for the others.
-            self._ports.loop.spawn_callback(self._tell_records, live, said)
+            self._ports.loop.spawn_callback(self._take_records, live, said)
 
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
         try:
@@ -204,7 +204,11 @@ class Effects:
             log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(minions), exc)
             live.step(facts.Probed(unasked=minions))
             return
+        await self._take_records(live, said)
+
+    async def _take_records(self, live: Live, said: Found) -> None:
         await self._tell_records(live, said)
+        live.step(facts.Recorded(tuple(sorted(said.answered)), tuple(sorted(said.silent))))
 
     async def _tell_records(self, live: Live, said: Found) -> None:
         spec, batch = live.batch.spec, live.batch

@@ -24,6 +24,7 @@ from saltext.jobs.core.batch.facts import (
     NeverBegun,
     Probe,
     Probed,
+    Recorded,
     Returned,
     Started,
     Tick,
@@ -145,6 +146,13 @@ def never_begun(batch: State, fact: NeverBegun, _now: float) -> list[Effect]:
     """The records of minions say that they never began the job: believe that, unless they turn out to run it."""
     batch.inflight.keep_no_records(fact.without)
     batch.inflight.never_begun(fact.minions)
+    return []
+
+
+def recorded(batch: State, fact: Recorded, now: float) -> list[Effect]:
+    """Minions were asked for their records; those that said nothing are asked again, a few times."""
+    batch.inflight.recorded(fact.minions, now)
+    batch.inflight.records_unknown(fact.silent, now)
     return []
 
 

@@ -114,6 +114,17 @@ class NeverBegun:
 
 
 @dataclasses.dataclass(frozen=True)
+class Recorded:
+    """
+    Minions were asked for their records, and what these say is told and stored; ``silent`` ones did not answer, which says
+    nothing about the job.
+    """
+
+    minions: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class KillSent:
     """A kill was sent. Only a probe tells whether it worked."""
 
@@ -269,6 +280,7 @@ Fact = (
     | LookedUp
     | Probed
     | NeverBegun
+    | Recorded
     | KillSent
     | Queued
     | QueueRefused
@@ -299,6 +311,7 @@ _NAMES: dict[type, str] = {
     LookedUp: "lookup",
     Probed: "probe",
     NeverBegun: "never",
+    Recorded: "recorded",
     KillSent: "kill",
     Queued: "queued",
     QueueRefused: "unqueued",
@@ -377,8 +390,9 @@ class Probe:
 class AskRecords:
     """
     Ask these minions, which do not run the job, for their records of it, and store the returns that they have kept in the
-    job cache. Report NeverBegun for those that never began it, if any; and as unasked (Probed) those that could not be
-    asked, or whose returns could not be stored.
+    job cache. Report NeverBegun for those that never began it, if any; as unasked (Probed) those that could not be
+    asked, or whose returns could not be stored. After this you must report Recorded for each other minion once, as they
+    answer: until then it is not given up.
     """
 
     minions: tuple[str, ...]

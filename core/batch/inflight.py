@@ -219,18 +219,33 @@ class InFlight(Kept):
         """
         Minions say that they do not run the job. One that may just begin is asked again.
 
-        Return the minions to look for a last time.
+        Return those that are believed. Unless they were killed they wait until their records are known (``recorded``).
         """
         believed = []
         for minion in self.of(minions, Phase.PROBING):
             flight = self.flights[minion]
             flight.idle, flight.runs, flight.asked = flight.idle + 1, 0, 0
             if self.is_idle(flight) or (flight.kills and flight.seen):
-                self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
+                self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout if flight.kills else None)
                 believed.append(minion)
             else:
                 self._ask_later(minion, now)
         return tuple(believed)
+
+    def recorded(self, minions: Iterable[str], now: float) -> None:
+        """What the records of minions say is told: look for their returns a last time soon."""
+        for minion in self.of(minions, Phase.GRACE):
+            if self.flights[minion].due is None:
+                due = self.flights[minion].due = now + self.spec.gather_job_timeout
+                heapq.heappush(self.due, (due, minion))
+
+    def records_unknown(self, minions: Iterable[str], now: float) -> None:
+        """Minions did not say what their records are: they are asked again, but not for ever."""
+        for minion in self.of(minions, Phase.GRACE):
+            if self.flights[minion].idle < IDLE_ANSWERS + self.spec.probe_attempts:
+                self._ask_later(minion, now)
+            else:
+                self.recorded([minion], now)
 
     def never_begun(self, minions: Iterable[str]) -> None:
         """The records of minions that do not run the job say that they have not begun it."""

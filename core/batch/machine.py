@@ -106,6 +106,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.LookedUp: ending.looked_up,
     facts.Probed: ending.probed,
     facts.NeverBegun: ending.never_begun,
+    facts.Recorded: ending.recorded,
     facts.KillSent: ending.kill_sent,
     facts.StopRequested: holding.stop,
     facts.PauseRequested: holding.pause_requested,

@@ -48,7 +48,7 @@ def answers(effect, returned):
         return facts.LookedUp(effect.minions, tuple((minion, 0) for minion in effect.minions if minion in returned))
     if isinstance(effect, facts.Probe):
         return facts.Probed(idle=effect.minions)
-    return facts.NeverBegun(effect.minions) if isinstance(effect, facts.AskRecords) else None
+    return facts.Recorded(effect.minions) if isinstance(effect, facts.AskRecords) else None
 
 
 def test_a_batch_that_ran_before_there_was_a_limit_asks_for_room_from_then_on(store):

@@ -78,7 +78,11 @@ class Bench:
         return self.tell(facts.LookedUp(look.minions, tuple(found.items())))
 
     def probed(self, running="", idle="", silent="", unasked="") -> list:
-        return self.tell(facts.Probed(tuple(running), tuple(idle), tuple(silent), tuple(unasked)))
+        """Answer a question; those that are then asked for their records have none. Returns the effects of the former."""
+        effects = self.tell(facts.Probed(tuple(running), tuple(idle), tuple(silent), tuple(unasked)))
+        for asked in [effect for effect in effects if isinstance(effect, facts.AskRecords)]:
+            self.tell(facts.Recorded(asked.minions))
+        return effects
 
     def present(self, answered="") -> list:
         """End the ping under way, which some answered, and those that follow, which nobody does; returns the effects."""

@@ -191,6 +191,9 @@ class World:
             running = tuple(minion for minion in effect.minions if minion in self.running)
             idle = tuple(minion for minion in effect.minions if minion not in self.running)
             self.tell(facts.Probed(running, idle))
+        elif isinstance(effect, facts.AskRecords):
+            silent = effect.minions if self.goes_wrong() else ()
+            self.tell(facts.Recorded(() if silent else effect.minions, silent))
         elif isinstance(effect, facts.Kill):
             for minion in effect.minions:
                 if self.draw(st.booleans()):

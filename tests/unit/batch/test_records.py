@@ -129,3 +129,48 @@ def test_a_minion_whose_records_could_not_be_asked_for_is_asked_again_and_not_lo
     bench.until_probe(12)
     assert bench.state_of("a") == "active"
     assert facts.AskRecords(("a",)) in bench.probed(idle="a")
+
+
+def asked_for_records(bench, minion):
+    """A minion that is overdue says twice that it does not run the job, and is asked for its records."""
+    bench.until_probe(62)
+    bench.probed(idle=minion)
+    bench.until_probe(12)
+    assert facts.AskRecords((minion,)) in bench.tell(facts.Probed(idle=(minion,)))
+
+
+def test_a_minion_is_not_given_up_before_what_its_records_say_is_known():
+    bench = Bench("a", "1")
+    bench.sent()
+    asked_for_records(bench, "a")
+    bench.wait(600)
+    assert bench.state_of("a") == "active"
+    bench.tell(facts.Recorded(("a",)))
+    bench.looked(bench.wait(12))
+    assert bench.state_of("a") == "lost"
+
+
+def test_silence_about_records_is_no_evidence():
+    bench = Bench("a", "1")
+    bench.sent()
+    asked_for_records(bench, "a")
+    bench.tell(facts.Recorded(silent=("a",)), after=10)
+    bench.until_probe(12)
+    assert facts.AskRecords(("a",)) in bench.tell(facts.Probed(idle=("a",)))
+    bench.tell(facts.Recorded(("a",)))
+    assert bench.returns("a")
+    assert bench.state_of("a") == "completed"
+
+
+def test_a_minion_that_never_says_what_its_records_are_is_given_up_in_the_end():
+    bench = Bench("a", "1", probe_attempts=3)
+    bench.sent()
+    asked_for_records(bench, "a")
+    for _ in range(3):
+        bench.tell(facts.Recorded(silent=("a",)))
+        assert bench.state_of("a") == "active"
+        bench.until_probe(12)
+        bench.tell(facts.Probed(idle=("a",)))
+    bench.tell(facts.Recorded(silent=("a",)))
+    bench.looked(bench.wait(12))
+    assert bench.state_of("a") == "lost"

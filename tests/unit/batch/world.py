@@ -422,6 +422,9 @@ class World:
         never = tuple(minion.name for minion in keepers if minion.up and not minion.runs)
         if never:
             self.later(0.2, facts.NeverBegun(never))
+        silent = tuple(name for name in effect.minions if not self.minions[name].up or self.goes_wrong(0.1))
+        self.later(0.2, facts.Recorded(tuple(name for name in effect.minions if name not in silent)))
+        self.later(5.0, facts.Recorded(silent=silent))
 
     def answers(self, minion):
         """Whether a minion answers a question; a shy one leaves two in a row unanswered at most, as the engine hears it."""
