@@ -145,6 +145,27 @@ def test_a_new_engine_sends_at_once_what_is_certain():
     assert published(bench.looked(effects, a=0)) == ["c"]
 
 
+def test_an_engine_that_takes_over_fills_a_free_slot_at_once_and_no_slot_in_doubt():
+    bench = Bench("abcdef", "3", batch_wait=2.0)
+    bench.sent()
+    bench.returns("a")
+    effects = bench.tell(facts.Recovered(taken_over=True), after=12)
+    assert not published(effects), "the returns that came meanwhile are looked for first"
+    assert published(bench.looked(effects)) == ["d"]
+    assert not published(bench.wait(5))
+
+
+def test_on_a_master_that_has_just_started_a_free_slot_waits_for_the_first_sign_of_life_and_for_nothing_else():
+    bench = Bench("abcdef", "3", batch_wait=2.0)
+    bench.sent()
+    bench.returns("a")
+    effects = bench.tell(facts.Recovered(settled_at=bench.now + 100, taken_over=True), after=12)
+    assert facts.Gather(tuple("def")) in effects
+    assert not published(bench.looked(effects))
+    assert published(bench.tell(facts.Seen(("e",)))) == ["e"]
+    assert not published(bench.tell(facts.Seen(("d", "f"))))
+
+
 def test_an_engine_that_lives_for_moments_asks_nobody_again_before_that_is_due():
     bench = Bench("ab", "2")
     bench.sent()

@@ -67,13 +67,13 @@ class Publishing:
     """A Publisher of one engine, which looks before each publish, and whose master's worker does so again."""
 
     def __init__(self, master, lease):
-        self._master, self._lease = master, lease
+        self._master, self.lease = master, lease
 
     def __getattr__(self, name):
         return getattr(self._master, name)
 
     async def publish(self, *args, **options):
-        for check in (self._lease.check, self._lease.look):
+        for check in (self.lease.check, self.lease.look):
             try:
                 check()
             except OSError as exc:
