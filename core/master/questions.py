@@ -185,13 +185,13 @@ class Questions:
             if minion in asked and isinstance(value, list)
         }
 
-    async def keep_nothing(self, minions: Iterable[str], timeout: float, kept: Kept | None = None) -> Probed:
+    async def keep_nothing(self, minions: Iterable[str], timeout: float) -> Probed:
         """
-        Ask minions whether they keep what they have run: those that do are ``running``, those that do not ``idle``. Raises
-        as ``find_either``.
+        Ask minions whether they keep what they have run: those that do are ``running``, those that do not ``idle``. Answers
+        are not proven. Raises as ``find_either``.
         """
         asked = frozenset(minions)
-        given = (await self._ask_for(asked, _RECORDED, ["0"], timeout, kept)).given
+        given = (await self._ask_for(asked, _RECORDED, ["0"], timeout, None)).given
         nothing = frozenset(minion for minion in asked & given.keys() if once.keeps_nothing(given[minion]))
         return Probed(asked & given.keys() - nothing, nothing, asked - given.keys())
 

@@ -115,7 +115,7 @@ class Effects:
         """Say in the log which minions keep nothing of what they have run; of silent ones that is not known."""
         try:
             minions, _ = await self._ports.cache_worker.call(compat.minion_keys, self._opts)
-            found = await self._ports.questions.keep_nothing(minions, self._timeout, self._kept)
+            found = await self._ports.questions.keep_nothing(minions, self._timeout)
         except (OSError, JobCacheError, PublishFailed) as exc:
             log.info("Whether minions keep what they have run is not known: %s", exc)
             return

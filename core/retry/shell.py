@@ -46,6 +46,8 @@ log = lines.logger(__name__)
 
 #: Seconds between two checkpoints, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
+#: Seconds after which all minions have connected to the master of an engine that takes over, and its first work is done.
+CONNECTED = 120.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
 CACHE_PAUSE = 2.0
 #: Seconds for which a search waits for the log to be read at most, and between two looks at how far that is.
@@ -84,6 +86,7 @@ class RetryShell:
         self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         self._is_hot_hot = bool(opts.get("saltext_jobs_site"))
+        self._later: Any = None  # when it is told which minions keep nothing
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
         self.restored = False  # the queue has been taken up
@@ -135,6 +138,8 @@ class RetryShell:
         self._proof.close()
         self._alarm.close()
         self._audit.close()
+        if self._later is not None:
+            self._loop.remove_timeout(self._later)
         self._ports.close()
 
     async def _begin(self) -> None:
@@ -160,7 +165,8 @@ class RetryShell:
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
         if self._is_hot_hot:
-            self._loop.spawn_callback(self._effects.tell_who_keeps_nothing)
+            tell = self._effects.tell_who_keeps_nothing
+            self._later = self._loop.call_later(CONNECTED, self._loop.spawn_callback, tell)
 
     async def _read_log(self) -> None:
         """Wait until the log was read: of several publishes under one jid a search finds the newest only."""

@@ -9,6 +9,7 @@ from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry import shell
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
@@ -375,3 +376,28 @@ def test_what_a_proxy_has_said_counts_though_it_does_not_answer_the_question_for
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.3, doubted="a"))
     assert len(publisher.asked) == 2
     assert (found.idle, found.records, found.silent) == (frozenset("a"), {}, frozenset())
+
+
+# -- who keeps nothing ---------------------------------------------------------------------------------------------------
+
+_NOTHING = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
+
+
+def test_the_log_names_minions_that_keep_nothing_and_not_silent_ones(opts, job_cache, caplog, monkeypatch):
+    for name in ("a", "b", "c"):
+        accept(opts, name)
+    stage = Stage(opts, job_cache)
+    stage.shell._is_hot_hot = True
+    monkeypatch.setattr(shell, "CONNECTED", 0.1)
+    try:
+        stage.start()
+        stage.until(lambda: any(fun == EITHER[1] for fun, *_ in stage.publisher.published))
+        jid = "2026051610200000" + f"{len(stage.publisher.published) - 1:04}"
+        for name, value in (("a", _NOTHING), ("b", {})):
+            told = {"jid": jid, "id": name, "fun": EITHER[1], "return": value, "retcode": 0}
+            stage.bus.tell(f"salt/job/{jid}/ret/{name}", told)
+        stage.until(lambda: "keep nothing of what they have run" in caplog.text)
+        assert "1 of the 2 minions that answered keep nothing" in caplog.text
+        assert caplog.text.count("They are a\n") == 1
+    finally:
+        stage.close()
