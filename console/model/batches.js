@@ -33,7 +33,7 @@ export function isHeld(batch) {
 
 /** Whether nothing of a batch was ever published. */
 export function isUnsent(batch) {
-  return batch.publishes === 0 && batch.pending === batch.total;
+  return batch.publishes === 0;
 }
 
 /** Whether minions are left on which a batch that has ended, or goes on, did not succeed. */

@@ -140,7 +140,7 @@ export class BatchView {
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${line(value, 80)}`).join("; ") : null],
       ["Pace", rate === null ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],
-      [isUnsent(batch) && (isScheduled(batch) || isOver(batch)) ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
+      [isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
       ["Last progress", isOver(batch) ? null : ago(batch.last_progress, now)],
       ["Ended", isOver(batch) && Number.isFinite(batch.finished) ? `${moment(batch.finished)} (${ago(batch.finished, now)})` : null],
       ["Took", isOver(batch) && !isUnsent(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - batch.created) : null],

@@ -109,7 +109,7 @@ export class QueueView {
     const filtered = Object.keys(this.filter()).length > 0;
     const found = this.tooMany && stats ? stats.states || {} : queue.counts();
     if (stats) {
-      const total = filtered || this.tooMany ? stats.entries : queue.rows.size;
+      const total = filtered || this.tooMany || !queue.read ? stats.entries : queue.rows.size;
       say(this.head, `${many(total, "entry", "entries")}${stats.engine ? "" : "; no job_retry engine runs on this master"}`);
       say(this.pausedNote, stats.paused ? "The queue is paused: nothing is delivered until it is resumed." : "");
       this.pausedNote.hidden = !stats.paused;
@@ -137,7 +137,7 @@ export class QueueView {
     this.chosenNote.set(`${many(chosen.length, "entry", "entries")} chosen`);
     this.retryChosen.set(chosen.some(canRetry));
     this.cancelChosen.set(chosen.some(canCancel));
-    this.table.draw(rows, queue.read && !this.tooMany ? "No entry is like that: nothing is owed." : "");
+    this.table.draw(rows, queue.read && !this.tooMany ? "No entry is like that: nothing is owed." : this.tooMany || !this.noList.node.hidden ? "" : "Reading…");
   }
 
   /** A box that chooses entries. */

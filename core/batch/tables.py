@@ -12,7 +12,7 @@ from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.forecast import two_digits
-from saltext.jobs.core.batch.pause import HELD, SCHEDULED, PausedBy
+from saltext.jobs.core.batch.pause import HELD, PausedBy
 from saltext.jobs.core.batch.summary import WORDS, why_halted, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
@@ -209,10 +209,10 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         lines.append(f"asked for with {asked}")
     if batch.get("finished") and _never_sent(batch):
         asked_for = moments.local(batch["created"], page.tz)
-        lines.append(f"asked for {asked_for}, never begun, ended {page.when(batch['finished'])}")
+        lines.append(f"asked for {asked_for}, sent to nobody, ended {page.when(batch['finished'])}")
     elif batch.get("finished"):
         lines.append(f"started {moments.local(batch['created'], page.tz)}, ended {page.when(batch['finished'])}")
-    elif batch.get("paused_by") in SCHEDULED and not batch.get("publishes"):
+    elif _never_sent(batch) and word(batch) in ("scheduled", "waiting"):
         lines.append(f"asked for {page.when(batch['created'])}, and not begun")
     else:
         progress = moments.ago(batch.get("last_progress"), page.now)
@@ -228,7 +228,7 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
 
 def _never_sent(batch: Mapping[str, Any]) -> bool:
     """Return whether nothing of a batch was ever published."""
-    return batch.get("publishes") == 0 and batch["pending"] == batch["total"]
+    return batch.get("publishes") == 0
 
 
 def _asked(options: Mapping[str, Any]) -> str:

@@ -220,6 +220,40 @@ def test_the_dashboard_is_one_that_grafana_imports_and_each_query_goes_by_the_ch
             assert target["expr"].count('instance=~"$instance"') == len(re.findall("saltext_jobs_", target["expr"]))
 
 
+#: What Grafana's own description of a dashboard (``kinds/dashboard``, classic form) and of the panels accepts.
+PANELS = {"timeseries", "stat", "gauge", "bargauge", "table", "row", "text"}
+VARIABLES = {"query", "adhoc", "constant", "datasource", "interval", "textbox", "custom"}
+UNITS = {"short", "s", "ms", "bytes", "percentunit", "ops", "cps", "none", "dateTimeAsIso", "dateTimeFromNow"}
+FIRST_WITH_TIMESERIES, LAST_OF_CLASSIC_FORM = 27, 42
+
+
+def test_the_dashboard_has_the_form_that_grafana_describes():
+    board = json.loads((MONITORING / "dashboard.json").read_text())
+    assert 8 <= len(board["uid"]) <= 40 and re.fullmatch("[a-zA-Z0-9_-]+", board["uid"])
+    assert FIRST_WITH_TIMESERIES <= board["schemaVersion"] <= LAST_OF_CLASSIC_FORM
+    assert "id" not in board, "it would overwrite another dashboard of that Grafana"
+    assert set(board["time"]) == {"from", "to"} and re.fullmatch(r"\d+[smhd]", board["refresh"])
+    assert isinstance(board["tags"], list) and isinstance(board["editable"], bool)
+    variables = board["templating"]["list"]
+    assert [variable["type"] for variable in variables][:1] == ["datasource"], "what the others ask comes first"
+    for variable in variables:
+        assert variable["type"] in VARIABLES and re.fullmatch(r"\w+", variable["name"]), variable
+        assert variable.get("hide", 0) in (0, 1, 2) and variable.get("refresh", 1) in (0, 1, 2), variable
+    known = {variable["name"] for variable in variables} | {"__rate_interval", "__all", "__range"}
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(board))) <= known
+    for panel in board["panels"]:
+        place, fields = panel["gridPos"], panel["fieldConfig"]
+        assert panel["type"] in PANELS and isinstance(panel["id"], int) and panel["id"] > 0, panel["title"]
+        assert place["h"] > 0 and 0 < place["w"] <= 24 and 0 <= place["x"] < 24 and place["y"] >= 0, panel["title"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        assert set(fields) == {"defaults", "overrides"} and isinstance(fields["overrides"], list), panel["title"]
+        assert fields["defaults"].get("unit", "short") in UNITS, panel["title"]
+        steps = fields["defaults"].get("thresholds", {"steps": [{"value": None}]})["steps"]
+        values = [step.get("value") for step in steps]
+        assert values[0] is None and values[1:] == sorted(values[1:]), panel["title"]
+        assert panel["targets"] and all(re.fullmatch("[A-Z]", target["refId"]) for target in panel["targets"])
+
+
 def test_the_docs_have_every_metric_with_its_label_and_the_values_of_it_and_no_other():
     rows = re.findall(
         r"^\| `(\w+)` \|(?: `(\w+)`(?:: (.+?))?)? \| .+ \|$", (MONITORING / "index.md").read_text(), re.MULTILINE

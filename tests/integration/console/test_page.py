@@ -499,6 +499,20 @@ def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):
     page.wait_text("2 entries", ".large")
 
 
+def test_a_queue_that_is_still_being_read_is_not_shown_as_empty(page, api):
+    read = threading.Event()
+    api.runners |= {
+        "job_retry.list": lambda **_: read.wait(60) and [entry("web1")],
+        "job_retry.stats": lambda: {"entries": 1, "states": {"pending": 1}, "engine": True, "paused": False},
+    }
+    page.enter(api.login(), "queue")
+    page.wait_text("1 entry", "main")
+    page.wait_text("Reading…", "main")
+    read.set()
+    page.wait_text("web1", "tbody")
+    assert "Reading…" not in page.text("main")
+
+
 def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page, api):
     asked = []
     api.runners |= {
