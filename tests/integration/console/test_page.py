@@ -500,12 +500,20 @@ def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):
 
 
 def test_a_queue_that_is_still_being_read_is_not_shown_as_empty(page, api):
-    read = threading.Event()
+    asked, read = threading.Event(), threading.Event()
+
+    def listed(**_):
+        asked.set()
+        read.wait(60)
+        return [entry("web1")]
+
     api.runners |= {
-        "job_retry.list": lambda **_: read.wait(60) and [entry("web1")],
+        "job_retry.list": listed,
         "job_retry.stats": lambda: {"entries": 1, "states": {"pending": 1}, "engine": True, "paused": False},
     }
     page.enter(api.login(), "queue")
+    wait_for(asked.is_set, what="the entries are asked for")
+    page.choose("#by", "jid")  # it is drawn anew
     page.wait_text("1 entry", "main")
     page.wait_text("Reading…", "main")
     read.set()
