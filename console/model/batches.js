@@ -130,13 +130,14 @@ function timeLeft(batch, now) {
   return left >= 1 ? Number(left.toPrecision(2)) : null;
 }
 
-/** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown. */
+/** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held. */
 export function pace(batch, now) {
   const ended = STATES.filter((state) => !["active", "pending", "offline"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
   const elapsed = (isOver(batch) ? batch.last_progress : now) - batch.created;
   const rate = elapsed > 0 ? (60 * ended) / elapsed : 0;
-  if (!Number.isFinite(rate) || isOver(batch) || batch.state !== "running") return { rate: finite(rate), eta: null };
-  return { rate: finite(rate), eta: timeLeft(batch, now) };
+  if (isOver(batch)) return { rate: finite(rate), eta: null };
+  // Time passes while a batch is paused or waits, which says nothing of how fast it is.
+  return batch.state === "running" ? { rate: finite(rate), eta: timeLeft(batch, now) } : { rate: null, eta: null };
 }
 
 function number(value) {

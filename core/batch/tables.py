@@ -272,7 +272,7 @@ def _waits(batch: Mapping[str, Any], page: Page) -> str | None:
 
 def _pace(batch: Mapping[str, Any]) -> str:
     stage = f"stage {batch['stage']} of {batch['stages']}, " if batch.get("stages", 1) > 1 else ""
-    rate = f"; {two_digits(batch['rate']):g} a minute" if batch.get("rate") else ""
+    rate = f"; {two_digits(batch['rate']):g} a minute" if batch.get("rate") and batch["state"] == "running" else ""
     left = f", about {moments.span(batch['eta_seconds'])} left" if batch.get("eta_seconds") else ""
     return f"{stage}{batch.get('batch_size')} at a time{rate}{left}"
 

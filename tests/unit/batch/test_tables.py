@@ -272,6 +272,13 @@ def test_the_last_line_is_what_to_call_next(more, command):
     assert drawn(tables.standing, standing(**more))[-1] == f"Next: salt-run {command}"
 
 
+def test_while_a_batch_is_held_nothing_is_said_of_its_pace():
+    held = drawn(
+        tables.standing, standing(state="paused", paused_by="approval", approve=1, rate=0.05, eta_seconds=None)
+    )
+    assert "  stage 2 of 3, 10 at a time" in held
+
+
 def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
     none = dict.fromkeys(("completed", "active", "failed", "offline"), 0)
     lines = drawn(tables.standing, standing(state="halted", **none, pending=104, publishes=0, finished=NOW - 10), 100)
