@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 usable = import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $(1)))
 interpreter = $(shell for p in $(1); do "$$p" -c '$(call usable,$(2))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-# Salt 3006 minions cannot authenticate on Python 3.12 and later.
+# Salt 3006 minions cannot authenticate on Python 3.12 and later. The oldest release is tested on the oldest Python where there is one.
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(call interpreter,python3 python3.12 python3.11 python3.13 python3.10 python3.14,14)
 endif
@@ -42,7 +42,7 @@ ifeq ($(origin PYTHON_3007),undefined)
 PYTHON_3007 := $(call interpreter,$(PYTHON) python3.12 python3.11 python3.13 python3.10,13)
 endif
 ifeq ($(origin PYTHON_3006),undefined)
-PYTHON_3006 := $(call interpreter,$(PYTHON) python3.11 python3.10,11)
+PYTHON_3006 := $(call interpreter,python3.10 $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python) $(PYTHON) python3.11,11)
 endif
 
 # Releases beside the newest one, which is in .venv. Each has an environment of its own, on PYTHON unless there is a

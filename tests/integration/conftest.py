@@ -35,6 +35,11 @@ COMMAND = 90
 _TIMEOUTS = ("timeout", "gather_job_timeout", "auth_timeout", "request_channel_timeout")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    warm.close()
+
+
 def _patient(options):
     return {name: lasting(value) if name in _TIMEOUTS else value for name, value in options.items()}
 

@@ -2,8 +2,8 @@
 The process that commands and daemons are forked from: ``python warm_server.py SOCKET PARENT``. It has imported Salt, has one
 thread, and waits for all that it has begun.
 
-When the process that started it ends, however that may be, it kills all that is left, removes the folder of its socket and
-ends too.
+When the process that started it says so or ends, however that may be, it kills all that is left, removes the folder of its
+socket and ends too.
 """
 
 from __future__ import annotations
@@ -70,14 +70,16 @@ def _serve(path, parent):
         server.bind(path)
         server.listen(100)
         print("ready", flush=True)
-        while os.getppid() == parent:
+        asked = None
+        while asked != "end" and os.getppid() == parent:
             ready, _, _ = select.select([server, ears], [], [], 0.5)
             if ears in ready:
                 ears.recv(_LONG)
             if server in ready:
                 connection, _ = server.accept()
                 wanted, streams, _, _ = socket.recv_fds(connection, _LONG, 2)
-                if asked := json.loads(wanted or b"null"):
+                asked = json.loads(wanted or b"null")
+                if isinstance(asked, dict):
                     pid = os.fork()
                     if not pid:
                         _become(asked, streams, [server, ears, mouth, connection, *running.values()])
