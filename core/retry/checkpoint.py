@@ -1,6 +1,6 @@
 """
-Up to where the engine has taken what the master did, and which published jobs were open then, on disk. It begins there when
-it starts.
+The checkpoint on disk: how far the engine has read what the master did, and which jobs were open then. An engine that starts
+begins there.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = lines.logger(__name__)
 
 #: Files in the engine's folder: the checkpoint, and the one that is there as long as replays are paused.
 CHECKPOINT, PAUSED = "checkpoint", "paused"
-#: Seconds by which a checkpoint lies in the past: longer than it takes until an engine that has started searches once more
-#: for what was stored late, or what it has not found by then would be missed by the next one.
+#: Seconds by which a checkpoint lies in the past. The second search of an engine comes sooner than that; otherwise the next
+#: engine would miss what this one has not found yet.
 MARGIN = LATEST + 20.0
 
 
 def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
     """
-    Return what the checkpoint in an engine's folder says; None where there is none.
+    Return what the checkpoint in an engine's folder says; None if there is none.
 
     :raises LaterVersion: when a later version of this extension has written it.
     :raises StateError: when it is damaged.
@@ -54,8 +54,8 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
 class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``positions``: the same as places
-    in the masters' logs. ``search``: Unix time from which on the job cache still had to be searched, for jobs of which the
-    logs do not tell; infinite where it had not. ``kills``: the last ones before it.
+    in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the logs
+    lack; infinite if that was over. ``kills``: the last ones before ``at``.
 
     :param site: has the logs.
     :param folder: the engine's own.
@@ -84,15 +84,15 @@ class Checkpoint:
 
     def read(self, now: float) -> None:
         """
-        Take up what is kept. Where there is nothing, the present is noted: from now on nothing is missed.
+        Take up what is kept. If there is nothing, the checkpoint is now: nothing is missed from now on.
 
-        :raises LaterVersion: when a later version has written it: this one would write over it what is not so.
+        :raises LaterVersion: when a later version has written it.
         """
         self.at = now
         try:
             found = self.load()
             if found is None:
-                # One that a power cut took away again would be taken for the first start of an engine.
+                # If a power cut removed it, the next start would count as the first.
                 self.write(now, {}, {}, durable=True)
                 return
         except LaterVersion:
@@ -125,7 +125,7 @@ class Checkpoint:
         search: float = math.inf,
         durable: bool = False,
     ) -> None:
-        """Advance. What cannot be written is logged, and was not done. The logs keep what comes after ``positions``."""
+        """Write a newer checkpoint. The logs are kept from there. A failure is logged; then the old one counts."""
         record = {
             formats.FIELD: FORMAT,
             "at": at,

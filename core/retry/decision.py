@@ -1,8 +1,8 @@
 """
-What is done about a job that is owed, at each step of its replay and whatever has become known: the one place that decides.
+What to do about a job that is owed, at each step of its replay and for all that can become known. Only this module decides.
 
-It changes nothing: replay.py carries out what is decided here. It must never take silence for absence, nor let a job run
-again of which it is known that it was begun, unless ``retry_interrupted`` or somebody asks for that.
+It changes nothing: replay.py carries the decisions out. It must never take silence for absence, nor let a job run again that
+is known to have begun, unless ``retry_interrupted`` or an operator asks for that.
 """
 
 from __future__ import annotations
@@ -17,37 +17,35 @@ from saltext.jobs.core.retry.looks import DOUBTED
 from saltext.jobs.core.retry.steps import BEFORE, PUBLISHED, Step
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
-#: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
-#: do not say that they begin a job.
+#: Seconds after a publish before a minion without a receipt is asked, and before it is asked first if minions do not
+#: acknowledge.
 RECEIPT, EARLY = 4.0, 1.0
-#: Seconds without a receipt or an answer of any minion after which a master has taken in all that came (a busy one may stand
-#: still for some, and who is asked then makes it busier), and seconds after a publish at which that is not waited for any
-#: longer.
+#: Seconds without a receipt or an answer of any minion, after which the master has no backlog; and seconds after a publish
+#: for which a backlog is waited for at most. A busy master may stand still for seconds, and a question makes it busier.
 _QUIET, _LONGEST_RECEIPT = 10.0, 120.0
-#: Seconds after which a minion is asked at first whether it still runs a job.
+#: Seconds before a minion is first asked whether it still runs a job.
 STILL_RUNNING = 60.0
-#: Seconds after which a claim that the store was slow to take is not published: what was looked up before it, and whether
-#: an operator has killed the job since, must be looked at again.
+#: A claim that took the store longer than so many seconds is not published: return, key, access and kills are checked again.
 STALE = 10.0
-#: Longest wait between two tries, and after signs of life of a minion that then did not answer, in seconds.
+#: Longest wait in seconds between two tries, and after false signs of life.
 LONGEST_BACKOFF, LONGEST_COOLDOWN = 3600.0, 300.0
-#: Publishes without a sign of receipt after which the minion may have begun the job all the same: a job that takes its own
-#: minion down must not do so at each of its starts.
+#: Publishes without a receipt that the minion may have begun all the same, after which the job is held: a job that takes
+#: down its own minion must not do so at each start.
 _LOST = 2
-#: Publishes that a minion which is there did not take, after which a job steps aside for those that wait for it: as a rule
-#: the minion knows the jid, and its return was lost.
+#: Publishes that a minion ignored although it was there, after which the job steps aside for others. As a rule the minion
+#: knows the jid, and its return was lost.
 IN_VAIN = 3
-#: What is added to a reason where nobody knows.
+#: Added to a reason if a publish may have reached the minion.
 REACHED = "; it may have been begun"
-#: The reasons where a minion has said so unasked, and where its records say so.
+#: The reasons if the minion has said so unasked, and if its records say so.
 BEGUN, RECORDED = "the minion says that it has begun", "the minion has a record that it has begun"
 
 
 @dataclass(frozen=True)
 class Terms:
     """
-    The rules by which a job is tried again: the options, or what the job says about itself. ``backoff`` and ``cooldown`` are
-    in seconds; ``acks`` tells whether minions say when they begin a job.
+    The rules for trying a job again: the options, or what the job says about itself. ``backoff`` and ``cooldown`` are in
+    seconds; ``acks`` tells whether minions say when they begin a job.
     """
 
     backoff: float
@@ -59,11 +57,12 @@ class Terms:
 
 class Permits(NamedTuple):
     """
-    What else counts at a step. ``denied`` and ``unsure``: why the job must not be sent, or that nobody can tell; ``shut``:
-    why it must not be sent just now; ``barred``: the minion's key is not accepted now; ``matches``: whether the job's
-    target matches the minion; ``waited_for``: whether another job that may be sent now waits for this one to be over;
-    ``unreturned``: whether the job cache was looked at, and has no return; ``heard``: Unix time at which any minion last
-    showed a receipt, or answered.
+    What else counts at a step.
+
+    ``denied``: why the job must not be sent; ``unsure``: why that cannot be determined; ``shut``: why it must not be sent
+    now; ``barred``: the minion's key is not accepted now; ``matches``: the job's target matches the minion; ``waited_for``:
+    another job that may be sent now waits for this one; ``unreturned``: the job cache has no return; ``heard``: Unix time
+    of the last receipt or answer of any minion.
     """
 
     denied: str = ""
@@ -78,17 +77,17 @@ class Permits(NamedTuple):
 
 class Decision(NamedTuple):
     """
-    What is to be done. Nothing, where neither a step nor a state is given.
+    What to do. Without a step and a state: nothing.
 
-    ``step``: the replay goes on there, after ``wait`` seconds where something is waited for. Without a step it ends, and the
-    entry goes to ``state``: PENDING where the job is tried again, not before ``wait`` seconds. ``begun``: why the job counts
-    as begun from now on.
+    ``step``: the replay goes on there, and waits there for ``wait`` seconds. Without a step the replay ends and the entry
+    goes to ``state``; PENDING means that the job is tried again, after ``wait`` seconds at the earliest. ``begun``: why the
+    job counts as begun from now on.
 
-    Where it is tried again: ``received``, whether the publish counts as an attempt; ``unsent``, whether nothing was
-    published at all; ``forget``, whether a word that the minion has begun the job counts no longer; ``alive``, whether the
-    minion is there; ``pause``, seconds for which it gets nothing, since it only seemed to be there; ``at_once``, whether the
-    next replay may begin without any wait. ``tries``, ``lost`` and ``vain``: the entry's counters from now on, None where
-    they stay; ``reached``, whether the publish may have reached the minion.
+    For a job that is tried again: ``received``: the publish counts as an attempt. ``unsent``: nothing was published.
+    ``forget``: earlier claims that the minion has begun the job do not count any more. ``alive``: the minion is there.
+    ``pause``: seconds for which the minion gets nothing, since its signs of life were false. ``at_once``: the next replay
+    may begin without a wait. ``tries``, ``lost``, ``vain``: new values of the entry's counters, None to keep them.
+    ``reached``: the publish may have reached the minion.
     """
 
     step: Step | None = None
@@ -108,7 +107,7 @@ class Decision(NamedTuple):
     unsent: bool = False
 
 
-#: What needs no thought, made once: a decision is made for each event.
+#: Made once, since a decision is made for each event.
 _GO = {step: Decision(step) for step in Step}
 _STAY, _LAND = Decision(), Decision(state=State.PENDING, at_once=True)
 _RETURNED = Decision(state=State.DONE, reason="the job cache has its return")
@@ -122,9 +121,9 @@ NOTHING_ELSE = Permits()
 
 def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
     """
-    Return what is to be done.
+    Return what to do.
 
-    :param step: where the replay stands; None where there is none.
+    :param step: the step of the replay; None if there is no replay.
     """
     if known.last is Evidence.RETURNED:
         return _RETURNED
@@ -140,7 +139,7 @@ def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, 
 
 
 def _without_replay(entry: Entry, permits: Permits, now: float) -> Decision:
-    """Nothing is under way."""
+    """There is no replay."""
     if permits.waited_for and entry.state is State.PENDING and entry.vain >= IN_VAIN:
         return Decision(state=State.HELD, reason=_steps_aside(entry.vain, entry.reason, entry.reached))
     if permits.unreturned and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= now:
@@ -168,8 +167,8 @@ def _answered(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         return _run(known, now, "the minion says that it runs it")
     if known.last is Evidence.IDLE:
         return _unmatched(known, permits) or _GO[Step.ANSWERED]
-    # Signs of life can be forged: each that no answer follows counts less than the one before. One that seems to have
-    # answered may have been a moment too late.
+    # Signs of life can be forged, so each false one doubles the pause. An unproven answer may only be late, so the minion
+    # counts as there.
     pause = min(terms.cooldown * 2 ** min(known.signs.false_signs, 20), LONGEST_COOLDOWN)
     return Decision(state=State.PENDING, pause=pause, alive=known.last is Evidence.UNPROVEN)
 
@@ -186,7 +185,7 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
         return forbidden
     if entry.acknowledged:
         return Decision(Step.TO_PROBE, begun=BEGUN)
-    # What may have reached it without a receipt since somebody asked for it, or since it was begun last, has begun too.
+    # The record may be of a publish that reached the minion after its last known start, or after the operator's request.
     may_run_again = entry.asker is not None or terms.retry_interrupted
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
         return _interrupted(known, terms)
@@ -227,17 +226,17 @@ def _published(known: Knowledge, permits: Permits, terms: Terms, now: float) -> 
 
 
 def _begun(step: Step, known: Knowledge, now: float) -> Decision:
-    """It is said, however late, that the minion has begun the job."""
+    """A claim that the minion has begun the job, however late it comes."""
     if step is Step.SENT:
         return _run(known, now, BEGUN)
     if step in (Step.TO_SEND, Step.CLAIMING):
-        return Decision(Step.TO_PROBE, begun=BEGUN)  # what was taken for not received: what has become of it?
-    # Where the minion is being asked just now, this stays whether or not it answers.
+        return Decision(Step.TO_PROBE, begun=BEGUN)  # an earlier publish was received after all
+    # If the minion is being asked now, the claim counts whatever it answers.
     return Decision(begun=BEGUN) if step in PUBLISHED and step is not Step.SENDING else _STAY
 
 
 def _run(known: Knowledge, now: float, begun: str = "") -> Decision:
-    """Wait for the return. Its process may die without one: that is asked about, ever less often."""
+    """Wait for the return. The job may die without one, so the minion is asked, ever less often."""
     if known.entry.state is not State.RUNNING:
         return _BEGUN if begun == BEGUN else Decision(Step.RUNNING, begun=begun, wait=STILL_RUNNING)
     return Decision(Step.RUNNING, begun=begun, wait=max(STILL_RUNNING, now - known.entry.since))
@@ -245,8 +244,8 @@ def _run(known: Knowledge, now: float, begun: str = "") -> Decision:
 
 def _overdue(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
     """
-    No receipt has come in time, or no return. A busy master may have the receipt and not have got to it, as long as it hands
-    on those of others. A question would have to wait behind it, and make the master busier.
+    No receipt, or no return, came in time. As long as the master forwards receipts of others, this one may be queued there.
+    A question would be queued behind it, and make the master busier.
     """
     entry = known.entry
     if known.last is Evidence.DUE and entry.state is State.SENT and terms.acks and not known.restarted:
@@ -257,20 +256,20 @@ def _overdue(known: Knowledge, permits: Permits, terms: Terms, now: float) -> De
 
 
 def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
-    """The minion was asked about a job that may be with it."""
+    """The minion was asked about a job that it may have."""
     entry, verdict = known.entry, known.verdict(terms.acks)
     if known.last is Evidence.UNPROVEN:
-        return _LATER[Step.PROBING]  # forged, or the job cache is slow to take it
+        return _LATER[Step.PROBING]  # it is forged, or the job cache does not have it yet
     if verdict is Verdict.RUNS:
         return _run(known, now, "the minion says that it runs it" if known.last is Evidence.RUNS else "")
     if verdict is not Verdict.SILENT:
         if unmatched := _unmatched(known, permits):
             return unmatched
         if entry.state is State.SENT and not known.restarted and now < (entry.sent_at or 0.0) + RECEIPT:
-            return Decision(Step.SENT, wait=RECEIPT - EARLY)  # so soon it may not have begun yet
+            return Decision(Step.SENT, wait=RECEIPT - EARLY)  # it may begin yet
         return Decision(Step.GRACE, wait=GRACE)
     if entry.state is not State.RUNNING:
-        # One that would have recorded it may be sent it.
+        # A minion that keeps records refuses a job that it has begun, so it may be sent again.
         begun = known.said in (Said.NOTHING, Said.NOT_SURE)
         return _not_received(entry, "no sign of receipt, and it does not answer", terms, begun, reached=True)
     if entry.expires_at <= now:
@@ -280,7 +279,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
 
 
 def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
-    """The minion is there, and has not returned the job: not even by now."""
+    """The minion is there, does not run the job, and has not returned it after all."""
     entry, verdict = known.entry, known.verdict(terms.acks)
     if verdict is Verdict.RUNS:
         return _run(known, now)
@@ -289,7 +288,7 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
     if verdict is Verdict.NEVER and known.said is not Said.NEVER:
         return _not_received(entry, "the engine ended before it was published", terms, alive=True)
     if verdict is Verdict.NEVER:
-        # A word that it has begun the job was forged, or is about an earlier publish.
+        # Claims that it has begun the job were forged, or are about an earlier publish.
         never = _not_received(entry, "the minion has never begun it", terms, alive=True)._replace(forget=True)
         return never if known.restarted else _in_vain(entry, never, permits)
     begun = verdict is Verdict.MAY_HAVE_BEGUN
@@ -303,7 +302,7 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
 def _interrupted(known: Knowledge, terms: Terms) -> Decision:
     """The job was begun, and ended without a return."""
     entry, begun = known.entry, RECORDED if known.said is Said.INTERRUPTED else ""
-    attempts = entry.attempts + bool(begun and entry.state is State.PENDING)  # that counts first
+    attempts = entry.attempts + bool(begun and entry.state is State.PENDING)  # _note_begun will count it
     reason = "it was begun and ended without a return"
     if not terms.retry_interrupted:
         return Decision(state=State.HELD, reason=reason, begun=begun)
@@ -314,7 +313,7 @@ def _interrupted(known: Knowledge, terms: Terms) -> Decision:
 
 
 def _not_sent(known: Knowledge, reason: str, terms: Terms) -> Decision:
-    """Nothing was published after a claim: that the minion begins the job can be said of an earlier publish only."""
+    """Nothing was published after the claim. Claimed starts can only be about an earlier publish."""
     return _not_received(known.entry, reason, terms, alive=True)._replace(**_unsent(known))
 
 
@@ -326,11 +325,11 @@ def _not_received(
     entry: Entry, reason: str, terms: Terms, begun: bool = False, alive: bool = False, reached: bool = False
 ) -> Decision:
     """
-    Nothing says that the minion got the job: that was no attempt.
+    Nothing shows that the minion got the job, so the publish does not count as an attempt.
 
-    :param begun: whether it may have begun the job all the same.
-    :param alive: whether it is there.
-    :param reached: whether the publish may have reached it.
+    :param begun: whether the minion may have begun the job all the same.
+    :param alive: whether the minion is there.
+    :param reached: whether the publish may have reached the minion.
     """
     lost = entry.lost + begun
     if begun and lost >= _LOST:
@@ -342,7 +341,7 @@ def _not_received(
 
 
 def _in_vain(entry: Entry, decision: Decision, permits: Permits) -> Decision:
-    """Nor does it help to send it again: the minion is there. What others wait for steps aside after some tries."""
+    """The minion is there and did not take the job. After some such tries the job steps aside for others that wait."""
     vain, reason = entry.vain + 1, decision.reason
     if vain < IN_VAIN or not permits.waited_for:
         return decision._replace(vain=vain)
@@ -354,7 +353,7 @@ def _steps_aside(vain: int, reason: str, reached: bool) -> str:
     return f"it was sent {vain} times in vain, and others wait for it: {reason}{REACHED if reached else ''}"
 
 
-#: What decides at each step at which something can become known that does not mean the same at all of them.
+#: What decides at each step. ``decide`` itself handles what means the same at all steps.
 _AT: Mapping[Step, Callable[[Knowledge, Permits, Terms, float], Decision]] = {
     Step.CHECKING: _checked,
     Step.ASKING: _answered,

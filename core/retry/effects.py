@@ -1,7 +1,7 @@
 """
 Performs what the retry queue wants done: stores, look-ups, questions, publishes, announcements. Each reports back as a fact.
 
-It holds no policy: what is tried again, and when, the machine says. What may block runs in a thread.
+It holds no policy: the machine decides what is tried again, and when. What may block runs in a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from saltext.jobs.core.retry.writer import Writer
 
 log = lines.logger(__name__)
 
-#: What a minion's record of a job says, as the machine has it.
+#: The states of a minion's record of a job, for the machine.
 _SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
 _COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
 #: Seconds for which answers to a ping are gathered into one sign of life.
@@ -39,7 +39,7 @@ class Effects:
     """
     :param loop: the engine's tornado loop.
     :param ports: what they are performed with.
-    :param machine: what wants them, and what they are about.
+    :param machine: the machine that wants them.
     :param opts: the master's options.
     :param step: takes a fact.
     """
@@ -56,16 +56,17 @@ class Effects:
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
         self._step, self._owner, self._opts = step, ports.owner, opts
         self._timeout = answer_time(opts)
-        # Whether other masters use the same store.
+        # Whether other masters may use the same store.
         self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))
-        # Without cached data of minions Salt 3008 matches nobody with a compound target, and earlier releases everybody.
+        # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
+        # releases.
         self._compound = bool(opts.get("minion_data_cache", True))
         self._keys_asked = False
-        # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
+        # A forged answer could end what the minion is owed, or have it run a job twice.
         self._kept = None if ports.cache.why_unauthenticated else KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
-        """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
+        """Begin what is to be done. If that fails it is logged, and the next effect is done all the same."""
         begin = BEGINS.get(type(effect))
         try:
             if begin is None:
@@ -76,7 +77,7 @@ class Effects:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
 
     async def _find(self, effect: Any) -> None:
-        """Tell what is found; where that fails, whatever it is, who asked gets to know that."""
+        """Give the fact that is found, or the fact that nothing could be found."""
         try:
             fact = await FINDS[type(effect)](self, effect)
         except Exception as exc:
@@ -108,7 +109,7 @@ class Effects:
             return None
         log.warning(_COMPLAINT, exc)
         if isinstance(effect, facts.FindReturns):
-            return None  # that is looked for again in any case
+            return None  # they are looked for again in any case
         return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
 
     async def tell_who_keeps_nothing(self) -> None:
@@ -130,7 +131,7 @@ class Effects:
         self._writer.put(key._replace(of=self._owner) if key.kind is Kind.NOTE else key for key in effect.keys)
 
     def save_all(self) -> None:
-        """Store all that the machine knows once more."""
+        """Store all that the machine knows again."""
         machine = self._machine
         self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
         self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
@@ -145,23 +146,23 @@ class Effects:
             return facts.JobRead(effect.jid, None)
         if found.job is None:
             return found
-        # The record has the time of the clock on the wall, which may have been set since this engine started.
+        # The record's time is that of the clock on the wall, which may have been set since this engine started.
         ahead = self._ports.clock.now() - self._ports.wall()
         job = dataclasses.replace(found.job, published_at=found.job.published_at + ahead)
         return dataclasses.replace(found, job=job)
 
     def _look(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Have something looked up in the job cache, or among the keys."""
+        """Look something up in the job cache, or among the keys."""
         return self._ports.cache_worker.call(function, *args)
 
     async def _is_others(self, jid: str) -> bool:
-        """Tell whether another master that shares our store keeps a job."""
+        """Tell whether a job is in the queue of another master that shares the store."""
         if not self._shared:
             return False
         try:
             snapshot = await self._ports.store_worker.call(self._ports.store.snapshot, jid)
         except LaterVersion:
-            return True  # whoever has written it keeps it
+            return True  # it is in the queue of whichever master has written it
         return bool(snapshot) and snapshot.get("owner") != self._owner
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
@@ -178,14 +179,14 @@ class Effects:
     async def _ask(self, effect: facts.Ask) -> facts.Fact:
         jid = effect.jid
         job = self._machine.jobs.get(jid)
-        # A proxy runs several functions without a record (Salt's ``metaproxy``): of those it would say that it never began.
+        # A proxy keeps no record of a job with several functions (Salt's ``metaproxy``), and would say that it never began.
         doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
         async def tell(said: Found) -> None:
             self._step(await self._asked(jid, said, True))
 
         def told(said: Found) -> None:
-            # Those that have answered need not wait for the others.
+            # Minions that have answered need not wait for the others.
             self._loop.spawn_callback(tell, said)
 
         questions, expression = self._ports.questions, _expression(job)
@@ -197,11 +198,11 @@ class Effects:
             others = self._others(jid, said.ran)
             ran = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
             records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
-        except Exception:  # whatever it is: who asked waits for an outcome
+        except Exception:  # whatever it is, the machine waits for an outcome
             log.exception("What minions say of job %s cannot be used", jid)
             return facts.Asked(jid, {Evidence.UNASKED: said.answered | said.silent}, more=more)
         told = {
-            # One whose return cannot be stored now is asked again.
+            # A minion whose return cannot be stored now is asked again.
             Evidence.UNASKED: frozenset(said.ran) - ran - others,
             Evidence.FETCHED: ran,
             Evidence.RUNS: said.running,
@@ -212,7 +213,7 @@ class Effects:
         return facts.Asked(jid, told, said.unmatched, records, said.free, more)
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
-        """Return the minions that have run something else under the jid of a job: they would not run the job under it."""
+        """Return the minions that have run something else under the jid of a job. They would not run the job under it."""
         job = self._machine.jobs.get(jid)
         others = frozenset(m for m, kept in returns.items() if job and not once.is_return_of(job.load.get("fun"), kept))
         if others:
@@ -220,7 +221,7 @@ class Effects:
         return others
 
     def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
-        """Return what the records of minions tell about a job; nothing where they would not have it."""
+        """Return what the records of minions say of a job; nothing if such a job is not recorded."""
         job = self._machine.jobs.get(jid)
         if job is None or not once.is_recorded(job.funs, job.load.get("kwargs")):
             return {}
@@ -252,7 +253,7 @@ class Effects:
             tgt, tgt_type = narrowed(load, effect.minions, effect.named)
         except ValueError as exc:
             return facts.Refused(effect.jid, str(exc))
-        if not self._compound:  # each has said itself that the job's target matches it
+        if not self._compound:  # each minion has said that the job's target matches it
             tgt, tgt_type = list(effect.minions), "list"
         try:
             matched = await self._ports.publisher.publish(
@@ -273,7 +274,7 @@ class Effects:
         return facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched)
 
     async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
-        """Where publishing overwrites the load in the job cache, put the original one back."""
+        """Put the original load back into the job cache, if a publish overwrites it there."""
         if self._ports.cache.keeps_first_load:
             return
         minions = self._machine.minions_of(jid)
@@ -291,7 +292,7 @@ class Effects:
             self._step(facts.SignOfLife(minions, facts.Sign.ANSWER))
 
         def heard(minion: str, _value: Any) -> None:
-            # Nobody waits for those that do not answer.
+            # A minion that answers need not wait for those that do not.
             if minion in asked:
                 if not there:
                     self._loop.call_later(_HEARD, tell)
@@ -305,8 +306,7 @@ class Effects:
         return await self._look(self._ports.reader.check_keys, effect.minions)
 
     def check_keys_soon(self) -> None:
-        """Look at the keys, after an event about one."""
-        # The event may be forged: the keys themselves are looked at, once for many events.
+        """Read the keys soon, once for many events about keys. The events may be forged."""
         if not self._keys_asked and self._machine.backlogs:
             self._keys_asked = True
             self._loop.call_later(KEYS_PAUSE, self._check_keys_now)
@@ -326,7 +326,7 @@ class Effects:
 
 
 def _expression(job: Job | None) -> str | None:
-    """Return a job's own target, where a minion may no longer match it."""
+    """Return a job's own target, if a minion may no longer match it."""
     try:
         return None if job is None else expression_of(job.load)
     except ValueError:
@@ -334,18 +334,18 @@ def _expression(job: Job | None) -> str | None:
 
 
 def answer_time(opts: Mapping[str, Any]) -> float:
-    """Return for how many seconds the answers of minions are waited for."""
+    """Return for how many seconds to wait for the answers of minions."""
     return float(opts.get("gather_job_timeout", 10))
 
 
-#: What is done at once, in the order in which it is wanted.
+#: What is done at once, in order.
 BEGINS: dict[type, Callable[[Effects, Any], None]] = {
     facts.Save: Effects._save,
     facts.Claim: Effects._claim,
     facts.Announce: Effects._announce,
     facts.Warn: Effects._warn,
 }
-#: What takes its time, and gives a fact.
+#: What takes time, and gives a fact.
 FINDS: dict[type, Callable[[Effects, Any], Awaitable[facts.Fact | None]]] = {
     facts.Read: Effects._read,
     facts.LookUp: Effects._look_up,

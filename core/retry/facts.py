@@ -1,7 +1,7 @@
 """
 What can happen to the retry queue (facts), and what it wants done (effects).
 
-Times are not part of a fact: they stand beside it. Minions are given by id. Pure: stdlib only.
+A fact has no time of its own: ``step`` gets that as an argument. Minions are given by id. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Published(Fact):
 @dataclass(frozen=True)
 class Kill(Fact):
     """
-    This master published a signal for a job, or for all that minions run (``jid`` is empty), in the name of ``user``.
+    This master published a signal, in the name of ``user``: for a job, or for all that minions run if ``jid`` is empty.
 
-    ``at``: when that was; what was published later is not meant by one for all.
+    ``at``: when that was. A signal for all does not mean what was published later.
     """
 
     jid: str
@@ -63,8 +63,8 @@ class Kill(Fact):
 @dataclass(frozen=True)
 class Returned(Fact):
     """
-    The job cache has the returns of a job by these minions, and none of the ``missing`` ones. ``searched``: it was searched
-    for them, so they may have come long ago.
+    The job cache has the returns of a job by these minions, and none by the ``missing`` ones. ``searched``: it was searched
+    for them, so they may be old.
     """
 
     jid: str
@@ -73,12 +73,12 @@ class Returned(Fact):
     searched: bool = False
 
 
-# -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
+# -- facts: from the bus, so only hints -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Acknowledged(Fact):
-    """The bus says that a minion has begun a job, or returned it."""
+    """An event claims that a minion has begun a job, or returned it."""
 
     minion: str
     jid: str
@@ -87,13 +87,13 @@ class Acknowledged(Fact):
 class Sign(enum.Enum):
     """How minions showed that they are there."""
 
-    START = "start"  # the minion has just started, and knows no jid any more
+    START = "start"  # the minion has just started, and has forgotten which jids it has seen
     PRESENCE = "presence"  # the master saw it connect
     ACTIVITY = "activity"  # a return or a beacon
     ANSWER = "answer"  # to a question of ours
 
 
-#: Which values of the option ``triggers`` make a sign of life count. An answer to a question of ours always does.
+#: The values of the option ``triggers`` with which a sign of life counts. An answer to a question of ours always counts.
 TRIGGERED_BY: Mapping[Sign, frozenset[str]] = {
     Sign.START: frozenset({"start", "any"}),
     Sign.PRESENCE: frozenset({"presence", "any"}),
@@ -112,7 +112,7 @@ class SignOfLife(Fact):
 
 @dataclass(frozen=True)
 class Gap(Fact):
-    """Events were lost. ``returns``: what they told of returns is told by nothing else."""
+    """Events were lost. ``returns``: no log tells of the returns among them."""
 
     returns: bool = True
 
@@ -123,10 +123,11 @@ class Gap(Fact):
 @dataclass(frozen=True)
 class JobRead(Fact):
     """
-    What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
-    it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it.
-    ``kills``: what it signals, if it is a signal. ``recorded``: whether the job cache has anything of it, which it has a
-    little later than the log.
+    What the job cache has of a job.
+
+    ``job``: None if this master did not publish it, or it is gone. ``missing``: minions with an accepted key that have not
+    returned it. ``returned``: minions that have. ``kills``: what it signals, if it is a signal. ``recorded``: False if the
+    job cache has nothing of it, perhaps not yet.
     """
 
     jid: str
@@ -140,8 +141,8 @@ class JobRead(Fact):
 @dataclass(frozen=True)
 class Surveyed(Fact):
     """
-    The outcome of a survey: ``running`` has the jids that each minion runs, of those that answered; ``unasked`` could not be
-    asked.
+    The outcome of a survey. ``running``: the jids that each minion runs, for those that answered. ``unasked``: those that
+    could not be asked.
     """
 
     number: int
@@ -152,10 +153,11 @@ class Surveyed(Fact):
 @dataclass(frozen=True)
 class LookedUp(Fact):
     """
-    ``returned``: those of ``minions`` whose return the job cache has. ``barred``: those whose key is not accepted.
-    ``denied``: ``{minion: reason}`` of those to which it may not be published any more; ``unsure``: of those of which that
-    cannot be found out. ``last``: Unix time of the job's newest publish, or None where that was not looked for or is not
-    known.
+    What is known of a job and some ``minions`` now.
+
+    ``returned``: the job cache has their return. ``barred``: their key is not accepted. ``denied``: ``{minion: reason}``: it
+    must not be published to them any more. ``unsure``: ``{minion: reason}``: whether it may cannot be determined. ``last``:
+    Unix time of the job's newest publish; None if that was not looked for, or is not known.
     """
 
     jid: str
@@ -170,10 +172,12 @@ class LookedUp(Fact):
 @dataclass(frozen=True)
 class Asked(Fact):
     """
-    What minions say about a job, as far as is proven. ``told`` has those of whom each is known; the returns of those that
-    had kept theirs are in the job cache now. Of the idle ones ``unmatched`` are those that the job's target does not match,
-    ``said`` is what those with records of their own know of the job, and ``free`` are those that run nothing at all, and
-    would know of no other job more than that. ``more``: the question is not over, and others may still answer.
+    What minions say about a job.
+
+    ``told``: the minions, by what each has shown. Returns that they had kept are in the job cache by now. Among the idle
+    ones: ``unmatched``: the job's target does not match them. ``said``: what the records of those that keep any say of the
+    job. ``free``: they run nothing at all, and their answer holds for every other job too. ``more``: the question goes on,
+    and others may still answer.
     """
 
     jid: str
@@ -195,8 +199,8 @@ class Claimed(Fact):
 @dataclass(frozen=True)
 class Sent(Fact):
     """
-    The publish is over: the master has taken it, or not, as far as is known (``outcome``), and ``why``. The master does not
-    know the ``missed`` ones.
+    The publish is over. ``outcome`` and ``why``: whether the master has taken it, as far as is known. ``missed``: minions
+    that the master does not know.
     """
 
     jid: str
@@ -208,7 +212,7 @@ class Sent(Fact):
 
 @dataclass(frozen=True)
 class Unreadable(Fact):
-    """The job cache could not be read for a Read of ``jid``, or for a LookUp of it, whose ``minions`` these are."""
+    """The job cache could not be read for a Read of the job, or, with ``minions``, for a LookUp."""
 
     jid: str
     minions: tuple[str, ...] = ()
@@ -217,8 +221,8 @@ class Unreadable(Fact):
 @dataclass(frozen=True)
 class KeysRead(Fact):
     """
-    The keys were read: of the minions of CheckKeys those in ``gone`` have none here. ``renewed`` are minions that had none
-    when the keys were read before, and have one that was put there since. ``none``: no key at all is accepted here.
+    The keys were read. ``gone``: those of the minions of CheckKeys that have no key here. ``renewed``: minions that had no
+    key at the last look, and have a new one. ``none``: no key at all is accepted here.
     """
 
     gone: frozenset[str]
@@ -228,7 +232,7 @@ class KeysRead(Fact):
 
 @dataclass(frozen=True)
 class Refused(Fact):
-    """The store refuses what belongs to a job, for the reason; the rest it takes."""
+    """The store refuses to take what belongs to a job."""
 
     jid: str
     reason: str
@@ -240,8 +244,8 @@ class Refused(Fact):
 @dataclass(frozen=True)
 class Restored(Fact):
     """
-    The engine has started, and the machine has taken up what the store held. ``open``: the jobs whose outcome was not known,
-    by jid; ``notes`` likewise. ``kills``: the last ones.
+    The engine has started, and the machine has taken up what the store held. By jid, ``notes`` and ``open``: the jobs whose
+    outcome is not known. ``kills``: the last ones.
     """
 
     notes: Mapping[str, Note] = field(default_factory=dict)
@@ -252,8 +256,8 @@ class Restored(Fact):
 @dataclass(frozen=True)
 class Requested(Fact):
     """
-    An operator asks for something. ``do`` is the function of ``owing.py`` that does it, ``given`` its arguments, and what it
-    returns is the answer.
+    An operator asks for something. ``do`` names the function of ``owing.py`` that does it, with the arguments ``given``. Its
+    value is the answer.
     """
 
     do: str
@@ -262,7 +266,7 @@ class Requested(Fact):
 
 @dataclass(frozen=True)
 class Tick(Fact):
-    """Time has passed; what is due is done after every fact."""
+    """Time has passed. What is due is done after every fact."""
 
 
 # -- effects ----------------------------------------------------------------------------------------------------------
@@ -271,8 +275,8 @@ class Tick(Fact):
 @dataclass(frozen=True)
 class Save(Effect):
     """
-    Store what the queue now holds under these keys, and remove what it does not hold any more. It may take a second. A note
-    is that of this master.
+    Store what the queue holds under these keys, and remove what it does not hold any more. It may take a second. Notes are
+    those of this master.
     """
 
     keys: tuple[Key, ...]
@@ -281,8 +285,8 @@ class Save(Effect):
 @dataclass(frozen=True)
 class Read(Effect):
     """
-    Read a job in the job cache; then give JobRead or Unreadable. ``publishes``: what the log has under its jid, the digest
-    of what each runs, and its minions, which the job cache may not have yet.
+    Read a job in the job cache; then give JobRead or Unreadable. ``publishes``: the publishes that the log has under its
+    jid, each as the digest of what it runs and its minions: the job cache may not have them yet.
     """
 
     jid: str
@@ -292,8 +296,8 @@ class Read(Effect):
 @dataclass(frozen=True)
 class LookUp(Effect):
     """
-    Look for returns, keys and access, that of the publishing user and of the ``askers``, by minion; then give LookedUp or
-    Unreadable. With ``publish`` the time of the job's newest publish is looked for as well.
+    Look up returns, keys, and the access of the publisher and of the ``askers``; then give LookedUp or Unreadable. With
+    ``publish`` the time of the job's newest publish is looked up as well.
     """
 
     jid: str
@@ -304,7 +308,7 @@ class LookUp(Effect):
 
 @dataclass(frozen=True)
 class FindReturns(Effect):
-    """Look whether the job cache has returns of which nothing was heard; then give Returned, if that can be said."""
+    """Look for returns that were not heard of; then give Returned, unless the job cache cannot be read."""
 
     jid: str
     minions: tuple[str, ...]
@@ -313,9 +317,9 @@ class FindReturns(Effect):
 @dataclass(frozen=True)
 class Ask(Effect):
     """
-    Ask minions about a job, and store the return of those that have run it; then give Asked. One publish, and one more where
-    some of ``doubted``, which may have begun the job, show no records: a proxy shows them only where it is asked for nothing
-    else.
+    Ask minions about a job, and store the returns that they have kept; then give Asked. It takes one publish, and a second
+    one if some of the ``doubted`` ones, which may have begun the job, show no records: a proxy shows them only if it is
+    asked for nothing else.
     """
 
     jid: str
@@ -342,9 +346,9 @@ class Claim(Effect):
 @dataclass(frozen=True)
 class Publish(Effect):
     """
-    Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to the
-    ``named`` ones whatever it matches. ``rerun``: one that keeps records is to run it though it was interrupted there.
-    ``recorded``: all of them will have it on record. Then give Sent. One publish.
+    Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to all
+    ``named`` ones. ``rerun``: a minion that has it on record as interrupted is to run it again. ``recorded``: all of them
+    keep records. Then give Sent. One publish.
     """
 
     jid: str
@@ -356,7 +360,7 @@ class Publish(Effect):
 
 @dataclass(frozen=True)
 class Ping(Effect):
-    """Ask these minions whether they are there; give a SignOfLife of those that answer, soon after they do. One publish."""
+    """Ask minions whether they are there. As they answer, give a SignOfLife of those that have. One publish."""
 
     minions: tuple[str, ...]
 
@@ -389,6 +393,6 @@ class Warn(Effect):
 
 @dataclass(frozen=True)
 class Answer(Effect):
-    """The answer to the request that this step was given, for the operator once all Saves so far are durable."""
+    """The answer to the request that this step was given. The operator gets it once all Saves so far are durable."""
 
     value: int | bool = field(default=0)

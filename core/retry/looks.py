@@ -1,7 +1,7 @@
 """
-Looks at the job cache that minions share: those that are owed the same job are looked up together, and wait for each other.
+Shared looks at the job cache: minions that are owed the same job wait for each other and are looked up together.
 
-It decides nothing: what a look means for a replay is told in replay.py.
+It decides nothing: replay.py knows what a look is for.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import math
 
 from saltext.jobs.core.retry.timers import Timers
 
-#: Seconds for which minions are gathered whose job may be with them already.
+#: Seconds for which minions that may have the job already are gathered.
 DOUBTED = 0.3
-#: Share of the time for which minions have been coming in for which they wait for each other, and most seconds of that: more
-#: would be felt by minions that come back while others do.
+#: Minions wait for each other for this share of the time since the first came in, and for so many seconds at most.
 _SHARE, LONGEST = 0.5, 15.0
-#: Seconds without one after which the next one is the first again. Those that have waited for one job come in together for
-#: the next, so this is longer than the longest wait.
+#: A gap of so many seconds starts a new wave. Minions that have waited for one job come in together for the next, so it is
+#: longer than the longest wait.
 _PAUSE = 2 * LONGEST
 
 
 class Gathering:
     """
-    Minions, by job, for all of which the same thing is to be done at once.
+    Minions, by job, that wait for the same thing and get it together.
 
     :param name: the timers' key is ``(name, jid)``.
     :param timers: the machine's.
@@ -30,34 +29,34 @@ class Gathering:
 
     def __init__(self, name: str, timers: Timers) -> None:
         self._name, self._timers = name, timers
-        self._minions: dict[str, dict[str, float]] = {}  # by job, and when each is due at the soonest
-        self._latest: dict[str, float] = {}  # when those of a job are due at the latest, which are put off
+        self._minions: dict[str, dict[str, float]] = {}  # by job: the minions, and when each is due at the earliest
+        self._latest: dict[str, float] = {}  # by job: when its minions are due at the latest
 
     def put_off(self, jid: str, minion: str, at: float, latest: float) -> None:
         """
-        Add a minion to those of a job, all of which are due at ``at`` now, though they were due earlier: but not later than
-        the first of them allowed by ``latest``.
+        Add a minion to those of a job. All of them are due at ``at`` now, even if they were due earlier, but not later than
+        the ``latest`` of the first.
         """
         self._minions.setdefault(jid, {})[minion] = 0.0
         self._timers.set((self._name, jid), min(at, self._latest.setdefault(jid, latest)))
 
     def add(self, jid: str, minion: str, at: float, no_sooner: bool = False) -> None:
         """
-        Add a minion to those of a job, all of which are due at ``at``, or earlier if they were due earlier already.
+        Add a minion to those of a job. All of them are due at ``at``, or when they were due already if that is earlier.
 
-        :param no_sooner: whether this one is not due before, even if the others are.
+        :param no_sooner: whether this minion is not due before ``at``, even if the others are.
         """
         waiting = self._minions.setdefault(jid, {})
         waiting[minion] = max(waiting.get(minion, 0.0), at if no_sooner else 0.0)
         self._timers.no_later((self._name, jid), at)
 
     def hasten(self, jid: str, at: float) -> None:
-        """Let the minions that have gathered for a job, if there are any, be due at ``at``, or earlier."""
+        """Let the minions of a job, if there are any, be due no later than ``at``."""
         if jid in self._minions:
             self._timers.no_later((self._name, jid), at)
 
     def take(self, jid: str, now: float = math.inf) -> list[str]:
-        """Return the minions that have gathered for a job and are due, and forget them."""
+        """Return the minions of a job that are due, and forget them."""
         self._latest.pop(jid, None)
         waiting = self._minions.pop(jid, {})
         later = {minion: at for minion, at in waiting.items() if at > now}
@@ -69,13 +68,13 @@ class Gathering:
 
 class Inflow:
     """
-    Since when minions have been coming in for a job, one soon after the other.
+    How long minions that come in for a job wait for each other.
 
-    Each publish is decrypted by every minion, and costs the master's workers time. Where a fleet comes back at once, two
-    seconds gather most of it. Where its master is slow to hand on what minions send, or they start over minutes, two seconds
-    gather few. So the longer they have been coming in, the longer they wait for each other, until no more come.
+    Each publish is decrypted by every minion, and takes time of the master's workers. Two seconds gather most of a fleet
+    that comes back at once. They gather few if the master is slow to forward what minions send, or if the fleet starts over
+    minutes. So the longer a wave lasts, the longer its minions wait, until no more come.
 
-    :param least: seconds for which those that come in may wait in any case.
+    :param least: seconds that they may wait in any case.
     """
 
     def __init__(self, least: float) -> None:
@@ -84,11 +83,11 @@ class Inflow:
         self._last: dict[str, float] = {}  # in the order of these times
 
     def __len__(self) -> int:
-        """Return of how many jobs something is kept."""
+        """Return for how many jobs there is a wave."""
         return len(self._last)
 
     def wait(self, jid: str, now: float) -> float:
-        """One more comes in for a job. Returns the seconds for which it may wait for others, if it is the first to wait."""
+        """One more minion comes in for a job. Returns for how many seconds it may wait, if no other waits yet."""
         if now > self._last.pop(jid, now) + _PAUSE:
             self._since.pop(jid)
         self._forget(now)

@@ -1,8 +1,8 @@
 """
-The retry machine: facts in, effects out, time as an argument. Which part takes which fact is told at the end of this file.
-The parts, which are as pure, return what follows; this file passes it on:
+The retry machine: facts in, effects out, time as an argument. The table at the end says which part takes which fact. The
+parts are as pure:
 
-    capture.py     who has missed a job                open_job.py  a job of which that is not known yet
+    capture.py     who has missed a job                open_job.py  a job whose outcome is not known yet
     notes.py       what is known without an entry
     owing.py       entries come, end and go
     queue.py       what is owed, and what is stored    entry.py     the states of an entry
@@ -12,12 +12,12 @@ The parts, which are as pure, return what follows; this file passes it on:
     steps.py       the steps of a replay               looks.py     looks at the job cache that are shared
     outbox.py      what is published, how fast         timers.py    what is due when
 
-Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
-under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.
+Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while another job of its queue is under way there,
+nor a job that is known to have begun, unless ``retry_interrupted`` asks for that.
 
-One minion has one replay at most; minions that are owed the same job get it together, in one publish. When no receipt shows,
-and whenever it is in doubt what has become of a job that was published (the minion or this engine restarted, events were
-lost, a sweep), the job cache is looked at and the minion is asked again: then the answer decides.
+A minion has one replay at most. Minions that are owed the same job get it together, in one publish. If no receipt comes, or
+if it is in doubt what became of a publish (the minion or this engine restarted, events were lost, a sweep), the job cache is
+read and the minion is asked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 #: Seconds from a replay to its record in the job cache, at most; seconds by which the time of such a record may be wrong.
 _RECORDED, _SLACK = 10.0, 1.0
-#: Entries that are looked at in one step, and seconds before the next ones are: others get their turn meanwhile.
+#: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
 _PART, _PAUSE = 30_000, 0.05
 
 
@@ -53,7 +53,7 @@ class Retry:
     The retry queue of one master.
 
     :param settings: the options under ``job_retry``.
-    :param patience: seconds after which a job that was published should have been returned or be running.
+    :param patience: seconds after which a published job should have been returned or be running.
     :param paused: whether replays begin paused.
     :param acks: whether minions say when they begin a job.
     """
@@ -70,10 +70,10 @@ class Retry:
         self.owing = Owing(self.queue, self._notes, self.turns, self.replays)
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
         self._out: list[facts.Effect] = []  # of the present step
-        self._ahead = 0.0  # seconds by which the clock on the wall is ahead at the present step
-        # What is still to be looked at, since events may have been missed.
+        self._ahead = 0.0  # seconds by which the clock on the wall is ahead
+        # What is still to be looked at because events may have been missed.
         self._jobs_left, self._minions_left = deque[str](), deque[str]()
-        # What the shell asks: entries by minion and jid, what is owed by minion; jobs that are owed, and notes, by jid.
+        # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
         self.claims_of, self.notes = self.queue.claims_of, self._notes.by_jid
@@ -101,8 +101,8 @@ class Retry:
 
     def wants_start(self, minion: str, now: float) -> bool:
         """
-        Tell whether it matters now that a minion says that it has started. Anybody can say so of any id, again and again:
-        where nothing is owed that costs as good as nothing.
+        Tell whether the start of a minion matters now. Starts can be forged for any id, so one of a minion that is owed
+        nothing costs next to nothing.
         """
         if minion in self.queue.backlogs:
             return True
@@ -111,7 +111,7 @@ class Retry:
         return False
 
     def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
-        """Return when a job was published to a minion of which nothing has been heard since; None where that is not so."""
+        """Return when a job was published whose receipt has not come yet; None if none is awaited."""
         entry = self.queue.entry(minion, jid)
         return entry.sent_at if entry is not None and entry.state is State.SENT else None
 
@@ -121,9 +121,9 @@ class Retry:
         """
         Take a fact that has become known at ``now``, and return what is to be done.
 
-        Effects are begun in this order; an Answer waits for the Saves before it, nothing else waits.
+        Effects are begun in this order. Only an Answer waits, for the Saves before it.
 
-        :param wall: Unix time as the clock on the wall has it, by which windows go; by default ``now``.
+        :param wall: Unix time by the clock on the wall, which windows go by; by default ``now``.
         """
         self.queue.now = max(now, self.queue.now)
         self._ahead = 0.0 if wall is None else wall - now
@@ -148,7 +148,7 @@ class Retry:
     def _do(self, *effects: facts.Effect) -> None:
         self._out += effects
 
-    # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
+    # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
         # A search finds replays, too. A publish that is taken for one does no harm: its minions know the jid already.
@@ -159,7 +159,7 @@ class Retry:
 
     def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():
-            for jid in jids:  # also of jobs that it was not asked about, and has missed as it seemed
+            for jid in jids:  # perhaps jobs that it seemed to have missed
                 self.replays.acknowledged(facts.Acknowledged(minion, jid), proven=True)
         self.capture.surveyed(fact)
 
@@ -174,7 +174,7 @@ class Retry:
         self.owing.alive(fact.minions)
 
     def _look_again(self, returns: bool = True) -> None:
-        """Look at everything that waits for an event that may have been missed, in parts."""
+        """Look, in parts, at all that waits for an event, since events may have been missed."""
         if returns:
             self._jobs_left = deque(self.queue.jobs)
         self._minions_left = deque(self.queue.backlogs)
@@ -193,7 +193,7 @@ class Retry:
             if backlog is None:
                 continue
             left -= len(backlog.entries)
-            backlog.free_at = 0.0  # it may have started anew since
+            backlog.free_at = 0.0  # it may have restarted
             if backlog.replay is not None:
                 self.replays.doubt(minion)
                 continue
@@ -226,7 +226,7 @@ class Retry:
             self._do(*self.capture.unreadable(fact.jid))
 
     def check_keys(self) -> facts.Effect:
-        """Find out whose keys are gone, and who has never had one."""
+        """Return the effect that finds out whose keys are gone, and which claimed minions have none."""
         return facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed()))
 
     def _keys_read(self, fact: facts.KeysRead) -> None:
@@ -237,10 +237,10 @@ class Retry:
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
-        """Take up some of what the store holds, by jid and as a list, before Restored: until then nothing follows."""
+        """Take up a part of what the store holds. This comes before Restored, and has no effects."""
         self.queue.now = max(now, self.queue.now)
         self.owing.take_up(jobs, entries)
-        # What was read needs no writing.
+        # What was just read need not be written.
         self.queue.changed.clear()
 
     def _restored(self, fact: facts.Restored) -> None:
@@ -263,7 +263,7 @@ class Retry:
             elif entry.state in ENDED:
                 self.owing.remove(entry)
             else:
-                # It expires if the job cache has no return of it, once that can be read.
+                # It expires once the job cache was read and has no return of it.
                 self._do(facts.FindReturns(entry.jid, (minion,)))
                 following = min(following, self.queue.now + AGAIN)
         if minion in self.queue.backlogs:

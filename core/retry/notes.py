@@ -1,9 +1,9 @@
 """
-What is known of minions and jobs beside the entries of the queue: who has begun a job, for whom an operator has killed it,
-and whose entry was removed without a return. A later look at the job must not owe it to those anew.
+What is known of minions and jobs beside the entries of the queue: which minions have begun a job, on which an operator has
+killed it, and whose entry was removed without a return. None of these may be owed the job again by a later look at it.
 
-There is one note for each job, however many minions it names: a job that 10,000 minions run for an hour costs one record.
-It must never change a note without noting that it is to be stored.
+There is one note for each job: if 10,000 minions run a job for an hour, that costs one record. It must never change a note
+without marking it to be stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from saltext.jobs.core.retry.timers import Timers
 @dataclass(slots=True, eq=False)
 class Note:
     """
-    ``until`` is the Unix time at which nobody can be owed the job any more; ``killed`` is ``{minion: who killed it}``.
+    ``until``: Unix time until which the job can be owed. ``begun``, ``settled``: minions. ``killed``: ``{minion: user}``.
     """
 
     until: float
@@ -52,7 +52,7 @@ class Note:
 class Notes:
     """
     :param timers: the machine's; the keys ``("note", jid)`` are used here.
-    :param changed: where it is noted what is to be stored, or removed where there is no note any more.
+    :param changed: the keys of what is to be stored anew, or removed.
     """
 
     def __init__(self, timers: Timers, changed: dict[Key, None]) -> None:
@@ -60,7 +60,7 @@ class Notes:
         self.by_jid: dict[str, Note] = {}
 
     def get(self, jid: str) -> Note:
-        """Return the note about a job; an empty one where there is none."""
+        """Return the note about a job; an empty one if there is none."""
         return self.by_jid.get(jid) or Note(0.0)
 
     def restore(self, jid: str, note: Note) -> None:
@@ -77,10 +77,12 @@ class Notes:
         killed: Mapping[str, str] | None = None,
     ) -> None:
         """
-        Note minions that have begun a job, those that are not owed it any more although no return will come, and those for
-        which an operator has killed it.
+        Add minions to the note about a job.
 
-        :param until: Unix time until which it can be owed.
+        :param until: Unix time until which the job can be owed.
+        :param begun: minions that have begun it.
+        :param settled: minions that are not owed it any more, although no return will come.
+        :param killed: ``{minion: user}``: on which minions it was killed, and by whom.
         """
         note = self.by_jid.get(jid) or Note(until)
         note.until = max(note.until, until)
@@ -93,11 +95,11 @@ class Notes:
             self._changed[Key(Kind.NOTE, jid)] = None
 
     def spare(self, jid: str, minions: Iterable[str]) -> None:
-        """Forget that a job was killed for these minions: it was published to them again since."""
+        """Forget that a job was killed on these minions: it was published to them again."""
         self._strike(jid, set(), self.get(jid).killed.keys() & set(minions))
 
     def strike(self, jid: str, minions: Iterable[str]) -> None:
-        """Strike minions off the note about a job: they have returned it, or have an entry."""
+        """Strike minions off the note about a job: they have returned it, or they have an entry."""
         gone, note = set(minions), self.get(jid)
         self._strike(jid, note.begun & gone, note.killed.keys() & gone)
 
@@ -119,7 +121,7 @@ class Notes:
             self._changed[Key(Kind.NOTE, jid)] = None
 
     def due(self, jid: str) -> list[str]:
-        """Drop a note about a job that nobody can be owed any more. Returns the minions that had begun it."""
+        """Drop the note about a job that can be owed to no minion any more. Returns the minions that had begun it."""
         begun = sorted(self.get(jid).begun)
         self.drop(jid)
         return begun

@@ -1,8 +1,8 @@
 """
 Which jobs may be replayed now: those without a window, and those whose window is open.
 
-It looks again when a window opens and closes next. Where that is not known, the window counts as shut. What reached a minion
-while its window was open goes on when that closes.
+It has no calendar: ``find`` tells when a window opens next. If that is not known, the window counts as shut. A job that has
+reached its minion goes on when its window closes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from saltext.jobs.core.windows import Period, next_opening
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds after which it is looked again at the latest when a window opens: the clock on the wall may have been set.
+#: Longest time in seconds until ``find`` is asked again: the clock on the wall may have been set.
 LOOK_AGAIN = 600.0
-#: Seconds after which it is looked again where that could not be said.
+#: Seconds until it is asked again if it failed.
 _TROUBLED = 60.0
-#: Seconds by which what was found may be wrong, since it is converted from one clock to another.
+#: Error in seconds of a time that is converted from one clock to the other.
 _SLACK = 0.001
 
 #: A text as core/windows.py reads it, and a time zone; either may be empty.
@@ -29,7 +29,7 @@ Hours = tuple[str, str]
 
 
 def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
-    """Return the window that holds for a job, its own before that of the options; None where it may go at any time."""
+    """Return a job's window: its own, else that of the options; None if it may be sent at any time."""
     window = settings.window if limits.window is None else limits.window
     timezone = settings.timezone if limits.timezone is None else limits.timezone
     return (window, timezone) if window else None
@@ -37,7 +37,7 @@ def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
 
 class Openings:
     """
-    ``find``: says when a window opens next, as ``next_opening`` does.
+    ``find``: tells when a window opens next, as ``next_opening`` does.
 
     :param settings: the options under ``job_retry``.
     :param timers: the machine's; the keys ``("opening", window, timezone)`` are set here.
@@ -46,12 +46,12 @@ class Openings:
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
         self.find = next_opening
-        self._jobs: dict[Hours, dict[str, None]] = {}  # the jids of the jobs for which each window holds
-        self._found: dict[Hours, Period] = {}  # when each of those windows is open next
-        self._open: set[Hours] = set()  # those that were open when that was found
+        self._jobs: dict[Hours, dict[str, None]] = {}  # by window: the jids of its jobs
+        self._found: dict[Hours, Period] = {}  # by window: when it is open next
+        self._open: set[Hours] = set()  # the windows that were open when that was found
 
     def add(self, job: Job, now: float) -> None:
-        """Heed the window of a job that has come into the queue."""
+        """Heed the window of a job that is new in the queue."""
         hours = hours_of(job.limits, self._settings)
         if hours is not None:
             if hours not in self._jobs:
@@ -59,7 +59,7 @@ class Openings:
             self._jobs.setdefault(hours, {})[job.jid] = None
 
     def remove(self, job: Job) -> None:
-        """Forget a job that nobody is owed any more."""
+        """Forget a job that has no more entries."""
         hours = hours_of(job.limits, self._settings)
         if hours is None or hours not in self._jobs:
             return
@@ -73,7 +73,7 @@ class Openings:
     def may_be_sent(self, job: Job, now: float) -> bool:
         """Tell whether a job may be replayed at ``now``."""
         if not self._jobs:
-            return True  # as a rule no job has a window
+            return True  # no job has a window: the usual case
         hours = hours_of(job.limits, self._settings)
         return hours is None or self._is_open(hours, now)
 
@@ -81,8 +81,8 @@ class Openings:
         """
         Find out when a window opens and closes next.
 
-        :param ahead: seconds by which the clock on the wall, by which windows go, is ahead of ``now``.
-        :return: the jobs for which it has opened, those for which it is shut, and what to tell.
+        :param ahead: seconds by which the clock on the wall, which windows go by, is ahead of ``now``.
+        :return: the jobs whose window has opened, those whose window is shut, and warnings.
         """
         was_open = hours in self._open and self._is_open(hours, now)
         try:
@@ -100,7 +100,7 @@ class Openings:
         if not self._is_open(hours, now):
             self._open.discard(hours)
             return [], list(self._jobs[hours]), []
-        # A window that opens only now is new, also where it was said before that it would open by now.
+        # It counts as newly opened although an earlier look foretold this opening.
         self._open.add(hours)
         return [] if was_open else list(self._jobs[hours]), [], []
 

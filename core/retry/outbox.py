@@ -1,8 +1,7 @@
 """
-What is to be published for the retry queue, let go no faster than ``rate``.
+What waits to be published for the retry queue, at most ``rate`` publishes a second.
 
-Jobs go first, then pings, surveys and questions. It must never hold a minion back for another job's sake: minions that
-wait for the same job go together, in one publish.
+Jobs go first, then pings, surveys and questions. Minions that wait for the same job go together, in one publish.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 from saltext.jobs.core.retry.timers import Timers
 
-#: By how much of a publish the sum of tokens may fall short through rounding.
+#: Error of the sum of tokens through rounding, in publishes.
 _EPSILON = 1e-6
 
 
@@ -22,7 +21,7 @@ class Kind(enum.Enum):
 
     JOB = "job"
     PING = "ping"
-    SURVEY = "survey"  # whom to ask is found when its turn comes
+    SURVEY = "survey"  # its minions are found when its turn comes
     QUESTION = "question"
 
 
@@ -48,13 +47,13 @@ class Outbox:
         self._waiting: dict[Kind, dict[str, dict[str, None]]] = {kind: {} for kind in Kind}  # kind -> jid -> minions
 
     def line_up(self, kind: Kind, jid: str = "", minions: Iterable[str] = ()) -> None:
-        """Line up what is to be published to minions; a survey has none, and a job or a question has a jid."""
+        """Line up a publish to minions. A job and a question have a jid; a survey has no minions."""
         wanted = dict.fromkeys(minions)
         if wanted or kind is Kind.SURVEY:
             self._waiting[kind].setdefault(jid, {}).update(wanted)
 
     def withdraw(self, minion: str, jid: str = "") -> None:
-        """Take a minion off the lists for a job, so that it is neither asked about it nor sent it; or off that of pings."""
+        """Let a minion wait no more: for a job or a question with this jid, or, without one, for a ping."""
         for waiting in self._waiting.values():
             if minion in waiting.get(jid, ()):
                 del waiting[jid][minion]

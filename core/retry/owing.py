@@ -1,9 +1,8 @@
 """
-Who is owed a job from now on, and who no longer is, because of what became of the job or because an operator asks for that,
-with what follows for their replays.
+How entries come, end and go: because of what became of their jobs, or because an operator asks for it.
 
-It must never let a job be owed anew to a minion whose entry an operator has removed, nor send anything: what an operator
-asks for goes the way of all replays, with every look and question.
+It must never let a job be owed again to a minion whose entry an operator has removed, nor send anything: what an operator
+asks for goes through all looks and questions of a replay.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
 
-#: Seconds before keys that were not found are looked for again, and where one of those minions seems to be there.
+#: Seconds before keys that were not found are looked for again; and if one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
-#: Seconds for which a kill is remembered: a request that was made before it may be carried out later.
+#: Seconds for which a kill is remembered, since an earlier request may be carried out after it.
 _REMEMBERED = 600.0
 
 
@@ -37,8 +36,8 @@ class Owing:
 
     def __init__(self, queue: Queue, notes: Notes, turns: Turns, replays: Replays) -> None:
         self._queue, self._notes, self._turns, self._replays = queue, notes, turns, replays
-        self.keyless: set[str] = set()  # minions whose key was not found when the keys were last read
-        self.kills: dict[facts.Kill, float] = {}  # those that are remembered -> when it was taken
+        self.keyless: set[str] = set()  # minions without a key at the last look
+        self.kills: dict[facts.Kill, float] = {}  # the remembered kills, and when each was taken
 
     # -- entries come -------------------------------------------------------------------------------------------------
 
@@ -48,7 +47,7 @@ class Owing:
             state, reason = State.DEAD, job.obstacle
         self._add(job, minions, reason, self._queue.end_of_job(job), state)
         for minion in minions:
-            # It may have started while it was asked.
+            # It may have started while the question was under way.
             if alive or self._turns.has_just_started(minion):
                 self._turns.alive(minion)
 
@@ -67,7 +66,7 @@ class Owing:
         return queued
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
-        """Take entries of these jobs into the queue as they were stored. Returns how many of them are new."""
+        """Put stored entries of these jobs into the queue. Returns how many are new."""
         new = [e for e in entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
         for entry in new:
             self._queue.put(jobs[entry.jid], entry)
@@ -78,13 +77,13 @@ class Owing:
     # -- entries end, and go ------------------------------------------------------------------------------------------
 
     def killed(self, kill: facts.Kill) -> None:
-        """Cancel what an operator has killed on these minions, but for what was asked for by hand since."""
+        """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
         if kill.jid:
             self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
         self._cancel_killed(kill)
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:
-        """Have these kills count for what was asked for before them, and is done later."""
+        """Let kills count for requests that were made before them and are carried out later."""
         now = self._queue.now
         self.kills.update(dict.fromkeys(kills, now))
         for kill in [kill for kill, taken in self.kills.items() if taken < now - _REMEMBERED]:
@@ -99,28 +98,28 @@ class Owing:
                     self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
     def refused(self, fact: facts.Refused) -> None:
-        """What cannot be stored cannot be claimed either, and so is never published."""
+        """Give up a job that cannot be stored: it cannot be claimed either."""
         for minion in self._queue.minions_of(fact.jid):
             entry = self._queue.entry(minion, fact.jid)
             if entry is not None and entry.state not in ENDED:
                 self._replays.end(entry, State.DEAD, fact.reason)
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
+        """Forget an entry without a return. A later look at its job must not queue it again."""
         job = self._queue.jobs[entry.jid]
         self._replays.remove(entry)
         if self._queue.now < self._queue.end_of_job(job):
             self._notes.add(job.jid, self._queue.end_of_job(job), settled=(entry.minion,))
 
     def alive(self, minions: Iterable[str]) -> None:
-        """Minions seem to be there: those whose key was not found may have a new one, and are not to get what is owed."""
+        """Minions seem to be there. One whose key was not found may have a new key now, so the keys are read soon."""
         if self.keyless and not self.keyless.isdisjoint(minions):
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 
     def keys_read(self, fact: facts.KeysRead) -> list[facts.Effect]:
         """
-        A key is gone when it is not found twice, or when there is a new one then: who has that is another machine. That no
-        minion has any says that they could not be read.
+        Cancel what is owed to minions whose keys are gone: they were not found at two looks, or there is a new key at the
+        second, which another machine has. If no minion has a key, the keys could not be read.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
@@ -139,7 +138,7 @@ class Owing:
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
     def adopt(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
-        """Take over what another master was to deliver, or what was recovered. Returns how many entries are new."""
+        """Take over entries of another master, or recovered ones. Returns how many are new."""
         self._queue.timers.set(("sweep",), self._queue.now)
         return self.take_up(jobs, entries)
 
@@ -154,12 +153,13 @@ class Owing:
         asked_at: float = math.inf,
     ) -> int:
         """
-        Queue a job for minions; those whose entry has ended get it anew. Returns how many entries are new.
+        Queue a job for minions. An entry that has ended becomes pending again. Returns how many entries are new, or pending
+        again.
 
         :param named: whether the operator named the minions, so that they need not match the job's target.
-        :param asker: the operator, where somebody vouches for it beside the job's publisher.
-        :param is_new_load: whether its load counts from now on, if the queue has the job.
-        :param asked_at: Unix time at which the operator asked for it; a kill since then counts.
+        :param asker: the operator, whose rights count beside those of the job's publisher.
+        :param is_new_load: whether this load replaces the one that the queue has of the job.
+        :param asked_at: Unix time at which the operator asked for it. Later kills cancel it.
         """
         ttl = self._queue.ttl_of(job)
         if known := self._queue.jobs.get(job.jid):
@@ -177,7 +177,7 @@ class Owing:
         return len(queued) + len(again)
 
     def replay(self, minion: str) -> int:
-        """Let a minion have what it is owed now, whatever window or wait there is. Returns how many entries that is."""
+        """Deliver what a minion is owed now, whatever its windows and waits. Returns how many entries that is."""
         pending = [entry for entry in self._queue.of(minion, None) if entry.state is State.PENDING]
         for entry in pending:
             entry.next_at = 0.0
@@ -195,7 +195,7 @@ class Owing:
         asker: Asker | None = None,
         asked_at: float = math.inf,
     ) -> int:
-        """Make entries pending again that are held or were given up. ``asked_at`` as above. Returns how many."""
+        """Make held and dead entries pending again. ``asked_at`` as above. Returns how many."""
         found = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
             ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
@@ -206,7 +206,7 @@ class Owing:
         return len(found)
 
     def _want(self, entries: Collection[Entry], asked_at: float) -> None:
-        """Note since when an operator wants these delivered; what was killed since then is not."""
+        """Note since when an operator wants these delivered. Those that were killed later are cancelled."""
         jids = {entry.jid for entry in entries}
         for entry in entries:
             entry.wanted_at = min(asked_at, self._queue.now)
@@ -222,20 +222,20 @@ class Owing:
         return len(found)
 
     def purge(self, states: Collection[str]) -> int:
-        """Forget entries of some states. Returns how many."""
+        """Forget the entries in some states. Returns how many."""
         found = [entry for entry in self._queue.of(None, None) if entry.state.value in states]
         for entry in found:
             self.remove(entry)
         return len(found)
 
     def pause(self) -> bool:
-        """Let nothing be replayed for now. Returns whether that is new."""
+        """Pause replays. Returns False if they were paused already."""
         is_new = not self._turns.paused
         self._replays.pause()
         return is_new
 
     def resume(self) -> bool:
-        """Let replays go on, and find out who is there for them. Returns whether that is new."""
+        """Let replays go on, and ping for that. Returns False if they were not paused."""
         is_new, self._turns.paused = self._turns.paused, False
         self._turns.ping_without_replay(self._queue.backlogs)
         return is_new

@@ -1,7 +1,7 @@
 """
-Whose the queue is. Masters that share a cachedir have one queue: its entries stand under one name, whichever of them leads.
+The owner of the queue. Masters that share a cachedir have one queue, whose entries stand under one name, whoever leads.
 
-That name is the id of the master that led first. It must never change as long as there are entries under it.
+The name is the id of the master that led first. It must never change as long as there are entries under it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def owner_of(opts: Mapping[str, Any]) -> str:
 
 def settle_owner(folder: Folder, master: str) -> str:
     """
-    Return that name, and have it stay. To be called by the engine that leads, which is of that master.
+    Return that name, which is the given master's if there is none yet. Only the engine that leads may call this.
 
-    :raises OSError: when it cannot be read or written now: under another name the queue would seem to be empty.
+    :raises OSError: when it cannot be read or written now: under another name the queue would seem empty.
     """
     owner = _settled(folder)
     if not owner:
@@ -45,7 +45,7 @@ def settle_owner(folder: Folder, master: str) -> str:
 
 
 def _settled(folder: Folder) -> str:
-    """Return what the file says; empty where there is none, or where it names no master. :raises OSError:"""
+    """Return the name in the file; empty if there is no file, or if it names no master. :raises OSError:"""
     try:
         name = folder.read(_OWNER).decode().strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -62,7 +62,7 @@ class Earlier(NamedTuple):
 
 
 def earlier_queues(root: pathlib.Path | None) -> list[Earlier]:
-    """Return those below ``root`` whose engines do not run any more. :raises LaterVersion: as ``read_checkpoint``."""
+    """Return those below ``root`` whose engines do not run. :raises LaterVersion: as ``read_checkpoint``."""
     found = []
     for path in sorted(root.glob(f"*/{CHECKPOINT}")) if root is not None else ():
         if files.is_held(path.parent / "lock"):
@@ -81,7 +81,7 @@ def earlier_queues(root: pathlib.Path | None) -> list[Earlier]:
 
 
 def retire(queue: Earlier, folder: Folder) -> None:
-    """Remove what was that queue's own, once its entries are stored anew; its requests are carried out. :raises OSError:"""
+    """Remove the folder of a queue whose entries are stored anew, and take over its requests. :raises OSError:"""
     for request in queue.folder.glob("requests/*.request"):
         folder.write(f"requests/{request.name}", request.read_bytes(), durable=True)
     shutil.rmtree(queue.folder)

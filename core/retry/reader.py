@@ -1,9 +1,9 @@
 """
-What the retry queue learns about a job from the job cache, the keys and the access lists. Everything here blocks: it runs
-in a Worker.
+What the retry queue learns about a job from the job cache, the keys and the access lists. All of it blocks, and runs in a
+Worker.
 
-It must never take a bus event's word for anything, nor hand a secret on. Who may be owed a job is decided by what this
-master published, and to whom: an accepted minion can add others to the job cache's list of minions.
+It must never believe a bus event, nor pass on a secret. A job is owed only to minions to which this master published it: an
+accepted minion can add others to the list that the job cache has.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 
-#: Seconds for which the list of keys is believed.
+#: Seconds for which the list of keys is used again.
 _KEYS_FRESH = 1.0
-#: Seconds by which the time of a file may be behind.
+#: Seconds by which the time of a file may lag.
 _COARSE = 1.0
 
 
@@ -39,8 +39,8 @@ class JobReader:
     :param opts: the master's options.
     :param cache: its job cache.
     :param trust: whether a job cache other than ours is believed.
-    :param access: who may publish what, by default as ``opts`` say.
-    :param wall: Unix time as records of the job cache have it.
+    :param access: who may publish what; by default what ``opts`` say.
+    :param wall: Unix time by the clock on the wall, which records of the job cache go by.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class JobReader:
 
     def read(self, jid: str, publishes: Iterable[tuple[str, Iterable[str]]] = ()) -> JobRead:
         """
-        Return what the job cache knows of a job of this master.
+        Return what the job cache has of a job of this master.
 
-        :param publishes: what the log has under its jid: the digest of what each publish runs, and its minions.
+        :param publishes: the publishes that the log has under its jid, each as the digest of what it runs and its minions.
         :raises JobCacheError: when it cannot be read.
         """
         publication = None if self._believes_all else self._cache.publication(jid)
@@ -80,7 +80,7 @@ class JobReader:
         load, work = without_secrets(load), work_of(load)
         minions = minions.union(*(named for runs, named in publishes if runs == work))
         if self._believes_all:
-            load.pop(WHO, None)  # whoever publishes can write there what they like, where it is not our own job cache
+            load.pop(WHO, None)  # any publisher can write that, if the job cache is not ours
         if kills := self._kills(jid, load, minions - added):
             return JobRead(jid, None, kills=kills)
         returned = self._cache.have_returned(jid, minions)
@@ -115,7 +115,7 @@ class JobReader:
         return frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
 
     def _of_the_job(self, jid: str, minions: frozenset[str], added: frozenset[str]) -> frozenset[str]:
-        """Return those of ``minions`` to which this master published a job, and whose key is accepted here."""
+        """Return those of ``minions`` to which this master published a job and whose keys are accepted."""
         known = minions & self.keys()[0] if minions else minions
         if refused := known & added:
             log.warning("Job %s is not kept for minions that it was not published to: %s", jid, sorted(refused)[:5])
@@ -130,9 +130,9 @@ class JobReader:
         askers: Mapping[str, Asker] | None = None,
     ) -> LookedUp:
         """
-        Return what has become of a job since; with ``publish`` also when it was published last.
+        Return what became of a job; with ``publish`` also when it was published last.
 
-        :param askers: who has asked by hand for a minion to get it, by minion.
+        :param askers: ``{minion: who asked by hand that it gets the job}``.
         :raises JobCacheError: when the job cache cannot be read.
         """
         returned = self._cache.have_returned(jid, minions)
@@ -150,10 +150,11 @@ class JobReader:
         self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Asker]
     ) -> tuple[dict[str, str], dict[str, str]]:
         """
-        Return to which minions a job must not be sent, and of which that is not known, each with the reason.
+        Return (denied, unsure), each ``{minion: reason}``: to which minions a job must not be sent, and for which that
+        cannot be determined.
 
-        The publisher must have the right, and so must who asked by hand: the latter vouches for a publisher of whom nobody
-        can tell.
+        The publisher must have the right, and so must the user who asked by hand. If the publisher's right cannot be
+        determined, that of this user counts.
         """
         publisher = self._access.of_publisher(load, minions)
         denied = dict(publisher.denied)
@@ -166,7 +167,7 @@ class JobReader:
         return denied, unsure
 
     def keys(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the minions whose key is accepted, and those with any key."""
+        """Return the minions whose keys are accepted, and those that have any key."""
         if time.monotonic() - self._keys_at > _KEYS_FRESH:
             self._keys = compat.minion_keys(self._opts)
             self._keys_at = time.monotonic()
@@ -174,7 +175,7 @@ class JobReader:
 
     def check_keys(self, minions: Iterable[str]) -> KeysRead:
         """
-        Return which of ``minions`` have no key here, accepted or not, and which have a new one since they had none.
+        Return which of ``minions`` have no key here, accepted or not, and which minions that had none have a new one.
 
         :raises OSError: when keys cannot be read.
         """
@@ -188,7 +189,7 @@ class JobReader:
 
 
 def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
-    """Return what the queue needs to know of a job."""
+    """Return the job that a load describes."""
     fun = load.get("fun")
     funs = tuple(str(name) for name in fun) if isinstance(fun, (list, tuple)) else (str(fun),) if fun else ()
     raw = load.get("kwargs")

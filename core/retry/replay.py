@@ -1,11 +1,11 @@
 """
-How a job goes to a minion, or what has become of it: what becomes known is taken (knowledge.py), what to do about it is
-decided (decision.py), and that is carried out here and nowhere else. The steps stand in steps.py; when the next replay
-begins, turns.py says.
+Replays: how a job goes to a minion, and how it is found out what became of it. knowledge.py takes what becomes known,
+decision.py decides, and this module alone carries that out. The steps are in steps.py; turns.py says when the next replay
+begins.
 
-It must never let a minion have two replays, leave one with a replay whose entry has ended, publish a job whose claim is not
-durable, nor let a job be sent before the minion has said that it does not run it. "I run nothing" covers every job that was
-published before the answer: until it starts anew, a minion ignores a jid that it has seen.
+It must never let a minion have two replays, keep a replay whose entry has ended, publish a job whose claim is not durable,
+nor send a job before the minion has said that it does not run it. "I run nothing" covers every job that was published
+before the answer: until it restarts, a minion ignores a jid that it has seen.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
 from saltext.jobs.core.retry.turns import Turns
 
-#: Why a minion waits for a look: for others that are owed the same job, or have answered too, or until it is time.
+#: What a minion waits for before a look: others that are owed the same job, others that have answered, or its time.
 GATHERINGS = ("company", "answered", "look")
-#: At these steps it matters at once that a minion has begun the job; at others it counts before the job is sent.
+#: Steps at which a claimed start is acted on at once. At the others it counts before the job is sent.
 _HEEDFUL = frozenset({Step.TO_SEND, Step.CLAIMING, *PUBLISHED})
 
 
@@ -37,16 +37,15 @@ class Replays:
 
     def __init__(self, queue: Queue, outbox: Outbox, turns: Turns) -> None:
         self._queue, self._outbox, self._turns = queue, outbox, turns
-        # Those owed the same job wait for each other, those that have answered a question likewise; or for a look at a time.
         self._gathered = {name: Gathering(name, queue.timers) for name in GATHERINGS}
         self._company, self._answered, self._looks = self._gathered.values()
         self._inflow = Inflow(queue.settings.gather)
-        # When a minion last showed a receipt, or answered: the master hands on what minions send. Not for what anybody can
-        # say again and again in its name: what has been said of a publish already, or what the job cache does not have.
+        # When the master last forwarded a receipt or an answer of any minion. What can be forged again and again does not
+        # count: a repeated receipt, and what is not in the job cache.
         self._heard = 0.0
 
     def begin(self, minion: str) -> None:
-        """Begin with what a minion is owed first: what may be with it already, then the job that was published first."""
+        """Begin the next replay to a minion: of a job that it may have already, else of the one that was published first."""
         backlog = self._queue.backlogs.get(minion)
         if backlog is None or backlog.replay is not None or self._turns.paused:
             return
@@ -75,7 +74,7 @@ class Replays:
         self._carry_out(entry, replay, decide(replay.step, replay.known, permits, terms, self._queue.now))
 
     def _carry_out(self, entry: Entry, replay: Replay | None, decision: Decision) -> None:
-        """Do what was decided. Nothing else moves a replay, or an entry that has one, but for what an operator ends."""
+        """Do what was decided. Only this, and an operator's request, moves a replay or its entry."""
         if decision.step is not None and decision.state is not None:
             self._queue.move(entry, decision.state, decision.reason)
         if decision.begun:
@@ -90,14 +89,14 @@ class Replays:
             self.end(entry, decision.state, decision.reason)
 
     def _note_begun(self, entry: Entry, reason: str) -> None:
-        """Note that the minion got the job: from now on it is known to have been begun."""
+        """Note that the minion has begun the job."""
         if entry.state is not State.RUNNING:
             entry.attempts += entry.state is State.PENDING
             entry.forget_tries()
             self._queue.move(entry, State.RUNNING, reason)
 
     def _go(self, entry: Entry, replay: Replay, step: Step, wait: float) -> None:
-        """Let a replay go on, and begin what is waited for there."""
+        """Take a replay to its next step, and begin what it waits for there."""
         minion, jid, now = entry.minion, entry.jid, self._queue.now
         if replay.step is Step.TO_SEND:
             self._outbox.withdraw(minion, jid)
@@ -116,11 +115,11 @@ class Replays:
         elif step in RESTING:
             self._queue.timers.set(("replay", minion), now + wait)
         elif step is Step.ANSWERED and not wait:
-            # Once no more answers come, nobody waits for those that are late; few at a time would be many publishes.
+            # They wait for others that answer, so that one publish serves many; but not for those that answer late.
             self._answered.put_off(jid, minion, now + self._queue.settings.gather, now + LONGEST)
         else:
             self._queue.timers.cancel(("replay", minion))
-            # No look for another one cuts short the time in which a return may come.
+            # A look for another minion must not cut short the time for this one's return.
             self._looks.add(jid, minion, now + wait, no_sooner=step is Step.GRACE)
 
     @staticmethod
@@ -137,8 +136,8 @@ class Replays:
 
     def _try_again(self, entry: Entry, replay: Replay, decision: Decision) -> None:
         """
-        End a replay without a return: the entry waits for the next sign of life, and for ``cooldown`` or a pause, whichever
-        is longer.
+        End a replay without a return: the entry waits for the minion's next sign of life, but at least for ``cooldown`` and
+        for the pause that was decided.
         """
         backlog, known, now = self._queue.backlogs[entry.minion], replay.known, self._queue.now
         self._count(entry, replay, decision)
@@ -154,15 +153,15 @@ class Replays:
             entry.next_at = backlog.not_before = 0.0
             alive = True
         else:
-            backlog.at_any_time.discard(entry.jid)  # what an operator asks for is one try
+            backlog.at_any_time.discard(entry.jid)  # an operator asked for one try
         if alive or backlog.seen > known.since:
             self._turns.wake(entry.minion, now + self._queue.settings.settle)
         elif len(backlog.entries) > 1:
-            # Nothing says that the minion is there. Its next sign of life sets the timer anew, for whatever it is owed then.
+            # Nothing shows that the minion is there. Its next sign of life sets the timer again.
             self._queue.timers.cancel(("minion", entry.minion))
         if decision.pause:
             backlog.false_signs += 1
-            backlog.at_any_time.clear()  # an operator's request was for now
+            backlog.at_any_time.clear()  # an operator asked for a try now
 
     def _drop(self, minion: str) -> None:
         self._queue.backlogs[minion].replay = None
@@ -177,7 +176,7 @@ class Replays:
             self._turns.wake(entry.minion, self._queue.now)
 
     def end(self, entry: Entry, state: State, reason: str) -> None:
-        """End an entry: bring it to a state that it does not leave by itself."""
+        """End an entry, or hold it: bring it to a state that it does not leave by itself."""
         self._queue.move(entry, state, reason)
         self._queue.backlogs[entry.minion].at_any_time.discard(entry.jid)
         self.land(entry)
@@ -194,7 +193,7 @@ class Replays:
             self._outbox.withdraw(entry.minion)
 
     def pause(self) -> None:
-        """Begin no replay, and end those that have not claimed their job: nothing more is published."""
+        """Begin no replay, and end those that have not claimed their job."""
         self._turns.paused = True
         for backlog in self._queue.backlogs.values():
             if backlog.replay is not None and backlog.replay.step in UNCLAIMED:
@@ -209,7 +208,7 @@ class Replays:
     # -- looks at the job cache ---------------------------------------------------------------------------------------
 
     def doubt(self, minion: str, evidence: Evidence = Evidence.GAP) -> None:
-        """Find out what has become of a job that may be with a minion, unless its receipt may still come."""
+        """If a minion may have a job, find out what became of it, unless its receipt may still come."""
         backlog = self._queue.backlogs.get(minion)
         replay = backlog.replay if backlog else None
         if backlog and replay and replay.step in RESTING:
@@ -217,11 +216,11 @@ class Replays:
             self._decide(backlog.entries[replay.jid], replay, Permits(heard=self._heard))
 
     def overdue(self, minion: str) -> None:
-        """A minion has not shown in time that it got its job, or what has become of it."""
+        """A minion has neither acknowledged nor returned its job in time."""
         self.doubt(minion, Evidence.DUE)
 
     def due(self, gathering: str, jid: str) -> list[facts.Effect]:
-        """Look up the minions that have gathered for a job, for the reason that the gathering has."""
+        """Look up the minions that have gathered for a job."""
         wanted = self._gathered[gathering].take(jid, self._queue.now)
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
         askers = {}
@@ -242,7 +241,7 @@ class Replays:
             self._decide(entry, replay)
 
     def returned(self, fact: facts.Returned) -> None:
-        """End what was returned, and what was not in its time to live."""
+        """End entries that were returned, and those that were not returned in their time to live."""
         for minion in (*fact.minions, *fact.missing):
             entry, is_there = self._queue.entry(minion, fact.jid), minion in fact.minions
             if entry is None or not (is_there or entry.expires_at <= self._queue.now):
@@ -255,7 +254,7 @@ class Replays:
             self._carry_out(entry, None, decide(None, known, permits, terms, self._queue.now))
 
     def looked_up(self, fact: facts.LookedUp) -> None:
-        """Go on with what the job cache, the keys and the access lists say."""
+        """Go on with what the job cache, the keys and the access lists tell."""
         self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
         for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
             minion, permits = entry.minion, NOTHING_ELSE
@@ -296,9 +295,9 @@ class Replays:
 
     def acknowledged(self, fact: facts.Acknowledged, proven: bool = False) -> None:
         """
-        A minion says that it has begun a job, or returned it. That is believed, however late it comes.
+        Take the claim that a minion has begun a job, or returned it, however late it comes.
 
-        :param proven: whether the minion itself is known to have said so.
+        :param proven: whether the claim is authenticated.
         """
         entry = self._queue.entry(fact.minion, fact.jid)
         if entry is None:
@@ -318,7 +317,7 @@ class Replays:
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
     def claim(self, jid: str, minions: tuple[str, ...]) -> list[facts.Effect]:
-        """Have claims made durable of what may be published now."""
+        """Claim, durably, what may be published now."""
         claimed = []
         for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
             shut = "" if self._turns.may_be_sent(entry) else "its window is shut"

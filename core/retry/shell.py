@@ -1,10 +1,9 @@
 """
-Carries the retry queue out: feeds the machine facts from the bus, the job cache and operators, and has its effects
-performed (retry/effects.py).
+The shell of the retry queue: it feeds the machine facts from the log, the bus, the job cache and operators, and has its
+effects performed (retry/effects.py).
 
-It holds no policy. What may wait for a server, or for many files, runs in a thread: one for the job cache, one for the
-store. What the store does not take is kept and written again, and what depends on it (a publish, an answer) waits that
-long.
+It holds no policy. What may wait for a server, or for many files, runs in one of two threads: that of the job cache, or that
+of the store. If the store cannot be written, that is tried again; a publish and an answer wait for it.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ log = lines.logger(__name__)
 MAINTENANCE = 10.0
 #: Seconds after which all minions have connected to the master of an engine that takes over, and its first work is done.
 CONNECTED = 120.0
-#: Seconds before a store or a job cache that failed is tried again at the start.
+#: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
-#: Seconds for which a search waits for the log to be read at most, and between two looks at how far that is.
+#: Seconds for which a search waits at most until the log was read, and between two looks at that.
 _LOG_READ, _LOG_PAUSE = 30.0, 0.05
-#: Signs of receipt that are remembered until the log, or the store, has been read.
+#: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
-#: Most entries that are taken up at a stretch when the store has been read.
+#: Entries that are taken up in one go at the start.
 _PART = 10_000
 
 T = TypeVar("T")
@@ -68,9 +67,9 @@ class RetryShell:
     :param settings: the engine's options.
     :param loop: the engine's tornado loop.
     :param ports: what it reaches the world through; closed with it.
-    :param latest: seconds after which publishes that were not heard of are looked for once more.
+    :param latest: seconds after which the job cache is searched a second time, for what it got late.
     :param poll: longest pause in seconds between two looks at the log.
-    :raises LaterVersion: when a later version of this extension has driven the queue so far.
+    :raises LaterVersion: when a later version of this extension has driven the queue.
     """
 
     def __init__(
@@ -90,8 +89,8 @@ class RetryShell:
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
         self.restored = False  # the queue has been taken up
-        self._is_searched = False  # and all that was published before that is known
-        # Who has begun jobs of which the engine does not know yet: the log tells of a publish a little later than the bus.
+        self._is_searched = False  # and all that was published while no engine ran is known
+        # Claimed starts of jobs that are not known yet: the log tells of a publish a moment after the bus.
         self._early: list[tuple[str, str]] = []
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
@@ -101,11 +100,12 @@ class RetryShell:
         self._checkpoint.read(ports.clock.now())
         tail = ports.log and ports.log(self._checkpoint.positions)
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
-        # When the log had been read to its end last, and when the requests were taken.
+        # When the log was last read to its end, and when the requests were last taken.
         self._read_at = self._requests_taken_at = -math.inf
         self._reconciling, self._since = False, math.inf
-        self._searches: list[float] = []  # since when, of those that are not over
-        # Up to which time of its record a search knows a job already: it would lose the order of a kill that the log told.
+        self._searches: list[float] = []  # the beginnings of the searches that are not over
+        # By jid: a search passes over a job whose record has no later time. It would lose the order of a kill that the log
+        # has told.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
         verbs = Verbs(ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at))
@@ -114,7 +114,7 @@ class RetryShell:
         self._told: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
-        """Listen, and begin once the bus is heard."""
+        """Listen to the bus, and begin once it is heard."""
         self._ports.bus.listen(self, lambda: self._loop.spawn_callback(self._begin))
 
     def metrics(self) -> list[Metric]:
@@ -127,14 +127,14 @@ class RetryShell:
         ]
 
     async def settle(self) -> None:
-        """Publish nothing more, and return when the queue is stored."""
+        """Publish nothing more. Returns when the queue is stored."""
         await self._ports.publisher.settle()
         stored = compat.Future()
         self.writer.when_durable(lambda: stored.set_result(None))
         await stored
 
     def close(self) -> None:
-        """Release everything. What matters is in the store, or is found in the job cache from the checkpoint on."""
+        """Release everything. What is not in the store is found from the checkpoint on."""
         self._proof.close()
         self._alarm.close()
         self._audit.close()
@@ -143,7 +143,7 @@ class RetryShell:
         self._ports.close()
 
     async def _begin(self) -> None:
-        """Take up what the store holds, then what was published since the last checkpoint, then requests."""
+        """Take up what the store holds, then what was published since the checkpoint, then requests."""
         jobs, entries = await self._of_store(read_queue, self._ports, self._owner)
         notes = await self._of_store(self._ports.store.notes, self._owner)
         for start in range(0, len(entries), _PART):
@@ -169,7 +169,7 @@ class RetryShell:
             self._later = self._loop.call_later(CONNECTED, self._loop.spawn_callback, tell)
 
     async def _read_log(self) -> None:
-        """Wait until the log was read: of several publishes under one jid a search finds the newest only."""
+        """Wait until the log was read. Of several publishes under one jid a search finds only the newest."""
         patience = self._ports.clock.now() + _LOG_READ
         while self._proof.reads_log and self._read_at == -math.inf and self._ports.clock.now() < patience:
             await compat.sleep(_LOG_PAUSE)
@@ -183,7 +183,7 @@ class RetryShell:
                 await compat.sleep(CACHE_PAUSE)
 
     async def _take_over(self) -> float:
-        """Take in the queues that masters of a cluster had of their own; return since when published jobs are looked for."""
+        """Take over the queues that masters of a cluster had up to 0.2.0. Returns from when on jobs are to be searched."""
         since = self._checkpoint.at
         for queue in earlier_queues(self._ports.earlier):
             jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
@@ -197,7 +197,7 @@ class RetryShell:
     # -- facts in -----------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        """Tell by its tag whether an event is wanted. Called for every event on the bus."""
+        """Tell by its tag whether an event is wanted. This is called for every event on the bus."""
         parts = events.parts_of_job(tag)
         if parts is not None:
             jid, kind, minion = parts
@@ -227,7 +227,7 @@ class RetryShell:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take a wanted event. What one would tell before the queue is there is looked for then."""
+        """Take a wanted event. Those that come before the queue is there are made up for by the log, or by a search."""
         if tag == events.wake_tag(JOB_RETRY):
             self.take_requests()
             return
@@ -243,7 +243,7 @@ class RetryShell:
             self.logged(record._replace(at=self._ports.wall()))
 
     def _heard_early(self, minion: str, jid: str) -> None:
-        """Remember who has begun a job that may be one which the engine does not know yet."""
+        """Remember a claimed start of a job that may become known in a moment."""
         if len(self._early) < _MOST_EARLY and (self._ports.log or not self._is_searched):
             self._early.append((minion, jid))
 
@@ -272,7 +272,7 @@ class RetryShell:
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
         else:
             self._handed_on(fact.minion, fact.jid)
-            # Where the master cannot store it now (a full disk), this event is the only trace that the job has begun.
+            # If the master cannot store the return (its disk is full), this event is the only trace that the job began.
             self.step(facts.Acknowledged(fact.minion, fact.jid))
             if self._logs_returns:
                 self._proof.wake()
@@ -281,25 +281,25 @@ class RetryShell:
             self._seen(fact.minion)
 
     def _handed_on(self, minion: str, jid: str) -> None:
-        """Where this is the first sign of receipt of a replay, it tells how far the master has got."""
+        """Note how far the master has got, if this is the first receipt of a replay."""
         since = self.machine.receipt_awaited_since(minion, jid)
         if since is not None:
             self._ports.questions.handed_on(self._ports.clock.now() - since)
 
     def on_gap(self) -> None:
-        """Events were lost. Where there is no log, look in the job cache for what they would have told."""
+        """Events were lost. Without a log, search the job cache for what they would have told."""
         if self.restored:
             self.step(facts.Gap(returns=not self._logs_returns))
             if not self._proof.reads_log:
                 if not self._ports.cache.keeps_first_load:
-                    self._known_to.clear()  # by the time in its jid a further publish is as old as the first one
+                    self._known_to.clear()  # the time in a jid is that of its first publish
                 self._loop.spawn_callback(self._search, self._checkpoint.at)
             self.take_requests()
 
     # -- what this master has done ------------------------------------------------------------------------------------
 
     def logged(self, record: Record) -> None:
-        """Take what the log has. Of a return that was not the first, or of no known function, the job cache tells more."""
+        """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
             if record.ends:
                 self._known_to[record.jid] = record.at + MARGIN  # the master may store it late
@@ -320,12 +320,12 @@ class RetryShell:
             self.on_lost()
 
     def _time_of(self, wall: float, last_look: float) -> float:
-        """Return when something was that is found now and was not there at the last look: by a clock that nobody sets."""
+        """Return the time by the engine's clock, which is never set, of what was found now and not at the last look."""
         now = self._ports.clock.now()
         return max(now - max(0.0, self._ports.wall() - wall), min(last_look, now))
 
     def on_read(self) -> None:
-        """The log was read: what it has not told of by now is no job of this master."""
+        """The log was read to its end: jobs that are not known by now are not this master's."""
         self._read_at = self._ports.clock.now()
         if self._is_searched and self._proof.reads_log:
             self._place_early()
@@ -339,14 +339,14 @@ class RetryShell:
         self.step(facts.Returned(jid, frozenset(returns)))
 
     def on_lost(self) -> None:
-        """The log may lack records: look in the job cache for what they would have told."""
+        """The log may lack records: search the job cache for what they would have told."""
         self.step(facts.Gap())
         self._loop.spawn_callback(self._search, self._checkpoint.at)
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
     def step(self, fact: facts.Fact) -> int | bool | None:
-        """Give the machine a fact, perform what it wants done, and return its answer to a request."""
+        """Give the machine a fact, and perform the effects. Returns the answer if the fact is a request."""
         answer = None
         for effect in self.machine.step(fact, self._ports.clock.now(), self._ports.wall()):
             if isinstance(effect, facts.Answer):
@@ -359,7 +359,7 @@ class RetryShell:
         return answer
 
     def _record_of(self, key: Key) -> dict[str, Any] | None:
-        """Return what is to be stored under a key; None where there is nothing."""
+        """Return what is to be stored under a key; None to remove what is there."""
         machine, jid = self.machine, key.jid
         if key.kind is Kind.CLAIMS:
             return machine.claims_of(jid)
@@ -378,8 +378,8 @@ class RetryShell:
         self.step(facts.Tick())
 
     def request(self, fact: facts.Fact) -> Any:
-        """Take what an operator asks for. Returns a future of the answer, which comes once all that it changes is stored."""
-        # What an operator removes must not be found again by an engine that starts from an older checkpoint.
+        """Take what an operator asks for. Returns a future of the answer, which resolves once all changes are stored."""
+        # An engine that starts from an older checkpoint would find again what the operator removes.
         self._write_checkpoint()
         durable: Any = compat.Future()
         answer = self.step(fact)
@@ -410,7 +410,7 @@ class RetryShell:
             log.debug("No heartbeat: %s", exc)
 
     def _sample(self) -> dict[Key, Job | Entry | Note]:
-        """Return something of each kind that the store has. What has ended counts for little, and may have been refused."""
+        """Return one record of each kind. Ended entries are left out: the store may have refused them."""
         machine, found = self.machine, dict[Key, Job | Entry | Note]()
         entry = next((entry for entry in machine.entries() if entry.state not in ENDED), None)
         if entry is not None:
@@ -421,31 +421,30 @@ class RetryShell:
         return found
 
     async def _look_for_stored(self, sample: Mapping[Key, Any]) -> None:
-        """Look whether the store still has what it was given: where somebody has removed that, it gets all anew."""
+        """If records were removed from the store, store all that the engine knows again."""
         try:
             is_whole = await self._store_worker.call(self._ports.store.has_all, sample)
         except StateError as exc:
             log.debug("The store cannot be looked at: %s", exc)
             return
-        # What the engine itself has removed meanwhile says nothing.
+        # The engine itself may have removed some meanwhile.
         if not is_whole and sample == self._sample():
             log.error("Records of the retry queue were removed from the store; what the engine knows is written again")
             self._effects.save_all()
 
     def _write_checkpoint(self) -> None:
-        """Note up to where all is settled or known, once the store holds it."""
+        """Write the checkpoint once the store holds all that it stands for."""
         if not self._reconciling:
             at = self._ports.clock.now() - MARGIN
-            # As long as something may still be found that the log lacks, an engine that starts has to search, too.
             known_from = at - MARGIN - self._ports.clock.now() + self._ports.wall()
             self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
-            search = min(self._searches, default=math.inf)
+            search = min(self._searches, default=math.inf)  # an engine that starts must go on with these
             positions, jobs = self._proof.positions, dict(self.machine.capture.open)
             kills = tuple(self.machine.owing.kills)
             self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search))
 
     async def _search(self, since: float) -> None:
-        """Find the jobs that were published since, and once more those that the master has stored late."""
+        """Find the jobs that were published since; and a second time, for those that the master stores late."""
         self._searches.append(since)
         self._loop.call_later(self._latest, self._loop.spawn_callback, self._search_again, since)
         await self._reconcile(since)
@@ -459,7 +458,7 @@ class RetryShell:
         if self._reconciling:
             return
         self._reconciling = True
-        # Records have the system's time, which may have been set since this engine started.
+        # Records go by the clock on the wall, which may have been set since this engine started.
         ahead = self._ports.clock.now() - self._ports.wall()
         try:
             while self._since < math.inf:

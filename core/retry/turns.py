@@ -1,8 +1,8 @@
 """
-Whether minions are there, when the next replay to one may begin, and with which of its entries.
+Which minions are there, and when the next replay to a minion may begin, with which of its entries.
 
-It must never let a newer job overtake an older one, let forged signs of life put off for long what a minion is owed, nor
-ping a minion that could not be sent anything now.
+It must never let a newer job overtake an older one, let forged signs of life delay a replay for long, nor ping a minion that
+could not be sent anything now.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from saltext.jobs.core.retry.outbox import Kind, Outbox
 from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.steps import RESTING
 
-#: Seconds by which starts of a minion, one soon after the other, may put off what it is owed.
+#: Seconds for which repeated starts of a minion may delay its next replay.
 LONGEST_DELAY = 60.0
-#: Seconds for which it is remembered that a minion started, and how many are remembered: ids can be made up.
+#: Seconds for which starts are remembered, and for how many minions: ids can be made up.
 _JUST_STARTED, _MOST_STARTED = 60.0, 100_000
 _LONGEST_ID = 255
 
@@ -41,10 +41,10 @@ class Turns:
 
     def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
         """
-        A minion is there: send it soon what it is owed.
+        A minion is there: begin its next replay soon.
 
-        :param start: it has just started.
-        :param settled: it has answered a question, so that it need not be given time to settle.
+        :param start: whether it has just started.
+        :param settled: whether it has answered a question, so that it needs no time to settle.
         """
         backlog = self._queue.backlogs.get(minion)
         if backlog is None:
@@ -54,19 +54,19 @@ class Turns:
             for entry in backlog.entries.values():
                 entry.next_at = 0.0
         if backlog.replay is None:
-            # The jitter spreads a fleet that starts at once; it is the same for a minion each time.
+            # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
             spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
             self.wake(minion, self._queue.now + settle * spread, anew=start and self._may_delay(backlog))
         elif start and backlog.replay.step in RESTING:
             self._queue.timers.set(("replay", minion), self._queue.now + settle)
 
     def _note_start(self, minion: str) -> None:
-        """A minion has started: it may have begun anything before, and have forgotten which jids it has seen."""
+        """A minion has started: it may have begun any job before that, and has forgotten which jids it has seen."""
         if minion in self._queue.backlogs:
             self._queue.backlogs[minion].started = self._queue.now
 
     def _may_delay(self, backlog: Backlog) -> bool:
-        """Tell whether a start may put the next replay off: starts can be forged, so only for so long in all."""
+        """Tell whether a start may delay the next replay. Starts can be forged, so the whole delay is limited."""
         if backlog.delayed == 0.0:
             backlog.delayed = self._queue.now
         return self._queue.now < backlog.delayed + LONGEST_DELAY
@@ -84,9 +84,9 @@ class Turns:
 
     def first(self, backlog: Backlog) -> Entry | None:
         """
-        Return what a minion gets first: what may be with it already, then the job that was published first.
+        Return what a minion gets first: a job that it may have already, else the job that was published first.
 
-        One whose window is shut holds up no other.
+        A job whose window is shut holds up no other.
         """
         first, least = None, None
         for entry in backlog.entries.values():
@@ -98,16 +98,16 @@ class Turns:
         return first
 
     def is_waited_for(self, entry: Entry) -> bool:
-        """Tell whether another job that may be sent now waits for this one to be over."""
+        """Tell whether another job of the minion may be sent now and waits for this one."""
         others = self._queue.backlogs[entry.minion].entries.values()
         return any(other.state is State.PENDING and other is not entry and self.may_be_sent(other) for other in others)
 
     def holds_up(self, entry: Entry) -> bool:
-        """Tell whether an entry that waits to be tried again, and that its minion did not take, is waited for by others."""
+        """Tell whether an entry that its minion ignored several times keeps others waiting."""
         return entry.vain >= IN_VAIN and entry.state is State.PENDING and self.is_waited_for(entry)
 
     def may_be_sent(self, entry: Entry) -> bool:
-        """Tell whether the window of an entry's job is open, or need not be."""
+        """Tell whether an entry may be sent as far as windows matter: its window is open, or an operator wants it now."""
         if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
             return True
         return self._openings.may_be_sent(self._queue.jobs[entry.jid], self._queue.now)
@@ -115,7 +115,7 @@ class Turns:
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def sign_of_life(self, fact: facts.SignOfLife) -> None:
-        """Send minions soon what they are owed, if the operator wants such a sign to count. A start is noted in any case."""
+        """Begin replays to minions soon, if such a sign counts by the option ``triggers``. Starts are noted in any case."""
         start, counts = fact.sign is facts.Sign.START, self._counts(fact.sign)
         for minion in fact.minions:
             if start:
@@ -130,7 +130,7 @@ class Turns:
         return not facts.TRIGGERED_BY[sign].isdisjoint(self._queue.settings.triggers)
 
     def started(self, minion: str, now: float) -> None:
-        """A minion that is owed nothing says that it has started. It may be asked about a job just now, and miss that."""
+        """A minion without entries has started. It may miss a survey that is under way."""
         if len(minion) <= _LONGEST_ID and self._counts(facts.Sign.START):
             self._remember_start(minion, now)
 
@@ -142,15 +142,15 @@ class Turns:
             del self._started[first]
 
     def has_just_started(self, minion: str) -> bool:
-        """Tell whether a minion started not long ago, whether or not it was owed anything then."""
+        """Tell whether a minion started in the last minute."""
         return self._started.get(minion, 0.0) > self._queue.now - _JUST_STARTED
 
     def ping(self, minions: Iterable[str]) -> None:
-        """Find out which of these is there, as far as anything could be sent to them now."""
+        """Ping those of these minions to which something could be sent now."""
         backlogs = self._queue.backlogs
         there = (minion for minion in minions if self.first(backlogs[minion]) is not None)
         self._outbox.line_up(Kind.PING, minions=there)
 
     def ping_without_replay(self, minions: Iterable[str]) -> None:
-        """Likewise, but leave out those that have a replay."""
+        """Ping those that have no replay."""
         self.ping(minion for minion in minions if self._queue.backlogs[minion].replay is None)

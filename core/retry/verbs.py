@@ -1,7 +1,7 @@
 """
-What operators ask the engine for, and how a request becomes a fact. A request is refused by an exception with the reason.
+What operators ask the engine for, and how a request becomes a fact. An exception refuses the request, and says why.
 
-It must never let a request overtake one that was made before: what an operator enqueues and then cancels is cancelled.
+It must never let a request overtake an earlier one: what an operator enqueues and then cancels is cancelled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWNER_GONE = 180.0
 
 Request = Mapping[str, Any]
 Given = Mapping[str, Any]
-#: Requests for which another function of owing.py has the name: what was recovered is taken in like another master's.
+#: Verbs whose function in owing.py has another name. Recovered entries are taken in like those of another master.
 _DO = {"take_up": "adopt"}
 _Make = Callable[[Request], Given | Awaitable[Given]]
 
@@ -34,8 +34,8 @@ _Make = Callable[[Request], Given | Awaitable[Given]]
 class Verbs:
     """
     :param ports: what is read.
-    :param take: gives the machine a fact, and returns a future of the answer, which comes once all changes are durable.
-    :param time_of: returns when a request was made that is taken now, by what it says of that.
+    :param take: gives the machine a fact, and returns a future of its answer. It resolves once all changes are durable.
+    :param time_of: returns when a request was made, by the engine's clock, from the time that it states.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Verbs:
         time_of: Callable[[float], float],
     ) -> None:
         self._ports, self._owner, self._take, self._time_of = ports, ports.owner, take, time_of
-        self._last: Any = None  # resolves when the request before has been taken
+        self._last: Any = None  # resolves when the last request has been taken
 
     def table(self) -> dict[str, Verb]:
         """Return ``{verb: function}`` for the Service."""
@@ -64,7 +64,7 @@ class Verbs:
 
     def _in_order(self, do: str, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
-            # Which request is next is settled here, before any of them waits for anything.
+            # The order is settled here, before any request waits for anything.
             before, self._last = self._last, compat.Future()
             asked = {**request, "asked_at": self._time_of(request["asked_at"])}
             return self._carry_out(_DO.get(do, do), make, asked, before, self._last)
@@ -114,7 +114,7 @@ class Verbs:
         outside = [minion for minion in minions if minion not in read.missing and minion not in returned]
         if outside:
             raise ValueError(f"Job {jid} was not published to {', '.join(outside[:10])}")
-        if request.get("who"):  # of a batch that somebody else has taken over since
+        if request.get("who"):  # of a batch that another user has taken over
             job = dataclasses.replace(job, load={**job.load, WHO: request["who"]})
         owed = tuple(minion for minion in minions if minion in accepted and minion not in returned)
         if job.obstacle and named is None:
@@ -133,7 +133,7 @@ class Verbs:
         jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
         if not jobs:
             raise ValueError(f"The master {owner} has no entries")
-        # A job is taken over whole: one of whose minions this master does not know stays where it is.
+        # A job is taken over as a whole. If this master does not know one of its minions, it stays where it is.
         accepted = (await self._ports.cache_worker.call(self._ports.reader.keys))[0]
         foreign = {entry.jid for entry in entries if entry.minion not in accepted}
         jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
@@ -142,21 +142,21 @@ class Verbs:
         return {"jobs": jobs, "entries": entries}
 
     async def _take_up(self, request: Request) -> Given:
-        """Take up what the store holds of this master's own queue and is not known: job_cache.recover brought it back."""
+        """Take up entries that ``job_cache.recover`` has brought back into this master's own queue."""
         jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
         return {"jobs": jobs, "entries": entries}
 
 
 def selected(request: Request) -> Given:
-    """Return which entries a request is about: of one minion or all, of one job or all."""
+    """Return which entries a request is about: those of one minion or of all, of one job or of all."""
     return {"minion": request.get("minion"), "jid": request.get("jid")}
 
 
 def asker_of(request: Request) -> Asker | None:
     """
-    Return who has asked by hand for a job to be delivered. Nobody where a batch does: its user is the job's.
+    Return who has asked by hand for a job to be delivered. None for a batch, whose user is that of the job.
 
-    :raises ValueError: when the request names somebody in another way than the runner does.
+    :raises ValueError: when the request does not name the user as the runner does.
     """
     return Asker.from_record(request.get("asker"))
 
@@ -165,7 +165,8 @@ def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, J
     """
     Return what the store holds of a master's queue: the jobs, by jid, and the entries. Blocks.
 
-    :param tidy: whether a snapshot without entries is removed; its first one may be about to be written.
+    :param tidy: whether snapshots without entries are removed. While the engine runs, the first entry may be about to
+    follow.
     :raises StateError: when the store cannot be read.
     """
     jobs, entries = dict[str, Job](), list[Entry]()

@@ -1,8 +1,8 @@
 """
-Writes the retry queue behind the loop: many changes at once, each key's newest one only, in the store's thread.
+Writes the retry queue in the store's thread: many changes at once, and only the newest of each key.
 
-Claims come first and alone, since a publish waits for them. It must never lose a change: what the store does not take is
-kept and written again until it does.
+Claims are written first and alone, since a publish waits for them. It must never lose a change: what cannot be written now
+is kept, and tried again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = lines.logger(__name__)
 
 #: Seconds before a store that failed is tried again, at first and at most.
 _PAUSE, _LONGEST_PAUSE = 1.0, 15.0
-#: Seconds for which changes are gathered, unless somebody waits for them.
+#: Seconds for which changes are gathered, unless something waits for them.
 _GATHER = 1.0
-#: Most entries and notes that are written at a stretch.
+#: Most entries and notes that are written in one go.
 _PART = 500
 
 
@@ -32,9 +32,9 @@ class Writer:
     """
     :param loop: the engine's tornado loop; all methods are called on its thread.
     :param worker: the thread in which the store is used.
-    :param store: where to.
-    :param record_of: returns the record under a key, or None where there is none: what is written is what it is by then.
-    :param refused: called with (jid, reason) where the store refuses what belongs to a job; the rest it takes.
+    :param store: what is written to.
+    :param record_of: returns the present record under a key, None if there is none. It is called when that is written.
+    :param refused: called with (jid, reason) if the store refuses something of a job.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Writer:
         self._timer: Any = None
 
     def put(self, keys: Iterable[Key]) -> None:
-        """Store what has become of these."""
+        """Store these, or remove them, as they are when that is done."""
         for key in keys:
             (self._jobs if key.kind is Kind.JOB else self._rest)[key] = None
-        # An entry often changes again within the second: then it is written once.
+        # An entry often changes again within the second, and is then written once.
         if self._timer is None and not self._busy:
             self._timer = self._loop.call_later(_GATHER, self._begin)
 
     def claim(self, jid: str, call: Callable[[], None]) -> None:
-        """Store all claims of a job before anything else, and call back when they are."""
+        """Store all claims of a job before anything else, and call back then."""
         self._claims[Key(Kind.CLAIMS, jid)] = None
         self._claimed.append(call)
         self._begin()
@@ -94,19 +94,19 @@ class Writer:
                 calls, self._claimed = self._claimed, calls
             else:
                 changes = self._take()
-                # Those that wait for everything are called once nothing is left of what was put before them.
+                # What waits for everything is called once nothing is left that was put before.
                 if not self._jobs and not self._rest:
                     calls, self._waiting = self._waiting, calls
             await self._write_one(changes, calls)
         self._busy = False
 
     def _take(self) -> Changes:
-        """Take a part of the changes that is written quickly, so that a claim need not wait long."""
+        """Take so many changes that a claim need not wait long for them."""
         keys = list(itertools.islice(self._rest, _PART))
         for key in keys:
             del self._rest[key]
         changes = {key: self._record_of(key) for key in (*self._jobs, *keys)}
-        # A job comes before its first entry, and goes after its last.
+        # A job is written before its first entry, and removed after its last.
         self._jobs = {key: None for key in self._jobs if changes[key] is None} if self._rest else {}
         return {key: record for key, record in changes.items() if key not in self._jobs}
 
@@ -126,7 +126,7 @@ class Writer:
             log.warning("The retry queue can be written again")
         for jid, reason in refused.items():
             log.error("Job %s cannot be kept: %s", jid, reason)
-        # What the store refuses is told before anybody goes on with it.
+        # A refusal is told before anything goes on with what was refused.
         told: list[Callable[[], None]] = [functools.partial(self._refused, *item) for item in refused.items()]
         for call in told + calls:
             try:
