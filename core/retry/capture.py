@@ -139,13 +139,11 @@ class Capture:
         elif not job.is_overtaken and not job.signal:
             self._later(fact.jid, max(now, at + wait))
 
-    def due(self, jid: str) -> list[facts.Effect]:
+    def due(self, jid: str) -> None:
         """Read a job whose time has come."""
-        job = self.open.get(jid)
-        if job is None:
-            return []
-        job.stage, job.is_overtaken = Stage.READING, False
-        return [facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes))]
+        if job := self.open.get(jid):
+            job.stage, job.is_overtaken = Stage.READING, False
+            self._queue.want(facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes)))
 
     def read(self, fact: facts.JobRead) -> None:
         """Go on with what the job cache has of a job."""
@@ -232,7 +230,7 @@ class Capture:
 
     # -- surveys ------------------------------------------------------------------------------------------------------
 
-    def survey(self) -> list[facts.Effect]:
+    def survey(self) -> None:
         """Begin a survey for all jobs that wait for one."""
         self._surveys += 1
         minions: set[str] = set()
@@ -240,7 +238,8 @@ class Capture:
             if job.stage is Stage.TO_ASK:
                 job.stage, job.survey = Stage.ASKING, self._surveys
                 minions |= job.asking
-        return [facts.Inquire(self._surveys, tuple(sorted(minions)))] if minions else []
+        if minions:
+            self._queue.want(facts.Inquire(self._surveys, tuple(sorted(minions))))
 
     def surveyed(self, fact: facts.Surveyed) -> None:
         """Queue the jobs for the minions that did not answer."""
@@ -271,16 +270,17 @@ class Capture:
         else:
             self._close(jid)
 
-    def unreadable(self, jid: str) -> list[facts.Effect]:
+    def unreadable(self, jid: str) -> None:
         """A job could not be read: try again later, as long as it can be owed."""
         job, now = self.open.get(jid), self._queue.now
         if job is None or job.stage is not Stage.READING:
-            return []
+            return
         if now <= job.since + self._queue.settings.ttl:
             self._later(jid, now + (_KILL_AGAIN if job.signal else AGAIN))
-            return []
+            return
         self._close(jid)
-        return [facts.Warn(f"Who missed job {jid} is not known: the job cache could not be read in its time to live")]
+        told = f"Who missed job {jid} is not known: the job cache could not be read in its time to live"
+        self._queue.want(facts.Warn(told))
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING

@@ -1,6 +1,6 @@
 """
-The retry machine: facts in, effects out, time as an argument. The table at the end says which part takes which fact. The
-parts are as pure:
+The retry machine: facts in, effects out, time as an argument. A table says which part takes which fact. The parts are as
+pure, and the queue gathers the effects that they want:
 
     capture.py     who has missed a job                open_job.py  a job whose outcome is not known yet
     notes.py       what is known without an entry
@@ -22,6 +22,7 @@ read and the minion is asked.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -69,7 +70,6 @@ class Retry:
         self._notes = Notes(self._timers, self.queue.changed)
         self.owing = Owing(self.queue, self._notes, self.turns, self.replays)
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
-        self._out: list[facts.Effect] = []  # of the present step
         self._ahead = 0.0  # seconds by which the clock on the wall is ahead
         # What is still to be looked at because events may have been missed.
         self._jobs_left, self._minions_left = deque[str](), deque[str]()
@@ -77,6 +77,43 @@ class Retry:
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
         self.claims_of, self.notes = self.queue.claims_of, self._notes.by_jid
+
+        replays, capture, owing = self.replays, self.capture, self.owing
+        self.handlers: Mapping[type, Callable[[Any], object]] = {
+            facts.Published: self._published,
+            facts.Returned: replays.returned,
+            facts.Kill: lambda fact: capture.kill([fact]),
+            facts.Acknowledged: self._acknowledged,
+            facts.SignOfLife: self._sign_of_life,
+            facts.Gap: lambda fact: self._look_again(fact.returns),
+            facts.JobRead: capture.read,
+            facts.LookedUp: replays.looked_up,
+            facts.Asked: replays.asked,
+            facts.Surveyed: self._surveyed,
+            facts.Claimed: replays.claimed,
+            facts.Sent: replays.sent,
+            facts.Unreadable: self._unreadable,
+            facts.KeysRead: self._keys_read,
+            facts.Refused: owing.refused,
+            facts.Restored: self._restored,
+            facts.Requested: lambda fact: self.queue.want(facts.Answer(getattr(owing, fact.do)(**fact.given))),
+            facts.Tick: lambda _fact: None,  # what is due is done after every fact
+        }
+        self._timed: Mapping[str, Callable[..., object]] = {
+            **{name: functools.partial(replays.due, name) for name in GATHERINGS},
+            "open": capture.due,
+            "note": self._note_due,
+            "keys": self._keys_due,
+            "opening": self._opening_due,
+            "end": self._end_due,
+            "minion": replays.begin,
+            "replay": replays.overdue,
+            "sweep": self._sweep,
+            "again": self._look_at_part,
+            "vet": self._check_keys,
+            "survey": lambda: self.outbox.line_up(Kind.SURVEY),
+            "rate": lambda: None,  # what may be published is published after every fact
+        }
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -127,26 +164,22 @@ class Retry:
         """
         self.queue.now = max(now, self.queue.now)
         self._ahead = 0.0 if wall is None else wall - now
-        self._out = []
-        HANDLERS[type(fact)](self, fact)
+        self.handlers[type(fact)](fact)
         for key in self._timers.due(self.queue.now):
-            TIMERS[key[0]](self, *key[1:])
+            self._timed[key[0]](*key[1:])
         for turn in self.outbox.release(self.queue.now):
             self._publish(turn)
-        return [*self.queue.take_due(), *self._out]
+        return self.queue.take_due()
 
     def _publish(self, turn: Turn) -> None:
         if turn.kind is Kind.JOB:
-            self._do(*self.replays.claim(turn.jid, turn.minions))
+            self.replays.claim(turn.jid, turn.minions)
         elif turn.kind is Kind.PING:
-            self._do(facts.Ping(turn.minions))
+            self.queue.want(facts.Ping(turn.minions))
         elif turn.kind is Kind.QUESTION:
-            self._do(self.replays.ask(turn.jid, turn.minions))
+            self.replays.ask(turn.jid, turn.minions)
         else:
-            self._do(*self.capture.survey())
-
-    def _do(self, *effects: facts.Effect) -> None:
-        self._out += effects
+            self.capture.survey()
 
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
@@ -186,7 +219,8 @@ class Retry:
             jid = self._jobs_left.popleft()
             owed = self.queue.minions_of(jid)
             left -= len(owed)
-            self._do(*([facts.FindReturns(jid, tuple(owed))] if owed else ()))
+            if owed:
+                self.queue.want(facts.FindReturns(jid, tuple(owed)))
         while self._minions_left and left > 0:
             minion = self._minions_left.popleft()
             backlog = self.queue.backlogs.get(minion)
@@ -208,12 +242,12 @@ class Retry:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
         self.capture.recheck()
         if self.queue.backlogs:
-            self._do(self.check_keys())
+            self._check_keys()
             self._look_again()
 
     def _opening_due(self, *hours: str) -> None:
         opened, shut, told = self.openings.due((hours[0], hours[1]), self.queue.now, self._ahead)
-        self._do(*told)
+        self.queue.want(*told)
         for jid in opened:
             self.turns.ping_without_replay(self.queue.minions_of(jid))
         for jid in shut:
@@ -223,16 +257,23 @@ class Retry:
         if fact.minions:
             self.replays.unreadable(fact)
         else:
-            self._do(*self.capture.unreadable(fact.jid))
+            self.capture.unreadable(fact.jid)
 
     def check_keys(self) -> facts.Effect:
         """Return the effect that finds out whose keys are gone, and which claimed minions have none."""
         return facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed()))
 
+    def _check_keys(self) -> None:
+        self.queue.want(self.check_keys())
+
+    def _keys_due(self) -> None:
+        if self.owing.keyless:
+            self._check_keys()
+
     def _keys_read(self, fact: facts.KeysRead) -> None:
         if not fact.none:  # otherwise they could not be read
             self.capture.forget(fact.gone)
-        self._do(*self.owing.keys_read(fact))
+        self.owing.keys_read(fact)
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
@@ -252,7 +293,7 @@ class Retry:
         if begun := self._notes.due(jid):
             some = ", ".join(begun[:5])
             told = f"{len(begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
-            self._do(facts.Warn(told))
+            self.queue.want(facts.Warn(told))
 
     def _end_due(self, minion: str) -> None:
         following = math.inf
@@ -264,45 +305,7 @@ class Retry:
                 self.owing.remove(entry)
             else:
                 # It expires once the job cache was read and has no return of it.
-                self._do(facts.FindReturns(entry.jid, (minion,)))
+                self.queue.want(facts.FindReturns(entry.jid, (minion,)))
                 following = min(following, self.queue.now + AGAIN)
         if minion in self.queue.backlogs:
             self._timers.no_later(("end", minion), following)
-
-
-HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
-    facts.Published: Retry._published,
-    facts.Returned: lambda it, fact: it.replays.returned(fact),
-    facts.Kill: lambda it, fact: it.capture.kill([fact]),
-    facts.Acknowledged: Retry._acknowledged,
-    facts.SignOfLife: Retry._sign_of_life,
-    facts.Gap: lambda it, fact: it._look_again(fact.returns),
-    facts.JobRead: lambda it, fact: it.capture.read(fact),
-    facts.LookedUp: lambda it, fact: it.replays.looked_up(fact),
-    facts.Asked: lambda it, fact: it.replays.asked(fact),
-    facts.Surveyed: Retry._surveyed,
-    facts.Claimed: lambda it, fact: it._do(*it.replays.claimed(fact)),
-    facts.Sent: lambda it, fact: it.replays.sent(fact),
-    facts.Unreadable: Retry._unreadable,
-    facts.KeysRead: Retry._keys_read,
-    facts.Refused: lambda it, fact: it.owing.refused(fact),
-    facts.Restored: Retry._restored,
-    facts.Requested: lambda it, fact: it._do(facts.Answer(getattr(it.owing, fact.do)(**fact.given))),
-    facts.Tick: lambda it, _fact: None,  # what is due is done after every fact
-}
-
-TIMERS: dict[str, Callable[..., None]] = {
-    **{name: lambda it, jid, name=name: it._do(*it.replays.due(name, jid)) for name in GATHERINGS},
-    "open": lambda it, jid: it._do(*it.capture.due(jid)),
-    "note": Retry._note_due,
-    "keys": lambda it: it._do(*([it.check_keys()] if it.owing.keyless else ())),
-    "opening": Retry._opening_due,
-    "end": Retry._end_due,
-    "minion": lambda it, minion: it.replays.begin(minion),
-    "replay": lambda it, minion: it.replays.overdue(minion),
-    "sweep": Retry._sweep,
-    "again": Retry._look_at_part,
-    "vet": lambda it: it._do(it.check_keys()),
-    "survey": lambda it: it.outbox.line_up(Kind.SURVEY),
-    "rate": lambda it: None,
-}

@@ -116,7 +116,7 @@ class Owing:
         if self.keyless and not self.keyless.isdisjoint(minions):
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 
-    def keys_read(self, fact: facts.KeysRead) -> list[facts.Effect]:
+    def keys_read(self, fact: facts.KeysRead) -> None:
         """
         Cancel what is owed to minions whose keys are gone: they were not found at two looks, or there is a new key at the
         second, which another machine has. If no minion has a key, the keys could not be read.
@@ -124,7 +124,9 @@ class Owing:
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
         if fact.none and len(known) > 1 and gone == known:
-            return [facts.Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed")]
+            told = f"None of the {len(known)} minions with a queue has a key: that is not believed"
+            self._queue.want(facts.Warn(told))
+            return
         suspects, self.keyless = self.keyless, set(gone)
         for minion in sorted((gone | fact.renewed) & suspects & known):
             for entry in self._queue.of(minion, None):
@@ -133,7 +135,6 @@ class Owing:
                 self.remove(entry)
         if self.keyless - suspects:
             self._queue.timers.set(("keys",), self._queue.now + _KEYS_AGAIN)
-        return []
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class Queue:
         self._members: dict[str, set[str]] = {}  # jid -> minions that are owed it
         self._warned = 0.0
         self.changed: dict[Key, None] = {}  # what is to be stored
-        self._told: list[facts.Effect] = []
+        self._wanted: list[facts.Effect] = []  # in the present step
 
     def entry(self, minion: str, jid: str) -> Entry | None:
         """Return an entry of the queue."""
@@ -158,10 +158,10 @@ class Queue:
 
     def _refuse(self, minion: str, job: Job, option: str) -> None:
         reason = f"the queue is full: {option}"
-        self._told.append(facts.Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
+        self.want(facts.Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
         if self.now - self._warned > 60:
             self._warned = self.now
-            self._told.append(
+            self.want(
                 facts.Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self.settings, option)})")
             )
 
@@ -216,7 +216,7 @@ class Queue:
     def tell(self, entry: Entry, kind: str) -> None:
         """Tell the bus what has become of an entry."""
         fun = ",".join(self.jobs[entry.jid].funs)
-        self._told.append(facts.Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
+        self.want(facts.Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
         """Make an entry pending again, as if it had never been tried."""
@@ -228,9 +228,13 @@ class Queue:
 
     # -- what is to be done because of that ---------------------------------------------------------------------------
 
+    def want(self, *effects: facts.Effect) -> None:
+        """Have this done."""
+        self._wanted += effects
+
     def take_due(self) -> list[facts.Effect]:
-        """Return what is to be stored and told of the changes since the last call; the Save comes first."""
-        due, self._told = self._told, []
+        """Return what is to be done since the last call. What is to be stored comes first."""
+        due, self._wanted = self._wanted, []
         if self.changed:
             due.insert(0, facts.Save(tuple(self.changed)))
             self.changed.clear()

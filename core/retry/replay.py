@@ -219,7 +219,7 @@ class Replays:
         """A minion has neither acknowledged nor returned its job in time."""
         self.doubt(minion, Evidence.DUE)
 
-    def due(self, gathering: str, jid: str) -> list[facts.Effect]:
+    def due(self, gathering: str, jid: str) -> None:
         """Look up the minions that have gathered for a job."""
         wanted = self._gathered[gathering].take(jid, self._queue.now)
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
@@ -232,7 +232,8 @@ class Replays:
             publish = publish or (replay.step is Step.LAST_LOOK and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
-        return [facts.LookUp(jid, minions, publish=publish, askers=askers)] if minions else []
+        if minions:
+            self._queue.want(facts.LookUp(jid, minions, publish=publish, askers=askers))
 
     def unreadable(self, fact: facts.Unreadable) -> None:
         """Look again later."""
@@ -270,7 +271,7 @@ class Replays:
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
-    def ask(self, jid: str, minions: tuple[str, ...]) -> facts.Effect:
+    def ask(self, jid: str, minions: tuple[str, ...]) -> None:
         """Ask minions, whose turn has come, about a job."""
         doubted = []
         for entry, replay in self._queue.replays(jid, minions, *QUESTIONS):
@@ -278,7 +279,7 @@ class Replays:
             replay.known.asked = self._queue.now
             if entry.sent_at is not None:
                 doubted.append(entry.minion)
-        return facts.Ask(jid, minions, tuple(doubted))
+        self._queue.want(facts.Ask(jid, minions, tuple(doubted)))
 
     def asked(self, fact: facts.Asked) -> None:
         """Go on with what minions say about a job."""
@@ -316,7 +317,7 @@ class Replays:
 
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
-    def claim(self, jid: str, minions: tuple[str, ...]) -> list[facts.Effect]:
+    def claim(self, jid: str, minions: tuple[str, ...]) -> None:
         """Claim, durably, what may be published now."""
         claimed = []
         for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
@@ -324,9 +325,10 @@ class Replays:
             self._decide(entry, replay, Permits(shut=shut) if shut else NOTHING_ELSE)
             if replay.step is Step.CLAIMING:
                 claimed.append(entry.minion)
-        return [facts.Claim(jid, tuple(claimed))] if claimed else []
+        if claimed:
+            self._queue.want(facts.Claim(jid, tuple(claimed)))
 
-    def claimed(self, fact: facts.Claimed) -> list[facts.Effect]:
+    def claimed(self, fact: facts.Claimed) -> None:
         """Publish what is durably claimed."""
         ready = []
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
@@ -336,13 +338,13 @@ class Replays:
             if replay.step is Step.SENDING:
                 ready.append((entry, replay.known.said))
         if not ready:
-            return []
+            return
         self._queue.replayed[fact.jid] = self._queue.now
         said = [what for _, what in ready]
         recorded = not {Said.NOTHING, Said.NOT_SURE}.intersection(said)
         named = frozenset(entry.minion for entry, _ in ready if entry.named)
         minions = tuple(entry.minion for entry, _ in ready)
-        return [facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded)]
+        self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
 
     def sent(self, fact: facts.Sent) -> None:
         """The publish is over."""

@@ -115,11 +115,11 @@ def test_an_option_is_read_from_the_section_and_the_engine_with_the_engine_winni
 
 def test_effects_and_facts_are_performed_and_handled_without_exception():
     from saltext.jobs.core.retry import effects as retry_effects
-    from saltext.jobs.core.retry import machine as retry
+    from saltext.jobs.core.retry.machine import Retry
 
     performed = {*retry_effects.BEGINS, *retry_effects.FINDS}
     assert performed == set(facts.Effect.__subclasses__()) - {facts.Answer}  # which the shell hands over
-    assert set(retry.HANDLERS) == set(facts.Fact.__subclasses__())
+    assert set(Retry(RetrySettings(), patience=10.0).handlers) == set(facts.Fact.__subclasses__())
 
 
 def checkpoint_in(path):
