@@ -1,7 +1,5 @@
 """
-Which minions have the executor ``job_once``, and what the others lack: they are asked, and answer themselves.
-
-It must never take a minion's silence for an answer.
+Which minions have the executor ``job_once``, and what the others lack, by their own answers. Silence is no answer.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, require_right
 
-#: What only the executor answers with a record. It is asked alone: a proxy runs several functions without executors.
+#: The executor adds a record to its answer. It is asked alone, since a proxy runs several functions without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
-#: What those without it are asked, in this order: a minion with ``multifunc_ordered`` answers by position.
+#: What minions without it are asked. The order counts: a minion with ``multifunc_ordered`` answers by position.
 _FUNCTIONS = ("config.get", "cp.is_cached")
 _ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
 
@@ -37,12 +35,12 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     """
     Ask minions whether they have the executor. Blocks.
 
-    :param who: who wants to know it.
+    :param who: the caller, whose rights count.
     :param timeout: seconds to wait for answers.
     :return: asked (the target as it was given, its type, and how many minions it matches), has (list of minions), lacks
         (``{minion: what is missing}``), keeps (list of those that lack it and keep what they return, ``cache_jobs``),
         silent (list of minions).
-    :raises Refused: when ``who`` may not ask them, when the target matches nobody, or the master publishes nothing.
+    :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
     matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
     for fun, arg in (_QUESTION, *zip(_FUNCTIONS, _ARGUMENTS, strict=True)):
@@ -111,10 +109,10 @@ def _some(names: Collection[str]) -> str:
 
 def lack_of(told: Any, more: Any) -> str:
     """
-    Return what a minion lacks; an empty string where it has the executor.
+    Return what a minion lacks; an empty string if it has the executor.
 
-    :param told: what it answers to the question that the executor answers.
-    :param more: what it says of its configuration and its files, ``{function: value}``.
+    :param told: its answer to the first question.
+    :param more: its answers to the others, ``{function: value}``.
     """
     if once.record_of(told) is not None:
         return ""

@@ -1,6 +1,5 @@
 """
-What must hold before a retry queue can be kept, and what an operator should know about the engine and its surroundings
-before relying on it. It changes nothing.
+What must hold before the engine can start, and what an operator should know before relying on it. It changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from saltext.jobs.core.settings import RetrySettings, engine_options, read_setti
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.windows import longest_break, parse_windows
 
-#: Seconds without a heartbeat, which comes every ten, after which an engine that runs does not work.
+#: Seconds without a heartbeat, one of which comes every ten, after which the engine counts as hung.
 _SILENT = 60.0
 #: A caller who may ask no minion.
 NOBODY = Caller("", grants=())
@@ -39,7 +38,7 @@ def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
 
     :param opts: the master's options.
     :param sources: as for ``read_settings``.
-    :raises SettingsError: when the engine cannot start with these, and why.
+    :raises SettingsError: when the engine cannot start with these.
     """
     settings = read_settings(RetrySettings, JOB_RETRY, *sources)
     cache = opts.get("master_job_cache")
@@ -54,7 +53,7 @@ def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
 
 
 def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
-    """Return what may keep jobs from being delivered, with options that are accepted."""
+    """Return why jobs may not be delivered although the options are valid."""
     found, cache = [], opts.get("master_job_cache")
     if cache not in KEEP_MINIONS:
         found.append(
@@ -71,7 +70,7 @@ def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
 
 def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY) -> dict[str, Any]:
     """
-    Return how things stand.
+    Return what an operator should know.
 
     :param opts: the master's options.
     :param who: returns who wants to know it: of hot-hot masters minions are asked what they keep, as far as this one may.
@@ -122,7 +121,7 @@ def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[st
     except LaterVersion as exc:
         found.append(f"the engine does not start: {exc}")
     except (StateError, OSError):
-        pass  # of which the engine's log tells
+        pass  # the engine's log tells of it
     with contextlib.suppress(StateError, OSError):  # told already
         later = store.find_later(owner_of(opts))
         if later:

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
-#: What of an entry is stored as it is.
+#: Fields of an entry that are stored as they are.
 _AS_IT_IS = (
     *("minion", "jid", "queued_at", "expires_at", "attempts", "tries", "lost", "vain", "reached", "named", "sent_at"),
     *("next_at", "acknowledged", "wanted_at"),
 )
-#: Steps of an entry's history that are kept: its first, and the newest.
+#: Steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
 
 
@@ -39,7 +39,7 @@ class State(str, enum.Enum):
 
 
 class Kind(enum.IntEnum):
-    """What of the queue is stored. A lower number is written first, but for a job that is removed, which goes last."""
+    """What is stored. A lower number is written first; a job is removed last."""
 
     JOB = 1  # its load, and the minions that are owed it
     CLAIMS = 2  # when it was claimed, by minion: maybe newer than the entries
@@ -48,7 +48,7 @@ class Kind(enum.IntEnum):
 
 
 class Key(NamedTuple):
-    """Under which a record is stored. ``of``: the minion of an entry, or the master whose note it is."""
+    """The key of a stored record. ``of``: the minion of an entry, or the master of a note."""
 
     kind: Kind
     jid: str
@@ -76,17 +76,17 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 #: The job may be with the minion, or on its way.
 UNDER_WAY = frozenset({State.CLAIMED, State.SENT, State.RUNNING})
-#: Nothing more happens of itself; kept for a while, so that the reason can be read.
+#: Nothing more happens by itself. The entry is kept for a while, so that its reason can be read.
 ENDED = frozenset({State.EXPIRED, State.CANCELLED, State.DEAD})
 
 
 @dataclass(frozen=True)
 class Asker:
     """
-    Who asked by hand that a minion gets a job.
+    The user who asked by hand that a minion gets a job.
 
-    ``user``: as Salt's lists have the user. ``eauth``: the backend with these lists, empty where it is not known which.
-    ``limited``: whether such lists say what this user may do; if not, it was the master's own user.
+    ``user``: the name in Salt's access lists. ``eauth``: the backend with these lists, empty if unknown. ``limited``: such
+    lists say what this user may do; otherwise it is the master's own user.
     """
 
     user: str
@@ -95,7 +95,7 @@ class Asker:
 
     @classmethod
     def from_record(cls, record: Any) -> Asker | None:
-        """Return who a stored record names, if anybody. :raises ValueError: when it names nobody and is not empty."""
+        """Return the user of a stored record; None if it is empty. :raises ValueError: when it is neither."""
         if record is None:
             return None
         user, eauth, limited = record
@@ -109,13 +109,13 @@ class Entry:
     """
     One job that one minion is owed. Times are Unix time in seconds.
 
-    ``attempts`` counts publishes that met a sign of receipt, and the one under way; ``tries`` those in a row that met
-    none; ``lost`` those of them after which the minion may have begun the job all the same; ``vain`` those that a minion
-    which was there did not take. ``reached``: one of them may have reached the minion. ``named``: an operator named the
-    minion, so that it gets the job whether or not the job's target matches it. ``asker``: who asked for it by hand last, if
-    anybody; that user's rights count at the replay beside those of the publisher. ``wanted_at``: when that was, 0 for never.
+    ``attempts``: publishes with a receipt, and the one under way. ``tries``: publishes in a row without a receipt; ``lost``:
+    those of them that the minion may have begun all the same; ``vain``: those that the minion ignored although it was there;
+    ``reached``: one of them may have reached the minion. ``named``: an operator named the minion, so that it gets the job
+    whether or not the job's target matches it. ``asker``: the user who last asked for it by hand, whose rights count beside
+    those of the publisher; ``wanted_at``: when that was, 0 for never.
 
-    :param why: it is queued.
+    :param why: the reason why it is queued.
     """
 
     minion: str
@@ -149,12 +149,12 @@ class Entry:
         self.history = history if len(history) <= _HISTORY else (history[0], *history[2:])
 
     def forget_tries(self) -> None:
-        """Count publishes without a sign of receipt anew: there was one, or somebody wants the job tried again."""
+        """Reset the counters of publishes without a receipt: one came, or an operator wants the job tried again."""
         self.tries = self.lost = self.vain = 0
         self.reached = False
 
     def claim(self, now: float) -> None:
-        """Be about to be published."""
+        """Note that it is about to be published."""
         self.attempts += 1
         self.sent_at, self.acknowledged = now, False
         self.move(State.CLAIMED, now, f"attempt {self.attempts}")
@@ -220,7 +220,7 @@ def _finite(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a job says about itself in its metadata; None where it says nothing."""
+    """What a job says about its replay in its metadata; None for what it does not say."""
 
     off: bool = False  # it is to be kept out
     given: bool = False  # it asks to be kept, whatever its function
@@ -236,10 +236,9 @@ class Job:
     """
     What the queue needs to know of a job.
 
-    ``load``: as it was published, without secrets; the machine keeps it and does not look into it.
-    ``digest`` is equal for jobs with the same functions and arguments. ``kept_out`` names why it cannot be queued at
-    all: its returns are not stored, or something else decides who gets it. ``obstacle`` names why it cannot be published
-    again to single minions. ``by_id`` tells whether its target goes by the ids of minions, which do not change.
+    ``load``: the load as it was published, without secrets; the machine does not look into it. ``digest``: equal for jobs
+    with the same functions and arguments. ``kept_out``: why it is never queued. ``obstacle``: why it cannot be published
+    again to single minions. ``by_id``: its target goes by the ids of minions, which do not change.
     """
 
     jid: str

@@ -1,10 +1,9 @@
 """
-What the load of a job says of its own replay: in its metadata how long and when it is delivered, and by its target to whom.
-Pure.
+What a job's load says of its replay: in the metadata for how long and when, in the target to which minions. Pure.
 
-It is published again to those that missed it, as far as its own target still matches them. What a minion is (its grains,
-its pillar, its addresses) may have been mistaken when the job was published, and changes; an id does not. So a target by id
-needs no second look, and any other one is published as a compound target with the ids.
+A job is published again to those that missed it and that its target still matches. Grains, pillar and addresses change, and
+may have been wrong when the job was published. Ids do not change. So a target by id is not checked again, and any other
+target is published as a compound target with the ids.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ log = lines.logger(__name__)
 
 #: Longest time to live that a job may ask for, in seconds.
 _LONGEST_TTL = 10 * 365 * 86400.0
-#: Most characters of a window: whoever may publish a job decides about it, and it is read again and again.
+#: Most characters of a window. Its publisher chooses it, and it is parsed again and again.
 _LONGEST_WINDOW = 1000
 _KNOWN = frozenset({"ttl", "max_attempts", "retry_interrupted", "window", "timezone"})
 #: Types of targets that only the id decides.
 _BY_ID = frozenset({"glob", "pcre", "list"})
-#: Letter in a compound target, by type; the last ones take no delimiter.
+#: Letters in a compound target, by type.
 _LETTERS = {
     "grain": "G",
     "grain_pcre": "P",
@@ -42,7 +41,7 @@ _DELIMITED = frozenset("GPIJ")
 
 
 def limits_of(jid: str, metadata: Any) -> Limits:
-    """Return what a job says about itself. What is not accepted is named in the log and counts as not said."""
+    """Return what a job says about its replay. If that is not valid, it is logged and ignored."""
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     if wish is None:
         return Limits()
@@ -98,9 +97,9 @@ def is_by_id(load: Mapping[str, Any]) -> bool:
 
 def expression_of(load: Mapping[str, Any]) -> str | None:
     """
-    Return a job's target as a part of a compound target, or None where it goes by the id.
+    Return a job's target as a part of a compound target; None if it goes by ids.
 
-    :raises ValueError: where it cannot be said so; the message says why.
+    :raises ValueError: when it cannot be a part of one, and why.
     """
     if is_by_id(load):
         return None
@@ -122,7 +121,7 @@ def expression_of(load: Mapping[str, Any]) -> str | None:
 
 
 def obstacle(load: Mapping[str, Any]) -> str:
-    """Return why a job cannot be published again to single minions, or nothing where it can."""
+    """Return why a job cannot be published again to single minions; empty if it can."""
     try:
         expression_of(load)
     except ValueError as exc:
@@ -134,7 +133,7 @@ def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[st
     """
     Return (target, its type) of a job for some minions.
 
-    :param named: those of ``minions`` that get it whatever the job's own target matches.
+    :param named: those of ``minions`` that get it whether or not the job's target matches them.
     :raises ValueError: as ``expression_of``.
     """
     exempt = set(named)
@@ -150,8 +149,8 @@ def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[st
 
 class Waiting:
     """
-    What the entries of the queue wait for, as an operator is told: the window of their job, and when that opens. It must
-    never tell another window than the one by which the machine goes.
+    What entries wait for, for the operator: the window of their job, and when it opens. It must never tell another window
+    than the one that the machine goes by.
 
     :param settings: the options under ``job_retry``.
     :param now: Unix time.
@@ -164,7 +163,7 @@ class Waiting:
 
     def of(self, entry: Entry, load: Mapping[str, Any]) -> tuple[str | None, float | None]:
         """
-        Return what a pending entry waits for beside its minion, and the Unix time at which that comes, where it is known.
+        Return what a pending entry waits for beside its minion, and when that comes in Unix time, None if unknown.
 
         :param load: the load of its job.
         """

@@ -1,5 +1,5 @@
 """
-What the engine reaches the world through. ``ports_of`` has those of a master; tests and benchmarks bring their own.
+The ports of the engine to the world. ``ports_of`` makes those of a master; tests and benchmarks bring their own.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Ports:
     """
     ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
-    ``acks``: whether minions say when they begin a job. ``log``: a reader of the masters' logs from places in them on, or
-    from their ends; None where the job cache keeps none. ``owner``: the name under which entries are stored. ``folder``: the
-    engine's own. ``earlier``: where masters of a cluster may have left theirs, up to 0.2.0. ``wall``: Unix time as the clock
-    on the wall has it.
+    ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
+    given places; None if the job cache keeps no log. ``owner``: the name under which entries are stored. ``folder``: the
+    engine's own. ``earlier``: where masters of a cluster may have left their folders, up to 0.2.0. ``wall``: Unix time by
+    the clock on the wall.
     """
 
     bus: Bus
@@ -75,9 +75,9 @@ def ports_of(
     """
     Return the ports of an engine whose state is in its folder, and whose threads are real.
 
-    :param lease: by which the engine's process leads; None where nobody else can.
-    :param others: bus, publisher and questions, and whatever is not to be as it is in a master.
-    :raises LaterVersion: when a later version of this extension has driven the queue so far.
+    :param lease: the lease of the engine's process; None if no other can lead.
+    :param others: bus, publisher and questions, and any other port in place of that of a master.
+    :raises LaterVersion: when a later version of this extension has driven the queue.
     """
     site, clock = site_of(opts), others.pop("clock", None) or Clock()
     folder = site.folder(JOB_RETRY, lease)

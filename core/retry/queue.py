@@ -1,8 +1,7 @@
 """
-The entries of the retry queue, by minion, and the jobs that they share: how they come, are kept, and go.
+The entries of the retry queue, by minion, and the jobs that they share.
 
-It holds no policy about when something is published. It must never let an entry come, go or move without noting that it is
-to be stored.
+It does not decide when something is published. It must never let an entry come, go or move without marking it to be stored.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class Backlog(Signs):
 
 class Queue:
     """
-    What is owed, and what all parts of the machine go by: its ``settings``, its ``timers``, of which the keys
-    ``("end", minion)`` are set here, and ``now``, the time of the present step.
+    What is owed, and what all parts of the machine share: ``settings``, ``timers`` and ``now``, the time of the present
+    step. The timers ``("end", minion)`` are set here.
 
     :param settings: the options under ``job_retry``.
     :param timers: the machine's.
@@ -86,9 +85,8 @@ class Queue:
 
     def claims_of(self, jid: str) -> dict[str, float]:
         """
-        Return ``{minion: when it was last claimed}`` of the entries of a job.
-
-        Of all that were ever claimed: what has become of them since may not be stored yet.
+        Return ``{minion: when it was last claimed}`` for all entries of a job that were ever claimed, since their newer
+        states may not be stored yet.
         """
         entries = (self.backlogs[minion].entries[jid] for minion in self._members.get(jid, ()))
         return {entry.minion: entry.sent_at for entry in entries if entry.sent_at is not None}
@@ -203,7 +201,7 @@ class Queue:
         self.timers.no_later(("end", entry.minion), self.end_of(entry))
 
     def end_of(self, entry: Entry) -> float:
-        """Return when an entry that stays in its state expires, or is forgotten; never, where its replay decides."""
+        """Return when an entry that stays in its state expires, or is forgotten; never if a replay decides that."""
         if entry.state in ENDED:
             return entry.since + self.settings.keep
         return math.inf if entry.state in UNDER_WAY else entry.expires_at

@@ -1,8 +1,8 @@
 """
-Which errors of a driver are about the record: the same one is refused however often it is tried. Pure.
+Tells which errors of a driver are about the record, which is refused however often it is tried. Pure.
 
-It must never take anything else for one. A store that is full, busy, closed or away takes the record later, and what this
-module does not know is tried again: a job that counts as refused is never delivered.
+It must never take any other error for one: a job that counts as refused is never delivered. A store that is full, busy,
+closed or away takes the record later. An unknown error is tried again.
 """
 
 from __future__ import annotations

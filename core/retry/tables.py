@@ -1,8 +1,8 @@
 """
-What ``salt-run job_retry.*`` shows to people: the queue in counts with the reasons, then a line an entry, those that need
-somebody first.
+What ``salt-run job_retry.*`` shows to people: counts with reasons, then a line for each entry. Those that need an operator
+come first.
 
-It draws what the runner returns, which stays as it is for programs. Pure: the time is the page's.
+It draws what the runner returns to programs, and changes nothing in that. Pure: the page has the time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from saltext.jobs.core.display.page import ROWS, Column, Page, by_state
 from saltext.jobs.core.display.text import counted, target
 from saltext.jobs.core.retry.entry import State
 
-#: What needs somebody comes first; what is under way comes before what waits.
+#: What needs an operator comes first, then what is under way, then what waits.
 _ORDER = tuple(
     state.value
     for state in (
@@ -24,7 +24,7 @@ _ORDER = tuple(
         *(State.PENDING, State.CANCELLED, State.DONE),
     )
 )
-#: Different reasons that are told of one state.
+#: Most reasons that are told for one state.
 _REASONS = 3
 
 _COLUMNS = (

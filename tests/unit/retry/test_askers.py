@@ -59,7 +59,7 @@ def test_who_enqueued_is_known_after_a_restart_of_the_engine():
     assert world.state("b", "j1") is State.DEAD
 
 
-def test_a_job_is_held_where_nobody_can_tell_whether_it_may_still_be_sent():
+def test_a_job_is_held_if_it_is_not_known_whether_it_may_still_be_sent():
     world = enqueued()
     world.unsure.add("ann")
     back(world)
@@ -85,7 +85,7 @@ def test_who_enqueues_an_entry_that_has_ended_takes_the_place_of_who_did_before(
     assert world.runs["b", "j1"] == 1
 
 
-def test_whoever_enqueues_what_is_owed_already_changes_nothing():
+def test_to_enqueue_what_is_owed_already_changes_nothing():
     world = World(minions=("a", "b"))
     world.stop("b")
     world.publish("j1")
@@ -104,7 +104,7 @@ def test_who_asked_for_an_entry_is_stored_with_it(asker):
     assert Entry.from_record("b", "j1", entry.as_record()).asker == asker
 
 
-def test_entries_of_earlier_versions_name_nobody():
+def test_entries_of_earlier_versions_name_no_user():
     record = Entry("b", "j1", 1.0, 2.0, "was away").as_record()
     del record["asker"]
     assert Entry.from_record("b", "j1", record).asker is None

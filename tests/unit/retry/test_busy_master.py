@@ -59,7 +59,7 @@ def test_a_fleet_that_comes_back_slowly_takes_few_publishes_and_keeps_the_last_o
 
 @pytest.mark.parametrize("every, seconds", [(11.0, 2.5), (13.0, 4.0), (17.0, 8.0)])
 @pytest.mark.parametrize("need", [4.0, 90.0])
-def test_a_master_that_stands_still_now_and_then_has_nobody_asked_twice(need, every, seconds):
+def test_a_master_that_stands_still_now_and_then_has_no_minion_asked_twice(need, every, seconds):
     world = fleet_that_was_away(need, uneven=True)
     for number in range(1, 20):
         world.later(number * every, lambda: world.stand_still(seconds), engine=False)

@@ -25,7 +25,7 @@ def forge_publish(world, jid, fun="state.apply", arg=()):
 
 
 @pytest.mark.parametrize("after", [1.0, PATIENCE - 1, PATIENCE + 1.0, PATIENCE + 30.0])
-def test_a_job_that_an_operator_killed_is_cancelled_in_his_name_and_not_run_again(after):
+def test_a_job_that_an_operator_killed_is_cancelled_in_the_operators_name_and_not_run_again(after):
     world = World(duration=300.0)
     world.publish("j1")
     world.run(after)
@@ -599,7 +599,7 @@ def test_the_next_publish_of_a_job_is_looked_at_in_time_while_the_record_of_an_e
     assert world.state("c", "j1") is State.PENDING
 
 
-def test_replays_of_many_jobs_of_which_events_are_lost_open_few_of_them_again():
+def test_lost_events_of_replays_open_few_of_their_jobs_again():
     names = tuple(f"m{n}" for n in range(100))
     world = World(minions=names, rate=10.0, duration=0.5)
     world.run(LATEST + 10)

@@ -21,7 +21,7 @@ def test_no_wait_is_shorter_than_is_configured():
     assert {inflow.wait("j", 1000.0 + second) for second in range(100)} == {30.0}
 
 
-def test_those_of_one_job_keep_nobody_waiting_for_another():
+def test_minions_of_one_job_keep_no_minion_of_another_waiting():
     inflow = Inflow(2.0)
     for second in range(100):
         inflow.wait("j1", 1000.0 + second)
@@ -36,7 +36,7 @@ def test_after_a_pause_the_next_one_is_the_first():
     assert inflow.wait("j", 1099.5 + 4 * LONGEST) == 2.0
 
 
-def test_nothing_is_kept_of_jobs_for_which_nobody_comes_in_any_more():
+def test_a_job_for_which_no_minion_comes_in_any_more_is_forgotten():
     inflow = Inflow(2.0)
     for number in range(1000):
         inflow.wait(f"j{number}", 1000.0 + number)

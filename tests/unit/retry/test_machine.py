@@ -49,7 +49,7 @@ def test_nothing_is_queued_before_the_deadline():
     assert world.machine.total == 0
 
 
-def test_a_job_that_all_have_returned_asks_nobody():
+def test_no_minion_is_asked_about_a_job_that_all_have_returned():
     world = World()
     world.run(LATEST + 10)  # and what it looks for at its start is over
     world.publish("j1")

@@ -167,7 +167,7 @@ def test_a_job_that_outlives_its_minion_is_found_by_the_question_of_the_next_lif
     assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
 
 
-def test_an_engine_that_starts_anew_asks_again():
+def test_an_engine_that_restarts_asks_again():
     world = owed(duration=30.0)
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.RUNNING)

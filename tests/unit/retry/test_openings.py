@@ -44,7 +44,7 @@ def test_when_its_window_opens_a_job_is_replayed_without_a_further_sign_of_life(
     assert world.machine.total == 0
 
 
-def test_a_window_of_the_job_itself_goes_before_that_of_the_options():
+def test_the_window_of_a_job_goes_before_that_of_the_options():
     always = away(limits=Limits(given=True, window=""), **NIGHT)
     assert always.runs["b", "j1"] == 1
     later = away(limits=Limits(given=True, window="04:00-05:00"), **NIGHT)
@@ -171,13 +171,13 @@ def test_a_held_job_that_an_operator_wants_tried_again_waits_for_its_window():
     assert publishes(world) == world.effects(facts.Ping) == []
 
 
-def test_a_sweep_outside_the_window_pings_nobody():
+def test_a_sweep_outside_the_window_pings_no_minion():
     world = away(**NIGHT)
     world.run(3600)
     assert world.effects(facts.Ping) == []
 
 
-def test_where_nobody_can_tell_when_a_window_opens_it_counts_as_shut_and_that_is_asked_again():
+def test_a_window_counts_as_shut_while_it_is_not_known_when_it_opens():
     world = World(minions=("b",), window="00:00-05:00", timezone="UTC")
     world.windows_known = False
     world.stop("b")
@@ -215,7 +215,7 @@ def test_a_job_expires_while_it_waits_for_its_window():
     assert publishes(world) == []
 
 
-def test_nobody_is_asked_about_a_window_that_holds_for_no_job_any_more():
+def test_a_window_without_jobs_is_not_asked_about():
     world = away(**NIGHT)
     world.run(TWO - world.now + 60)
     assert world.machine.total == 0

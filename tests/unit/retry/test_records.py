@@ -159,7 +159,7 @@ def test_a_forged_acknowledgement_holds_nothing_where_the_minion_keeps_records()
     is_not_held_by_a_forged_acknowledgement(world, "b", 300, deliver)
 
 
-def test_a_held_job_that_somebody_wants_again_is_sent_with_the_word_that_lets_it_run():
+def test_a_held_job_that_an_operator_wants_again_is_sent_as_a_rerun():
     world = keeper()
     world.minions["b"].begun.add("j1")
     world.start("b")
@@ -197,7 +197,7 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_
 
 @pytest.mark.parametrize("error", [None, NoMinionMatched("the master does not know the minion")])
 @pytest.mark.parametrize("refused", [1, 3])
-def test_a_job_that_somebody_wants_again_runs_also_where_the_master_refuses_it_at_first(refused, error):
+def test_a_job_that_an_operator_wants_again_runs_although_the_master_refuses_it_at_first(refused, error):
     world = keeper()
     world.minions["b"].begun.add("j1")
     world.start("b")

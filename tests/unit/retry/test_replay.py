@@ -54,7 +54,7 @@ def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the
     assert world.state("b", "j1") is State.HELD
 
 
-def test_a_claim_of_which_no_publish_came_counts_for_nothing_however_often_the_engine_dies():
+def test_a_claim_without_a_publish_counts_for_nothing_however_often_the_engine_dies():
     world = away(cooldown=1.0, backoff=1.0)
     take_publish = world.take_publish
 
@@ -294,7 +294,7 @@ def test_a_job_whose_function_the_master_forbids_is_held_and_the_next_goes_on():
     assert world.runs["b", "j2"] == 1
 
 
-def test_a_job_whose_function_is_allowed_again_is_delivered_when_somebody_wants_it():
+def test_a_job_whose_function_is_allowed_again_is_delivered_when_an_operator_wants_it():
     world = away()
     world.forbidden.add("j1")
     world.start("b")

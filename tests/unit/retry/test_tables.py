@@ -44,7 +44,7 @@ def test_the_queue_is_counts_with_the_reasons_and_then_a_line_an_entry():
     ]
 
 
-def test_of_many_entries_those_that_need_somebody_come_first_and_the_others_are_folded():
+def test_entries_that_need_an_operator_come_first_and_the_rest_are_folded():
     found = [entry(f"web{number}") for number in range(490)] + [entry(f"db{number}", "dead") for number in range(10)]
     lines = drawn(tables.entries, found)
     assert len(lines) == 47
