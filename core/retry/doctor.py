@@ -73,8 +73,8 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     Return what an operator should know.
 
     :param opts: the master's options.
-    :param who: returns who wants to know it: of hot-hot masters minions are asked what they keep, as far as this one may.
-    :return: engine (whether it runs), process (which one it is, of whom and where; None where that is not known),
+    :param who: returns the caller. With hot-hot masters minions are asked what they keep, if the caller may ask them.
+    :return: engine (whether it runs), process (its pid, user and host; None if unknown),
         job_cache (the one that gets the returns), answers_proven (whether what a minion says has to be in the job cache
         before it counts), set_aside (names of records of the queue that were damaged), refused (``{jid: reason}`` of jobs
         that the store does not take), findings: a sentence for each thing that an operator may want to change, and retcode:
