@@ -2,7 +2,7 @@
 
 import { el, say, set, to } from "../dom.js";
 import { ago, count, duration, line, target, tempo } from "../format.js";
-import { Batches, WORDS, command, isLike, isOver, pace, whyHalted, word } from "../model/batches.js";
+import { Batches, WORDS, command, isLike, isOver, isUnsent, pace, whyHalted, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -117,7 +117,7 @@ export class BatchesView {
         const { rate, eta } = pace(now, app.api.now());
         speed.set([rate >= 0.05 && `${tempo(rate)} a minute`, eta !== null && `${duration(eta)} left`].filter(Boolean).join(", "));
         started.set(ago(now.created, app.api.now()));
-        took.set(isOver(now) && now.finished >= now.created ? `took ${duration(now.finished - now.created)}` : "");
+        took.set(isOver(now) && !isUnsent(now) && now.finished >= now.created ? `took ${duration(now.finished - now.created)}` : "");
       },
     };
   }

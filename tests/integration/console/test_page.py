@@ -743,11 +743,13 @@ def test_what_a_stopped_batch_has_not_reached_can_be_retried(page, api):
     page.click("Start the new batch", "dialog")
     wait_for(lambda: asked, what="it is retried")
     assert asked == [{"jid": JID, "which": "all"}]
-    batch |= summary(pending=4, state="halted", halted_reason="stop", publishes=0)
+    options = {"start_at": 2094516000.5}
+    batch |= summary(pending=4, state="halted", halted_reason="stop", publishes=0, options=options)
     page.go(f"batches/{JID}")
     page.chrome.refresh()
     page.wait_text("Asked for", ".facts")
     assert "Started" not in page.text(".facts") and "Took" not in page.text(".facts")
+    assert "start at: 2036-05-1" in page.text(".facts") and "Pace\n–" in page.text(".facts")
 
 
 def test_a_job_is_shown_with_its_arguments_and_without_secrets(page, api):
