@@ -69,8 +69,9 @@ SALT_3.14 := >=3008$(comma)<3009
 CHROOT ?= /var/lib/machines/sid
 beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python),$(1:3.%=%))
 chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1)),bash .ci/in-chroot $(CHROOT)))
-# What is run there.
-TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
+# What is run there; on the Python that packages of Salt 3008 bring also the main stories, with daemons.
+TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional $(STORIES_$*)
+STORIES_3.14 := tests/integration/test_stories.py
 
 .PHONY: help demo console test test-all test-slow pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: chroot lint lint-workflows docs docs-pictures docs-tables dist clean
