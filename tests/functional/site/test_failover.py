@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from saltext.jobs.core.disk.lease import Superseded
@@ -109,6 +111,24 @@ def test_no_epoch_is_given_twice_though_a_failover_forgets_it_and_the_clock_of_t
         primary.execute(query, *before, database="failover")
     assert len(set(given)) == len(given)
     assert min(given) > before[1]
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_a_master_whose_clock_is_wrong_leads_in_an_epoch_of_the_clock_of_the_server(masters, monkeypatch, ahead):
+    true = time.time
+    first = leading(masters[0])
+    first.release()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: true() + ahead)
+        patch.setattr(time, "time_ns", lambda: int((true() + ahead) * 1e9))
+        second = leading(masters[1])
+        second.check()
+        second.release()
+    third = leading(masters[0])
+    third.release()
+    assert first.epoch < second.epoch < third.epoch
+    assert abs(second.epoch / 1e6 - masters[0].now()) < 600
+    assert first.history == second.history == third.history
 
 
 def test_a_server_that_was_restored_as_it_was_before_is_noticed_by_a_master_that_has_seen_more(primary, masters):
