@@ -69,6 +69,7 @@ class RetryShell:
     :param ports: what it reaches the world through; closed with it.
     :param latest: seconds after which the job cache is searched a second time, for what it got late.
     :param poll: longest pause in seconds between two looks at the log.
+    :param connected: seconds after which minions of hot-hot masters are asked what they keep.
     :raises LaterVersion: when a later version of this extension has driven the queue.
     """
 
@@ -80,11 +81,12 @@ class RetryShell:
         ports: Ports,
         latest: float = LATEST,
         poll: float = POLL,
+        connected: float = CONNECTED,
     ) -> None:
         self._loop, self._ports, self._latest = loop, ports, latest
         self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
-        self._is_hot_hot = bool(opts.get("saltext_jobs_site"))
+        self._is_hot_hot, self._connected = bool(opts.get("saltext_jobs_site")), connected
         self._later: Any = None  # when it is told which minions keep nothing
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
@@ -166,7 +168,7 @@ class RetryShell:
         self._maintain()
         if self._is_hot_hot:
             tell = self._effects.tell_who_keeps_nothing
-            self._later = self._loop.call_later(CONNECTED, self._loop.spawn_callback, tell)
+            self._later = self._loop.call_later(self._connected, self._loop.spawn_callback, tell)
 
     async def _read_log(self) -> None:
         """Wait until the log was read. Of several publishes under one jid a search finds only the newest."""

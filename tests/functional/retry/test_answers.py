@@ -9,9 +9,10 @@ from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.retry import shell
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.settings import RetrySettings
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import Publisher, Stage
 from tests.virtual_loop import VirtualLoop
@@ -383,12 +384,12 @@ def test_what_a_proxy_has_said_counts_though_it_does_not_answer_the_question_for
 _NOTHING = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
 
 
-def test_the_log_names_minions_that_keep_nothing_and_not_silent_ones(opts, job_cache, caplog, monkeypatch):
+def test_the_log_names_minions_that_keep_nothing_and_not_silent_ones(opts, job_cache, caplog):
     for name in ("a", "b", "c"):
         accept(opts, name)
     stage = Stage(opts, job_cache)
-    stage.shell._is_hot_hot = True
-    monkeypatch.setattr(shell, "CONNECTED", 0.1)
+    hot_hot = {**stage.opts, "saltext_jobs_site": "postgresql"}
+    stage.shell = RetryShell(hot_hot, RetrySettings(), stage.loop, stage.ports, connected=0.1)
     try:
         stage.start()
         stage.until(lambda: any(fun == EITHER[1] for fun, *_ in stage.publisher.published))

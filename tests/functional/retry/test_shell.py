@@ -99,6 +99,7 @@ class Stage:
             acks=True,
             log=(lambda positions: LogOfAll(opts["cachedir"], opts["id"], positions)) if has_log else None,
         )
+        self.ports = ports
         self.shell = RetryShell(self.opts, RetrySettings(**settings), self.loop, ports, latest=latest)
 
     def run(self, seconds):
