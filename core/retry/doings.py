@@ -12,7 +12,7 @@ from saltext.jobs.core.retry.capture import NEVER
 from saltext.jobs.core.retry.facts import Kill, Published
 
 
-def of_record(record: Record, at: float) -> Iterator[Published | Kill]:
+def of_record(record: Record, at: float, heard: bool = False) -> Iterator[Published | Kill]:
     """
     Yield what a publish in the log means for the queue. One of an engine of ours means nothing, unless it is a kill.
 
@@ -20,6 +20,7 @@ def of_record(record: Record, at: float) -> Iterator[Published | Kill]:
     one to minions that the log does not name.
 
     :param at: when it was, in Unix time.
+    :param heard: whether it was made from an event.
     """
     functions = record.functions.split(",")
     if not record.sent or (NEVER.issuperset(functions) and not record.ends):
@@ -28,4 +29,4 @@ def of_record(record: Record, at: float) -> Iterator[Published | Kill]:
         for jid in record.ends:
             yield Kill("" if jid == EVERY_JOB else jid, frozenset(record.minions), record.user or "somebody", at)
     elif record.ends or not record.origin:
-        yield Published(record.jid, at, False, bool(record.ends), record.minions, record.work)
+        yield Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard)

@@ -35,7 +35,8 @@ class Published(Fact):
     This master published a job at ``at``. ``signal``: it may be a signal to other jobs; the job cache tells.
 
     A search of the job cache has ``found`` it, or the log has it: then ``minions`` are those that it was for, None if they
-    are too many, and ``work`` is the digest of its functions and arguments.
+    are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event stands for the log, which
+    would leave out replays.
     """
 
     jid: str
@@ -44,6 +45,7 @@ class Published(Fact):
     signal: bool = False
     minions: tuple[str, ...] | None = None
     work: str = ""
+    heard: bool = False
 
 
 @dataclass(frozen=True)

@@ -184,8 +184,9 @@ class Retry:
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
-        # A search finds replays, too. A publish that is taken for one does no harm: its minions know the jid already.
-        is_replay = fact.found and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
+        # It may be a replay. A publish that is taken for one does no harm: its minions know the jid already.
+        may_be_ours = fact.found or fact.heard
+        is_replay = may_be_ours and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
             self.queue.republished[fact.jid] = fact.at + _SLACK
         self.capture.published(fact)

@@ -305,7 +305,7 @@ class RetryShell:
         if not isinstance(record, Returned):
             if record.ends:
                 self._known_to[record.jid] = record.at + MARGIN  # the master may store it late
-            for fact in doings.of_record(record, self._time_of(record.at, self._read_at)):
+            for fact in doings.of_record(record, self._time_of(record.at, self._read_at), self._ports.log is None):
                 self.step(fact)
         elif self._logs_returns and self.waits_for(record.jid, record.minion):
             if record.first and record.functions == ",".join(self.machine.jobs[record.jid].funs):
