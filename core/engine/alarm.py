@@ -23,12 +23,18 @@ def boot() -> str:
         return ""
 
 
+def since_boot() -> float:
+    """Return the seconds since the machine was started. While it sleeps, they go on."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Clock:
     """
     Unix time that is read once, and then counted on by a clock that cannot be set.
 
     :param unix: the Unix time to begin with, in seconds; now by default.
-    :param steady: returns seconds that only rise. ``offset`` is added to them.
+    :param steady: returns seconds that only rise. ``offset`` is added to them. A later process can go on with this clock, if
+        ``steady`` is the same there.
     """
 
     def __init__(self, unix: float | None = None, steady: Callable[[], float] = time.monotonic) -> None:

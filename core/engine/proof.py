@@ -100,14 +100,18 @@ class Proof:
         """
         Begin to read the log where ``tail`` begins.
 
-        :param since: Unix time. If the log does not go on where it was read last, what was written earlier is left out.
+        :param since: Unix time. If the log does not go on where it was read last, what was written earlier is left out;
+            but nothing of a log that was made anew, whatever its times are.
         :return: why earlier records may be missing, which the caller must then look for; empty if none are.
         """
         if self._tail is None:
             return "there is none"
+        before = {name: position.log for name, position in self.positions.items()}
         news = self._next_of_log()
         gap = "it cannot be read" if news is None else news.gap
-        self._since = since if gap else -math.inf
+        found = {name: position.log for name, position in self.positions.items()}
+        is_new = bool(found) and all(before.get(name, log) != log for name, log in found.items())
+        self._since = since if gap and not is_new else -math.inf
         self._tell(news)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
         return gap

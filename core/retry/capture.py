@@ -167,8 +167,11 @@ class Capture:
 
     def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> None:
         job.signal, now = False, self._queue.now
-        # The time in the record is that of another process, whose clock may have been set.
-        job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
+        # The record's time goes by a clock that may have been set since. If the log has the job's only publish, that one's
+        # time counts: jobs go in the order in which they were published.
+        is_in_log = fact.once and bool(job.publishes)
+        published_at = job.since if is_in_log else min(read.published_at, job.since)
+        job.job = dataclasses.replace(read, published_at=published_at)
         if now >= self._queue.end_of_job(job.job):
             self._drop(fact.jid)
             return

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import formats, lines
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.alarm import boot as id_of_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.log.checkpoints import Position
@@ -46,7 +48,9 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
         )
         # 0.4.0 wrote no place in the log as long as it searched, and no "search".
         search = float(found.get("search", math.inf))
-        return {**found, "at": float(found["at"]), "search": search, "open": dict(found.get("open", {}))}
+        # 0.4.0 wrote none of these either.
+        clock = {name: float(found.get(name, 0.0)) for name in ("offset", "ahead")}
+        return {**found, **clock, "at": float(found["at"]), "search": search, "open": dict(found.get("open", {}))}
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{folder.where(CHECKPOINT)} is no checkpoint: {type(exc).__name__}: {exc}") from exc
 
@@ -55,15 +59,18 @@ class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``positions``: the same as places
     in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the logs
-    lack; infinite if that was over. ``kills``: the last ones before ``at``.
+    lack; infinite if that was over. ``kills``: the last ones before ``at``. ``ahead``: seconds by which the clock on the
+    wall was ahead of the engine's when the checkpoint was written.
 
     :param site: has the logs.
     :param folder: the engine's own.
+    :param boot: the id of this boot.
     """
 
-    def __init__(self, site: Site, folder: Folder) -> None:
+    def __init__(self, site: Site, folder: Folder, boot: str | None = None) -> None:
         self._site, self._folder = site, folder
-        self.at, self.search = 0.0, math.inf
+        self._boot, self._offset = id_of_boot() if boot is None else boot, 0.0
+        self.at, self.search, self.ahead = 0.0, math.inf, 0.0
         self.positions: dict[str, Position] = {}
         self.open: dict[str, OpenJob] = {}
         self.kills: list[Kill] = []
@@ -82,18 +89,20 @@ class Checkpoint:
         write_msgpack(self._folder, CHECKPOINT, record, durable)
         self._site.keep_log(JOB_RETRY, positions)
 
-    def read(self, now: float) -> None:
+    def read(self, clock: Clock) -> None:
         """
         Take up what is kept. If there is nothing, the checkpoint is now: nothing is missed from now on.
 
+        :param clock: the engine's. It goes on as the clock of the engine before, unless the machine was started anew since:
+            the store has the times of that clock, whatever the clock on the wall was set to.
         :raises LaterVersion: when a later version has written it.
         """
-        self.at = now
+        self.at, self._offset = clock.now(), clock.offset
         try:
             found = self.load()
             if found is None:
                 # If a power cut removed it, the next start would count as the first.
-                self.write(now, {}, {}, durable=True)
+                self.write(self.at, {}, {}, durable=True)
                 return
         except LaterVersion:
             raise
@@ -103,7 +112,10 @@ class Checkpoint:
         except StateError as exc:
             log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
             return
-        self.at, self.search = min(found["at"], now), found["search"]  # the clock may have been set back since
+        if self._boot and found.get("boot") == self._boot:
+            self._offset = clock.offset = found["offset"]
+        now = clock.now()  # after a new start of the machine it may be set to an earlier time than before
+        self.at, self.search, self.ahead = min(found["at"], now), found["search"], found["ahead"]
         for jid, record in found["open"].items():
             with contextlib.suppress(ValueError):
                 self.open[jid] = OpenJob.from_record(record, now)
@@ -123,6 +135,7 @@ class Checkpoint:
         open_jobs: Mapping[str, OpenJob],
         kills: Iterable[Kill] = (),
         search: float = math.inf,
+        ahead: float = 0.0,
         durable: bool = False,
     ) -> None:
         """Write a newer checkpoint. The logs are kept from there. A failure is logged; then the old one counts."""
@@ -130,6 +143,9 @@ class Checkpoint:
             formats.FIELD: FORMAT,
             "at": at,
             "search": search,
+            "boot": self._boot,
+            "offset": self._offset,
+            "ahead": ahead,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
             "positions": {name: position._asdict() for name, position in positions.items()},
             "kills": [[kill.jid, sorted(kill.minions), kill.user, kill.at] for kill in kills],
@@ -140,4 +156,4 @@ class Checkpoint:
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
         else:
-            self.at = at
+            self.at, self.ahead = at, ahead

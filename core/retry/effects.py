@@ -146,10 +146,12 @@ class Effects:
             return facts.JobRead(effect.jid, None)
         if found.job is None:
             return found
-        # The record's time is that of the clock on the wall, which may have been set since this engine started.
-        ahead = self._ports.clock.now() - self._ports.wall()
-        job = dataclasses.replace(found.job, published_at=found.job.published_at + ahead)
+        job = dataclasses.replace(found.job, published_at=self._time_of(found.job.published_at))
         return dataclasses.replace(found, job=job)
+
+    def _time_of(self, recorded: float) -> float:
+        """Return the engine's time of a record. Records go by the clock on the wall, which may be set."""
+        return recorded + self._ports.clock.now() - self._ports.wall()
 
     def _look(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Look something up in the job cache, or among the keys."""
@@ -168,7 +170,8 @@ class Effects:
     async def _look_up(self, effect: facts.LookUp) -> Any:
         jid, look_up = effect.jid, self._ports.reader.look_up
         load = self._machine.jobs[jid].load
-        return await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
+        found = await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
+        return found if found.last is None else dataclasses.replace(found, last=self._time_of(found.last))
 
     async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
         returned = await self._look(self._ports.cache.have_returned, effect.jid, effect.minions)

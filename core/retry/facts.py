@@ -129,7 +129,7 @@ class JobRead(Fact):
 
     ``job``: None if this master did not publish it, or it is gone. ``missing``: minions with an accepted key that have not
     returned it. ``returned``: minions that have. ``kills``: what it signals, if it is a signal. ``recorded``: False if the
-    job cache has nothing of it, perhaps not yet.
+    job cache has nothing of it, perhaps not yet. ``once``: whether it is known to have been published once only.
     """
 
     jid: str
@@ -138,6 +138,7 @@ class JobRead(Fact):
     kills: tuple[Kill, ...] = ()
     recorded: bool = True
     returned: frozenset[str] = frozenset()
+    once: bool = False
 
 
 @dataclass(frozen=True)

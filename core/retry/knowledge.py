@@ -8,7 +8,7 @@ silence for absence, nor believe a bus event about a job that this engine has no
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 
@@ -94,8 +94,12 @@ class Knowledge:
     said: Said = Said.NOTHING  # what the minion's records said in its last answer
     asked: float = 0.0  # when the minion was asked last
     begun: float = 0.0  # when its start was first claimed
-    sent_before: float | None = None  # when the job was last claimed before this replay, and so may have been sent
     published: float | None = None  # the job's newest publish, if the job cache was asked for it
+    # When the job was last claimed before this replay, and so may have been sent.
+    sent_before: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sent_before = self.entry.sent_at
 
     def take(self, evidence: Evidence, said: Said = Said.NOTHING, free: bool = False, why: str = "") -> None:
         """
@@ -137,7 +141,12 @@ class Knowledge:
     @property
     def restarted(self) -> bool:
         """Whether the minion has started since the job was published to it."""
-        return self.signs.started > max(self.since, self.entry.sent_at or 0.0)
+        return self.signs.started > (self.since if self._was_under_way else self.entry.sent_at or self.since)
+
+    @property
+    def _was_under_way(self) -> bool:
+        """Whether the job was published before this replay began, and not since."""
+        return self.entry.sent_at == self.sent_before
 
     def has_answered(self, job: Job, republished: float, now: float) -> bool:
         """Tell whether an earlier answer covers the job: the minion ran nothing, and was never sent the job from here."""
@@ -163,6 +172,6 @@ class Knowledge:
         if self.said is Said.INTERRUPTED or self.may_be_running:
             return Verdict.INTERRUPTED
         # A job that was under way when the engine started may have been begun before that.
-        if self.restarted or self.since > sent_at or not acks:
+        if self.restarted or self._was_under_way or not acks:
             return Verdict.MAY_HAVE_BEGUN
         return Verdict.UNKNOWN

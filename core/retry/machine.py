@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Seconds from a replay to its record in the job cache, at most; seconds by which the time of such a record may be wrong.
 _RECORDED, _SLACK = 10.0, 1.0
+#: Seconds by which two clocks that nobody sets may drift apart from one step to the next.
+_NOT_SET = 1.0
 #: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
 _PART, _PAUSE = 30_000, 0.05
 
@@ -163,13 +165,19 @@ class Retry:
         :param wall: Unix time by the clock on the wall, which windows go by; by default ``now``.
         """
         self.queue.now = max(now, self.queue.now)
-        self._ahead = 0.0 if wall is None else wall - now
+        self._heed_clock(0.0 if wall is None else wall - now)
         self.handlers[type(fact)](fact)
         for key in self._timers.due(self.queue.now):
             self._timed[key[0]](*key[1:])
         for turn in self.outbox.release(self.queue.now):
             self._publish(turn)
         return self.queue.take_due()
+
+    def _heed_clock(self, ahead: float) -> None:
+        """Look at all windows again before anything else, if the clock on the wall was set since the last step."""
+        was_set, self._ahead = abs(ahead - self._ahead) > _NOT_SET, ahead
+        for hours in self.openings.hours() if was_set else ():
+            self._opening_due(*hours)
 
     def _publish(self, turn: Turn) -> None:
         if turn.kind is Kind.JOB:

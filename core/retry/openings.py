@@ -70,6 +70,10 @@ class Openings:
             self._open.discard(hours)
             self._timers.cancel(("opening", *hours))
 
+    def hours(self) -> list[Hours]:
+        """Return the windows that hold for jobs of the queue."""
+        return list(self._jobs)
+
     def may_be_sent(self, job: Job, now: float) -> bool:
         """Tell whether a job may be replayed at ``now``."""
         if not self._jobs:

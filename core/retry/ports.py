@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.alarm import Clock, since_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
@@ -79,7 +79,7 @@ def ports_of(
     :param others: bus, publisher and questions, and any other port in place of that of a master.
     :raises LaterVersion: when a later version of this extension has driven the queue.
     """
-    site, clock = site_of(opts), others.pop("clock", None) or Clock()
+    site, clock = site_of(opts), others.pop("clock", None) or Clock(steady=since_boot)
     folder = site.folder(JOB_RETRY, lease)
     made = {
         "cache": cache,

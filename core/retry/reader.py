@@ -86,7 +86,8 @@ class JobReader:
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, added)
         at = publication.at if publication else jid_time(jid) or self._wall()
-        return JobRead(jid, job_of(jid, load, at), missing, returned=returned)
+        once = publication is not None and publication.last <= at
+        return JobRead(jid, job_of(jid, load, at), missing, returned=returned, once=once)
 
     def _kills(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
         """

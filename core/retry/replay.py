@@ -107,7 +107,6 @@ class Replays:
         elif step is Step.TO_SEND:
             self._outbox.line_up(Kind.JOB, jid, (minion,))
         elif step is Step.CLAIMING:
-            replay.known.sent_before = entry.sent_at
             entry.claim(now)
             self._queue.touch(entry)
         elif step is Step.SENDING:

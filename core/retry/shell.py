@@ -99,12 +99,13 @@ class RetryShell:
         self._alarm = Alarm(loop, ports.clock, self._tick)
         self._audit = Alarm(loop, ports.clock, self._search_without_log)
         self._checkpoint = ports.checkpoint
-        self._checkpoint.read(ports.clock.now())
+        self._checkpoint.read(ports.clock)
         tail = ports.log and ports.log(self._checkpoint.positions)
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         # When the log was last read to its end, and when the requests were last taken.
         self._read_at = self._requests_taken_at = -math.inf
-        self._reconciling, self._since = False, math.inf
+        # The beginnings of the search that runs, and of the one that is to follow it.
+        self._finding = self._since = math.inf
         self._searches: list[float] = []  # the beginnings of the searches that are not over
         # By jid: a search passes over a job whose record has no later time. It would lose the order of a kill that the log
         # has told.
@@ -154,7 +155,7 @@ class RetryShell:
         self.step(facts.Restored(notes, self._checkpoint.open, self._checkpoint.kills))
         self.restored = True
         since = await self._take_over()
-        gap = self._proof.start(self._checkpoint.at)
+        gap = self._proof.start(self._recorded_at(self._checkpoint.at))
         if self._checkpoint.search < math.inf:
             gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
         if gap or since < self._checkpoint.at:
@@ -411,6 +412,15 @@ class RetryShell:
         except StateError as exc:
             log.debug("No heartbeat: %s", exc)
 
+    @property
+    def _ahead(self) -> float:
+        """By how many seconds the clock on the wall is ahead of the engine's."""
+        return self._ports.wall() - self._ports.clock.now()
+
+    def _recorded_at(self, at: float) -> float:
+        """Return from which time on records may be from ``at`` or later: the clock on the wall may have been set since."""
+        return at + min(self._checkpoint.ahead, self._ahead)
+
     def _sample(self) -> dict[Key, Job | Entry | Note]:
         """Return one record of each kind. Ended entries are left out: the store may have refused them."""
         machine, found = self.machine, dict[Key, Job | Entry | Note]()
@@ -436,18 +446,20 @@ class RetryShell:
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""
-        if not self._reconciling:
-            at = self._ports.clock.now() - MARGIN
-            known_from = at - MARGIN - self._ports.clock.now() + self._ports.wall()
-            self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
-            search = min(self._searches, default=math.inf)  # an engine that starts must go on with these
-            positions, jobs = self._proof.positions, dict(self.machine.capture.open)
-            kills = tuple(self.machine.owing.kills)
-            self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search))
+        at, ahead = self._ports.clock.now() - MARGIN, self._ahead
+        known_from = at - MARGIN + ahead
+        self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
+        search = min(self._finding, self._since, *self._searches)  # an engine that starts must go on with these
+        if search < math.inf:
+            ahead = min(self._checkpoint.ahead, ahead)
+        positions, jobs = self._proof.positions, dict(self.machine.capture.open)
+        kills = tuple(self.machine.owing.kills)
+        self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search, ahead))
 
     async def _search(self, since: float) -> None:
         """Find the jobs that were published since; and a second time, for those that the master stores late."""
         self._searches.append(since)
+        self._write_checkpoint()  # from now on the place in the log counts, however long the job cache is away
         self._loop.call_later(self._latest, self._loop.spawn_callback, self._search_again, since)
         await self._reconcile(since)
 
@@ -457,23 +469,20 @@ class RetryShell:
 
     async def _reconcile(self, since: float) -> None:
         self._since = min(since, self._since)
-        if self._reconciling:
+        if self._finding < math.inf:
             return
-        self._reconciling = True
-        # Records go by the clock on the wall, which may have been set since this engine started.
-        ahead = self._ports.clock.now() - self._ports.wall()
         try:
             while self._since < math.inf:
-                since, self._since = self._since, math.inf
-                found = await self._published_since(since - ahead)
+                self._finding, self._since = self._since, math.inf
+                found = await self._published_since(self._recorded_at(self._finding))
                 for jid, last in sorted(found.items(), key=lambda item: item[1]):
                     if is_plain(jid) and last > self._known_to.get(jid, -math.inf):
                         self._known_to[jid] = last
-                        self.step(facts.Published(jid, last + ahead, found=True))
+                        self.step(facts.Published(jid, last - self._ahead, found=True))
             if not self._proof.reads_log:
                 self._place_early()
         finally:
-            self._reconciling = False
+            self._finding = math.inf
 
     async def _published_since(self, since: float) -> dict[str, float]:
         while True:

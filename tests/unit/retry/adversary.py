@@ -119,7 +119,7 @@ class Adversary(World):
         """Assert that a job may be published now: in its window, and by those who asked for it."""
         limits = self.published[jid][0].limits
         window = self.settings.window if limits.window is None else limits.window
-        shut = window and not is_open(parse_windows(window), self.now, datetime.timezone.utc)
+        shut = window and not is_open(parse_windows(window), self.wall(), datetime.timezone.utc)
         self.must(not shut or jid in self.urged.get(minion, ()), f"{minion} gets {jid} outside its window")
         asker = self.machine.entry(minion, jid).asker
         for user in ("publisher", asker.user if asker else "publisher"):
@@ -152,7 +152,7 @@ class Adversary(World):
             self.later(self.random.uniform(0.1, 6.0), self.notice)  # by a beat that does not come back
             return
         if tag.endswith("/new") and not self.has_log:
-            self.heard.add((data["jid"], self.now))
+            self.heard.add((data["jid"], self.wall()))
         super().fire(tag, data)
 
     def reads(self, found):
@@ -266,7 +266,7 @@ class Adversary(World):
     def publish(self, jid, targets, **options):
         """Publish, and remember to whom: what is stored late cannot be looked up yet."""
         self.targets[jid].update(targets)
-        self.parts.update({(name, jid): (self.now, self.now + self.lag) for name in targets})
+        self.parts.update({(name, jid): (self.wall(), self.now + self.lag) for name in targets})
         super().publish(jid, targets, **options)
 
     def do_backlog(self):
@@ -492,6 +492,59 @@ class CutOff(Adversary):
             assert len(pending) <= 1, f"{pending} wait for each other, and {name} is there"
 
 
+class Clocks(CutOff):
+    """
+    A world in which somebody sets the master's clock again and again, forward and back, by seconds to hours: while the
+    engine runs, while it is down, and around what operators and minions do. Jids are made by that clock, none of them twice.
+
+    Without a log, jobs and kills are found by their times. One with an earlier time than was there before may not be found.
+    """
+
+    KINDS = (*CutOff.KINDS, *("clock",) * 8)
+
+    def __init__(self, seed):
+        self.hands = random.Random(f"{seed}, clock")
+        self.most = 0.0  # by how much the clock was ahead at most
+        self.dated = {}  # jid -> by how much it was ahead at least when the job was published or killed
+        self.unlogged = set()  # jids of which no log tells that
+        super().__init__(seed)
+
+    def do_clock(self):
+        """The clock is set, at once or in the middle of what happens next, and maybe back again."""
+        by = self.hands.choice([5.0, 60.0, 600.0, 3600.0, 3 * 3600.0]) * self.hands.uniform(-1.0, 1.0)
+        self._set_clock(self.hands.choice([by, by, -self.clock_ahead]))
+        if self.hands.random() < 0.5:
+            self.later(self.hands.uniform(0.0, 30.0), lambda: self._set_clock(-by), engine=False)
+
+    def _set_clock(self, by):
+        self.clock_ahead = max(-6 * 3600.0, min(6 * 3600.0, self.clock_ahead + by))
+        self.most = max(self.clock_ahead, self.most)
+
+    def take_load(self, load, names, origin="", ends=()):
+        for jid in ends or (load["jid"],):
+            self.dated[jid] = min(self.clock_ahead, self.dated.get(jid, math.inf))
+            if not self.has_log:
+                self.unlogged.add(jid)
+        super().take_load(load, names, origin, ends)
+
+    def lose_log(self):
+        super().lose_log()
+        self.unlogged.update(self.dated)
+
+    def _may_be_missed(self, jid):
+        return jid in self.unlogged and self.dated[jid] < self.most
+
+    def wants_publish(self, jid, names):
+        for name in names if self._may_be_missed(jid) else ():
+            self.killed_at.pop((name, jid), None)
+        super().wants_publish(jid, names)
+
+    def judge(self):
+        missed = [jid for jid in self.published if self._may_be_missed(jid)]
+        self.lost |= {(name, jid) for jid in missed for name in self.minions}
+        super().judge()
+
+
 class Failing(CutOff):
     """A world whose store fails, for one record or for all: before it has written, or when it has and cannot say so."""
 
@@ -606,7 +659,7 @@ class PowerOnce(Power):
 
 
 #: By name, as ``python -m tests.unit.retry.adversary`` takes it.
-PROFILES = (Adversary, CutOff, Failing, Power, PowerOnce)
+PROFILES = (Adversary, CutOff, Clocks, Failing, Power, PowerOnce)
 
 
 def live_through(profile, seed):

@@ -918,6 +918,86 @@ def test_a_clock_that_was_set_back_expires_nothing():
     assert world.machine.entry("b", "j1").expires_at == pytest.approx(START + 86400, abs=1.0)
 
 
+def test_a_forged_event_about_a_job_that_is_to_be_looked_at_does_not_let_a_crash_lose_the_job():
+    world = World(has_log=False)
+    world.stop("b")
+    world.run(600)
+    world.crash()
+    world.publish("j1")  # unheard
+    world.run(600)
+    world.cache_up = False
+    world.boot()
+    world.tell(facts.Published("j1", world.now))  # forged, before the job was found
+    world.cache_up = True
+    world.run(5)
+    world.cache_up = False
+    world.run(10)
+    world.tell(facts.Requested("pause"))  # its answer waits for the store, and then the checkpoint is moved on
+    world.run(5)
+    world.restart()
+    world.cache_up = True
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_jobs_go_in_the_order_in_which_they_were_published_whatever_the_clock_is_set_to():
+    world = World(minions=("b",))
+    world.stop("b")
+    world.publish("j1")
+    world.run(5)
+    world.publish("j2")
+    world.run(6)
+    world.clock_ahead = 7200.0
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j2"]
+    assert world.runs["b", "j1"] == world.runs["b", "j2"] == 1
+
+
+@pytest.mark.parametrize("ahead", [7200.0, -7200.0])
+def test_what_is_published_after_the_clock_was_set_is_found_where_the_log_was_lost(ahead):
+    world = World(minions=("b",))
+    world.run(600)
+    world.stop("b")
+    world.crash()
+    world.clock_ahead = ahead
+    world.publish("j1")
+    world.lose_log()
+    world.run(300)
+    world.boot()
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_an_engine_that_dies_before_its_first_search_is_over_leaves_its_place_in_the_log_behind():
+    world = World(minions=("b",))
+    world.cache_up = False
+    world.checkpoint = None
+    world.restart()
+    world.run(1)
+    world.stop("b")
+    world.publish("j1")
+    world.restart()
+    world.run(1)
+    assert list(world.machine.capture.open) == ["j1"]
+    assert world.machine.capture.open["j1"].publishes
+
+
+def test_a_log_that_was_made_anew_is_read_whole_whatever_the_clock_is_set_to():
+    world = World(minions=("b",))
+    world.run(600)
+    world.stop("b")
+    world.lose_log()
+    world.crash()
+    world.clock_ahead = -7200.0
+    world.publish("j1")
+    world.clock_ahead = 0.0
+    world.boot()
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
 def test_what_is_stored_late_is_found_by_an_engine_that_starts_while_the_search_for_it_is_not_over():
     world = World(minions=("b",))
     world.run(600)

@@ -37,6 +37,7 @@ def vanished(it, restarted, terms, said=Said.NOTHING):
     signs = Signs()
     signs.started = 1.5 if restarted else 0.0
     known = Knowledge(it, signs, 0.0)
+    known.sent_before = None  # it was sent in this replay
     known.take(Evidence.IDLE, said)
     known.take(Evidence.NOT_RETURNED)
     return decide(Step.LAST_LOOK, known, NOTHING_ELSE, terms, 2.0)

@@ -191,6 +191,16 @@ def test_a_window_counts_as_shut_while_it_is_not_known_when_it_opens():
     assert world.runs["b", "j1"] == 1
 
 
+def test_nothing_is_published_after_the_clock_was_set_to_a_time_outside_the_window():
+    world = away(**NIGHT)
+    world.run(TWO - world.now - 1)
+    world.run_until(lambda: world.effects(facts.Claim))
+    world.clock_ahead = 6 * 3600.0
+    world.run(600)
+    assert publishes(world) == []
+    assert world.state("b", "j1") is State.PENDING
+
+
 def test_a_clock_that_was_set_is_heeded_within_minutes():
     world = away(**NIGHT)
     ahead = TWO - world.now

@@ -20,6 +20,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
+from saltext.jobs.core.ids import TIME_ZONES
 from saltext.jobs.core.log import records
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import News
@@ -212,7 +213,7 @@ class JobCache:
 
     def published_since(self, since):
         world = self._there()
-        return {jid: last for jid, (_, last) in world.recorded.items() if since <= last <= world.wall()}
+        return {jid: last for jid, (_, last) in world.recorded.items() if since <= last <= world.wall() + TIME_ZONES}
 
     def have_returned(self, jid, minions):
         world = self._there()
@@ -290,13 +291,12 @@ class Tail:
 
     def __init__(self, world, begin):
         self._world = world
-        is_same = begin is not None and (begin.log, begin.boot) == (world.log_name, world.boots)
-        self._gap = "" if is_same else "it does not go on there"
+        self._gap = "" if begin and begin.boot == world.boots else "it may lack records"
         self._log, self._boot, self._offset = world.log_name, world.boots, 0
         if begin is None:
             self._offset = len(world.doings)
-        elif is_same:
-            self._offset = begin.offset
+        elif not self._gap or begin.log != world.log_name:
+            self._log, self._offset = begin.log, begin.offset
 
     @property
     def there(self):
@@ -323,7 +323,7 @@ class Kept(Checkpoint):
     """A checkpoint that lies in the world."""
 
     def __init__(self, world):
-        super().__init__(_SITE, _SITE.folder(JOB_RETRY))
+        super().__init__(_SITE, _SITE.folder(JOB_RETRY), world.boots)
         self._world = world
 
     def load(self):
@@ -383,7 +383,7 @@ class World:
         self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, why_unauthenticated="", **options
     ):
         self.virtual = VirtualLoop()
-        self.clock = Clock(START, self.virtual.steady)
+        self._time = Clock(START, self.virtual.steady)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
         self.acks, self.duration, self.has_log = acks, duration, has_log
         self.why_unauthenticated = why_unauthenticated
@@ -446,7 +446,7 @@ class World:
 
     @property
     def now(self):
-        return self.clock.now()
+        return self._time.now()
 
     def wall(self):
         """What the clock on the wall shows."""
@@ -487,6 +487,8 @@ class World:
         """Start the engine from what is stored, and wait until it has read that."""
         self.life = life = Life(self)
         publisher, self.bus = Publisher(life), Bus(life)
+        self.clock = Clock(0.0, self.virtual.steady)
+        self.clock.offset = self._time.offset + self.clock_ahead  # each process begins with what the wall shows
         ports = Ports(
             bus=self.bus,
             publisher=publisher,
