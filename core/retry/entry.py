@@ -7,6 +7,7 @@ Pure: stdlib only. The table of transitions stands here and nowhere else; an ent
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -189,12 +190,8 @@ class Entry:
             if record["minion"] != minion or record["jid"] != jid:
                 raise ValueError("it is that of another minion or job")
             entry = cls(minion, jid, _finite(record["queued_at"]), _finite(record["expires_at"]), "")
-            entry.history = tuple(
-                (_finite(at), str(State(state).value), sys.intern(str(why))) for at, state, why in record["history"]
-            )
+            entry.history = _history(tuple(map(tuple, record["history"])))
             entry.state = State(record["state"])
-            if not entry.history:
-                raise ValueError("it has no history")
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
             # Version 0.1.0 wrote neither of these, but counted restarts.
             entry.lost = int(record.get("lost", record.get("restarts", 0)))
@@ -211,6 +208,15 @@ class Entry:
         return entry
 
 
+# Entries that were queued together have much in common, and share it: that is less memory, and less work.
+@functools.lru_cache(maxsize=4096)
+def _history(steps: tuple[tuple[Any, ...], ...]) -> tuple[tuple[float, str, str], ...]:
+    if not steps:
+        raise ValueError("it has no history")
+    return tuple((_finite(at), str(State(state).value), sys.intern(str(why))) for at, state, why in steps)
+
+
+@functools.lru_cache(maxsize=4096)
 def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -53,7 +54,7 @@ CACHE_PAUSE = 2.0
 _LOG_READ, _LOG_PAUSE = 30.0, 0.05
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
-#: Entries that are taken up in one go at the start.
+#: Most entries that are taken up in one go at the start, and most changes that the bus is told in one go.
 _PART = 10_000
 
 T = TypeVar("T")
@@ -115,6 +116,7 @@ class RetryShell:
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
         self._told: collections.Counter[str] = collections.Counter()
+        self._untold: collections.deque[facts.Effect] = collections.deque()  # of which the bus is still to be told
 
     def start(self) -> None:
         """Listen to the bus, and begin once it is heard."""
@@ -151,6 +153,7 @@ class RetryShell:
         notes = await self._of_store(self._ports.store.notes, self._owner)
         for start in range(0, len(entries), _PART):
             self.machine.take_up(jobs, entries[start : start + _PART], self._ports.clock.now())
+            gc.freeze()  # the collector need not walk through what lives for long, while all else stands still
             await compat.sleep(0)
         self.step(facts.Restored(notes, self._checkpoint.open, self._checkpoint.kills))
         self.restored = True
@@ -351,15 +354,29 @@ class RetryShell:
     def step(self, fact: facts.Fact) -> int | bool | None:
         """Give the machine a fact, and perform the effects. Returns the answer if the fact is a request."""
         answer = None
-        for effect in self.machine.step(fact, self._ports.clock.now(), self._ports.wall()):
+        effects = self.machine.step(fact, self._ports.clock.now(), self._ports.wall())
+        are_many = len(effects) > _PART
+        for effect in effects:
             if isinstance(effect, facts.Answer):
                 answer = effect.value
                 continue
             if isinstance(effect, facts.Announce):
                 self._told[effect.kind] += 1
+                if are_many or self._untold:
+                    self._untold.append(effect)
+                    continue
             self._effects.perform(effect)
+        if are_many:
+            self._loop.add_callback(self._tell_part)
         self._alarm.set(self.machine.next_due)
         return answer
+
+    def _tell_part(self) -> None:
+        """Tell the bus of some of many changes; others get their turn meanwhile."""
+        for _ in range(min(_PART, len(self._untold))):
+            self._effects.perform(self._untold.popleft())
+        if self._untold:
+            self._loop.add_callback(self._tell_part)
 
     def _record_of(self, key: Key) -> dict[str, Any] | None:
         """Return what is to be stored under a key; None to remove what is there."""

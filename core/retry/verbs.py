@@ -7,6 +7,7 @@ It must never let a request overtake an earlier one: what an operator enqueues a
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -178,6 +179,7 @@ def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, J
         if found:
             jobs[jid] = job_of(jid, snapshot["load"], float(snapshot["published_at"]))
             entries += found
+            gc.freeze()  # these live for long: the collector need not walk through them, while all else stands still
         elif tidy:
             ports.store.write({Key(Kind.JOB, jid): None})
     return jobs, entries

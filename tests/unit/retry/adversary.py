@@ -507,6 +507,7 @@ class Clocks(CutOff):
         self.most = 0.0  # by how much the clock was ahead at most
         self.dated = {}  # jid -> by how much it was ahead at least when the job was published or killed
         self.unlogged = set()  # jids of which no log tells that
+        self.last_set = -math.inf  # when the clock was set last
         super().__init__(seed)
 
     def do_clock(self):
@@ -519,6 +520,14 @@ class Clocks(CutOff):
     def _set_clock(self, by):
         self.clock_ahead = max(-6 * 3600.0, min(6 * 3600.0, self.clock_ahead + by))
         self.most = max(self.clock_ahead, self.most)
+        self.last_set = self.now
+
+    def _is_wanted(self, keys, asked_at):
+        """What was asked for and killed before the clock was set may have been taken in either order."""
+        unsure = {key for key in keys if self.last_kill.get(key, math.inf) <= self.last_set}
+        super()._is_wanted(keys - unsure, asked_at)
+        super()._is_wanted(unsure, math.inf)
+        self.gone |= unsure
 
     def take_load(self, load, names, origin="", ends=()):
         for jid in ends or (load["jid"],):
