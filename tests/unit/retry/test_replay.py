@@ -280,6 +280,23 @@ def test_a_job_that_the_master_does_not_match_to_its_minion_steps_aside_too():
     assert (world.state("b", "j1"), world.runs["b", "j2"]) == (State.HELD, 1)
 
 
+def test_what_an_operator_wants_tried_again_is_not_used_up_by_a_publish_for_which_the_master_matches_nobody():
+    world = World(minions=("b",), duration=100.0)
+    world.minions["b"].keeps = True
+    world.publish("j1")
+    world.run(5)
+    world.stop("b")
+    world.run(60)
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.HELD)
+    world.miss(1)
+    world.request("retry", minion="b", jid="j1", asker=["root", "", False])
+    world.run(7200)
+    assert [effect.rerun for effect in world.effects(facts.Publish)] == [True, True]
+    assert world.runs["b", "j1"] == 2
+    assert world.machine.total == 0
+
+
 def test_a_job_whose_function_the_master_forbids_is_held_and_the_next_goes_on():
     world = away()
     world.publish("j2", targets=("b",))
