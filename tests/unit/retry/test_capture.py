@@ -955,14 +955,15 @@ def test_jobs_go_in_the_order_in_which_they_were_published_whatever_the_clock_is
     assert world.runs["b", "j1"] == world.runs["b", "j2"] == 1
 
 
-@pytest.mark.parametrize("ahead", [7200.0, -7200.0])
-def test_what_is_published_after_the_clock_was_set_is_found_where_the_log_was_lost(ahead):
+@pytest.mark.parametrize("ahead", [(7200.0, 7200.0), (-7200.0, -7200.0), (0.0, 7200.0)])
+def test_what_is_published_around_the_time_at_which_the_clock_is_set_is_found_where_the_log_was_lost(ahead):
     world = World(minions=("b",))
     world.run(600)
     world.stop("b")
     world.crash()
-    world.clock_ahead = ahead
+    world.clock_ahead = ahead[0]
     world.publish("j1")
+    world.clock_ahead = ahead[1]
     world.lose_log()
     world.run(300)
     world.boot()
