@@ -45,6 +45,10 @@ class EngineProcess:
         )
         return self
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def is_running(self):
         return requests.is_running(self._master.config, self._name)
 

@@ -28,6 +28,7 @@ from saltext.jobs.core.batch import store as batch_store
 from saltext.jobs.core.disk import journal, local_banks
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master import bus, events, publisher, questions
+from saltext.jobs.core.postgresql import banks, folder
 from saltext.jobs.core.retry import checkpoint
 from saltext.jobs.core.retry import reader as retry_jobs
 from saltext.jobs.core.retry import store as retry_store
@@ -46,12 +47,18 @@ def _in_bank(verb: str, bank: str) -> Point:
     return Point(local_banks.LocalBanks, verb, lambda banks, where, *args: where.startswith(bank))
 
 
+def _in_table(verb: str, bank: str) -> Point:
+    """The same with a site on PostgreSQL."""
+    return Point(banks.LedBanks, verb, lambda banks, where, *args: where.startswith(bank))
+
+
 #: What can be trapped in each engine.
 POINTS = {
     "batch_manager": {
         "snapshot": Point(journal.Journal, "finish_rewrite"),
         "append": Point(journal.Journal, "append"),
         "sync": Point(journal.Journal, "sync"),
+        "sync of a table": Point(folder.TableJournal, "sync"),
         "publish": Point(publisher.Publisher, "publish"),
         "ping": Point(publisher.Publisher, "ping"),
         "question": Point(publisher.Publisher, "find_job"),
@@ -69,6 +76,7 @@ POINTS = {
         "snapshot": _in_bank("store", retry_store.JOBS),
         "entry": _in_bank("store", retry_store.QUEUE),
         "claim": _in_bank("store", retry_store.CLAIMS),
+        "claim in a table": _in_table("store", retry_store.CLAIMS),
         "entry removal": _in_bank("flush", retry_store.QUEUE),
         "snapshot removal": _in_bank("flush", retry_store.JOBS),
         "publish": Point(publisher.Publisher, "publish", lambda *args, **kwargs: not kwargs.get("question")),
