@@ -7,7 +7,7 @@
 #   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
 #   make test-pythons  what needs no daemons, on each Python from 3.10 to 3.14 that this machine has
 #   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 where the machine has none
-#   make lint        ruff, and mypy --strict for core/
+#   make lint        ruff, and mypy --strict for the folders that TYPED names below
 #   make lint-workflows  actionlint over .github/workflows
 #   make docs        the documentation, as a site in docs/_build/html
 #   make docs-tables the state tables of docs/architecture.md and their pictures, from the code
@@ -121,7 +121,7 @@ $(CHROOT)/usr/bin/python3.14:
 	debootstrap --variant=minbase --include=ca-certificates,g++,gcc,git,make,openssh-client,procps,python3-dev,python3-venv,sudo \
 	  sid $(CHROOT)
 
-TYPED := core
+TYPED := core output
 
 # mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
 lint: .venv/.installed
@@ -129,7 +129,7 @@ lint: .venv/.installed
 	.venv/bin/ruff format --check .
 	@rm -rf .venv/src && mkdir -p .venv/src/saltext/jobs
 	@ln -s $(TYPED:%="$(CURDIR)/%") "$(CURDIR)"/package/* .venv/src/saltext/jobs/
-	MYPYPATH=.venv/src .venv/bin/mypy -p saltext.jobs.core
+	MYPYPATH=.venv/src .venv/bin/mypy $(TYPED:%=-p saltext.jobs.%)
 
 # Apart from lint, since the package of actionlint fetches the program from its project when it is installed.
 lint-workflows: .venv-actionlint/.installed

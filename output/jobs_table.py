@@ -15,11 +15,15 @@ functions are shown as by ``nested``.
 .. versionadded:: 0.2.0
 """
 
+from __future__ import annotations
+
 import datetime
 import os
 import re
 import sys
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import tables as batches
@@ -34,8 +38,12 @@ log = lines.logger(__name__)
 
 __virtualname__ = "jobs_table"
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
+__salt__: Mapping[str, Callable[..., str]]
+
 #: The function that draws each result; ``facts`` draws the others.
-_PAGES = {
+_PAGES: dict[str, Callable[[Any, Page], None]] = {
     "batch.list": batches.listed,
     "batch.list_active": batches.active,
     **dict.fromkeys(
@@ -65,11 +73,11 @@ _JID = re.compile(r"[0-9]{20}")
 _RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
 
 
-def __virtual__():
+def __virtual__() -> str:
     return __virtualname__
 
 
-def output(data, **kwargs):
+def output(data: Any, **kwargs: Any) -> str:
     """
     Return the text for people.
 
@@ -94,7 +102,7 @@ def output(data, **kwargs):
         return _drawn(facts.facts, data)
 
 
-def _drawn(draw, data):
+def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
     to_file = bool(__opts__.get("output_file"))
     # Salt handles pipes and --no-color; with --out-file it still goes by the terminal.
     plain = to_file or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -111,6 +119,6 @@ def _drawn(draw, data):
     return page.text()
 
 
-def _typed():
+def _typed() -> list[str]:
     """Return the command's words, ``jid=…`` without the name."""
     return [str(word).removeprefix("jid=") for word in __opts__.get("arg") or ()]
