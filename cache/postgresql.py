@@ -18,6 +18,8 @@ These are short functions; ``core/postgresql/banks.py`` does the work.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from salt.exceptions import SaltCacheError
 
@@ -28,25 +30,25 @@ from saltext.jobs.core.errors import JobsError
 
 try:
     from saltext.jobs.core.postgresql import banks
-except ImportError:  # psycopg is an extra
-    banks = None
+except ImportError:
+    banks = None  # type: ignore[assignment]  # psycopg is an extra
 
 __virtualname__ = "postgresql"
 __func_alias__ = {"list_": "list"}
 
 
-def __virtual__():
+def __virtual__() -> str | tuple[bool, str]:
     if banks is None:
         return False, "the Python module psycopg is missing: pip install 'saltext-jobs[postgresql]'"
     return __virtualname__
 
 
-def init_kwargs(kwargs):
+def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The additional arguments of each function: none, because the options name the server."""
     return {}
 
 
-def store(bank, key, data, expires=None):
+def store(bank: str, key: str, data: Any, expires: float | None = None) -> None:
     """
     Store ``data``, anything that Salt's serializer takes.
 
@@ -56,55 +58,55 @@ def store(bank, key, data, expires=None):
         _banks().store(bank, key, data, expires=expires or None)
 
 
-def fetch(bank, key):
+def fetch(bank: str, key: str) -> Any:
     """The value; ``{}`` if there is none."""
     with _errors("fetch", bank, key):
         return _banks().fetch(bank, key)
 
 
-def updated(bank, key):
+def updated(bank: str, key: str) -> int | None:
     """The Unix time of the last write, in whole seconds; None if there is no value."""
     with _errors("updated", bank, key):
         found = _banks().updated(bank, key)
     return None if found is None else int(found)
 
 
-def flush(bank, key=None):
+def flush(bank: str, key: str | None = None) -> bool:
     """Remove a key; without one, the bank with everything below it. Returns whether there was anything to remove."""
     with _errors("flush", bank, key):
         return _banks().flush(bank, key)
 
 
-def list_(bank):
+def list_(bank: str) -> list[str]:
     """The names of the keys and the banks in ``bank``."""
     with _errors("list", bank, None):
         return _banks().list(bank)
 
 
-def list_all(bank, include_data=False):
+def list_all(bank: str, include_data: bool = False) -> dict[str, Any]:
     """``{key: value}`` of a bank; the values are always included."""
     with _errors("list", bank, None):
         return {key: packed.loads(value) for key, value in _banks().items(bank)}
 
 
-def contains(bank, key=None):
+def contains(bank: str, key: str | None = None) -> bool:
     """Whether there is a value; without a key, whether there is the bank."""
     with _errors("contains", bank, key):
         return _banks().contains(bank, key)
 
 
-def clean_expired(bank):
+def clean_expired(bank: str) -> None:
     """Remove the expired values of a bank."""
     with _errors("clean", bank, None):
         _banks().clean_expired(bank)
 
 
-def _banks():
+def _banks() -> banks.Banks:
     return banks.banks_of(__opts__)
 
 
 @contextlib.contextmanager
-def _errors(what, bank, key):
+def _errors(what: str, bank: str, key: str | None) -> Iterator[None]:
     try:
         yield
     except (JobsError, ValueError, TypeError, OverflowError) as exc:

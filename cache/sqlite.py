@@ -16,6 +16,8 @@ These are short functions; ``core/sqlite/banks.py`` does the work.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import salt.syspaths
 from salt.exceptions import SaltCacheError
@@ -29,29 +31,29 @@ try:
 
     from saltext.jobs.core.sqlite import banks, stored
 except ImportError:
-    sqlite3 = None
+    sqlite3 = None  # type: ignore[assignment]  # a Python may be built without it
 
 __virtualname__ = "sqlite"
 __func_alias__ = {"list_": "list"}
 
 
-def __virtual__():
+def __virtual__() -> str | tuple[bool, str]:
     if sqlite3 is None:
         return False, "cache: sqlite needs Python's module sqlite3, which this one was built without"
     return __virtualname__
 
 
-def init_kwargs(kwargs):
+def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The additional arguments of each function."""
     return {"cachedir": _cachedir(kwargs.get("cachedir"))}
 
 
-def get_storage_id(kwargs):
+def get_storage_id(kwargs: Mapping[str, Any]) -> tuple[str, str]:
     """Identifies this storage for the cache in memory."""
     return ("sqlite", _cachedir(kwargs.get("cachedir")))
 
 
-def store(bank, key, data, cachedir=None, expires=None):
+def store(bank: str, key: str, data: Any, cachedir: str | None = None, expires: float | None = None) -> None:
     """
     Store ``data``, anything that Salt's serializer takes.
 
@@ -61,59 +63,59 @@ def store(bank, key, data, cachedir=None, expires=None):
         _banks(cachedir).store(bank, key, data, expires=expires or None)
 
 
-def fetch(bank, key, cachedir=None):
+def fetch(bank: str, key: str, cachedir: str | None = None) -> Any:
     """The value; ``{}`` if there is none."""
     with _errors("fetch", bank, key):
         return _banks(cachedir).fetch(bank, key)
 
 
-def updated(bank, key, cachedir=None):
+def updated(bank: str, key: str, cachedir: str | None = None) -> int | None:
     """The Unix time of the last write, in whole seconds; None if there is no value."""
     with _errors("updated", bank, key):
         found = _banks(cachedir).updated(bank, key)
     return None if found is None else int(found)
 
 
-def flush(bank, key=None, cachedir=None):
+def flush(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
     """Remove a key; without one, the bank with everything below it. Returns whether there was anything to remove."""
     with _errors("flush", bank, key):
         return _banks(cachedir).flush(bank, key)
 
 
-def list_(bank, cachedir=None):
+def list_(bank: str, cachedir: str | None = None) -> list[str]:
     """The names of the keys and the banks in ``bank``."""
     with _errors("list", bank, None):
         return _banks(cachedir).list(bank)
 
 
-def list_all(bank, cachedir=None, include_data=False):
+def list_all(bank: str, cachedir: str | None = None, include_data: bool = False) -> dict[str, Any]:
     """``{key: value}`` of a bank. The values cost next to nothing, so they are always included."""
     with _errors("list", bank, None):
         return {key: stored.loads(value) for key, value in _banks(cachedir).items(bank)}
 
 
-def contains(bank, key=None, cachedir=None):
+def contains(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
     """Whether there is a value; without a key, whether there is the bank."""
     with _errors("contains", bank, key):
         return _banks(cachedir).contains(bank, key)
 
 
-def clean_expired(bank, cachedir=None):
+def clean_expired(bank: str, cachedir: str | None = None) -> None:
     """Remove the expired values of a bank."""
     with _errors("clean", bank, None):
         _banks(cachedir).clean_expired(bank)
 
 
-def _cachedir(given):
+def _cachedir(given: str | None) -> str:
     return given or __opts__.get("cachedir") or salt.syspaths.CACHE_DIR
 
 
-def _banks(cachedir):
+def _banks(cachedir: str | None) -> banks.SqliteBanks:
     return banks.banks_of(__opts__, _cachedir(cachedir))
 
 
 @contextlib.contextmanager
-def _errors(what, bank, key):
+def _errors(what: str, bank: str, key: str | None) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, StateError, OSError, ValueError, TypeError, OverflowError) as exc:
