@@ -13,26 +13,34 @@ It is for the ``job_recorder`` engine; ``docs/pgjsonb_bulk.md`` describes it. Op
 ``returner.pgjsonb``. Needs psycopg: ``pip install saltext-jobs[postgresql]``.
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
 
 from saltext.jobs.core.postgresql.options import NAME, read_options
 from saltext.jobs.core.postgresql.rows import LOAD, RETURN
 
 try:
     from saltext.jobs.core.postgresql.sink import Sink
-except ImportError:  # psycopg is an extra
-    Sink = None
+except ImportError:
+    Sink = None  # type: ignore[assignment, misc]  # psycopg is an extra
 
 __virtualname__ = NAME
 
+# Salt's loader brings these.
+__context__: MutableMapping[str, Any]
+__opts__: Mapping[str, Any]
 
-def __virtual__():
+
+def __virtual__() -> str | tuple[bool, str]:
     if Sink is None:
         return False, "the Python module psycopg is missing: pip install 'saltext-jobs[postgresql]'"
     return __virtualname__
 
 
-def store_many(records):
+def store_many(records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """
     Store records, all or none. A known record changes nothing.
 
@@ -46,22 +54,23 @@ def store_many(records):
     return _sink().take(records)
 
 
-def returner(ret):
+def returner(ret: Mapping[str, Any]) -> None:
     """Store one return."""
     _store_one({"kind": RETURN, "jid": ret["jid"], "minion": ret["id"], "time": time.time(), "data": ret})
 
 
-def save_load(jid, load, minions=None):
+def save_load(jid: str, load: Mapping[str, Any], minions: Any = None) -> None:
     """Store one job's load."""
     _store_one({"kind": LOAD, "jid": jid, "time": time.time(), "data": load})
 
 
-def _store_one(record):
+def _store_one(record: Mapping[str, Any]) -> None:
     for reason in store_many([record]).values():
         raise ValueError(reason)
 
 
-def _sink():
+def _sink() -> Sink:
     if NAME not in __context__:
         __context__[NAME] = Sink(read_options(__opts__), __opts__["id"])
-    return __context__[NAME]
+    sink: Sink = __context__[NAME]
+    return sink

@@ -12,6 +12,8 @@ that never use it: loading it must never touch the storage.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import salt.utils.jid
 import salt.utils.job
@@ -28,17 +30,20 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
-from saltext.jobs.core.store.store import store_of
+from saltext.jobs.core.store.store import Store, store_of
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.master.access import Access
 
 log = lines.logger(__name__)
 
 __virtualname__ = "salt_cache"
 
 JID_TRIES = 5  # new tries after a collision
-_ACCESS = {}  # this process's checks, and their options
+_ACCESS: dict[str, tuple[Mapping[str, Any], Access]] = {}  # this process's checks, and their options
 
 
-def __virtual__():
+def __virtual__() -> str:
     return __virtualname__
 
 
@@ -47,7 +52,7 @@ def __virtual__():
 # ---------------------------------------------------------------------------------------------------------
 
 
-def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
+def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int = 0) -> str | None:
     """
     The jid for a new job: ``passed_jid`` unchanged, or a new one that neither a stored job nor another publish of this
     master has.
@@ -75,7 +80,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     return jid
 
 
-def _redeemed(store, passed):
+def _redeemed(store: Store, passed: Any) -> tuple[Any, str]:
     try:
         named, origin = passes.redeem(__opts__, passed, store.site)
     except OSError as exc:
@@ -88,7 +93,7 @@ def _redeemed(store, passed):
     return named, origin
 
 
-def _tell_of_refusal(store, passed, origin):
+def _tell_of_refusal(store: Store, passed: Any, origin: str) -> None:
     if origin:
         store.quiet.error(
             ("refused", origin),
@@ -106,10 +111,10 @@ def _tell_of_refusal(store, passed, origin):
         )
 
 
-def _new_jid(store, tries):
+def _new_jid(store: Store, tries: int) -> str:
     jid = None
     for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):
-        jid = salt.utils.jid.gen_jid(compat.plain_opts(__opts__))
+        jid = str(salt.utils.jid.gen_jid(compat.plain_opts(__opts__)))
         if not store.contains(LOADS, jid) and store.takes(jid):
             return jid
     raise SaltCacheError(
@@ -117,7 +122,7 @@ def _new_jid(store, tries):
     )
 
 
-def returner(load):
+def returner(load: dict[str, Any]) -> bool | None:
     """
     Store the return of one minion. The first one is kept.
 
@@ -148,7 +153,7 @@ def returner(load):
     return None if is_first else False
 
 
-def save_load(jid, clear_load, minions=None, recurse_count=0):
+def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, recurse_count: int = 0) -> None:
     """
     Store the load of a job, without its secrets.
 
@@ -174,20 +179,20 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
         records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
 
 
-def _publish(store, key, clear_load, minions):
+def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterable[Any]) -> None:
     """Write what this master publishes to its log and to the job cache."""
     load, who = _as_published(clear_load)
-    minions, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
+    named, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
     if store.log:  # first, so that the job cache never has what the log lacks
         origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
-        store.log.append(doings.publish_of(jid, load, minions, records.work_of(load), origin, is_sent))
+        store.log.append(doings.publish_of(jid, load, named, records.work_of(load), origin, is_sent))
     unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
-    records.publish(store, key, load, minions, __opts__.get("id"), unlimited, digest)
+    records.publish(store, key, load, named, __opts__.get("id"), unlimited, digest)
     if isinstance(load.get("fun"), (list, tuple)):
-        _look_at_several(store, load, minions)
+        _look_at_several(store, load, named)
 
 
-def _look_at_several(store, load, minions):
+def _look_at_several(store: Store, load: Mapping[str, Any], minions: list[str]) -> None:
     """Log a publish that Salt has permitted for one of its functions, although its user may not publish the others."""
     from saltext.jobs.core.master.access import Access  # 0.1 s, in each process that loads this file
 
@@ -215,7 +220,7 @@ def _look_at_several(store, load, minions):
         )
 
 
-def _as_published(load):
+def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], identity.Identity | None]:
     """
     Return a load without its secrets, and with the identity of its publisher, whom Salt has authenticated. The load's
     own claims about that are dropped, and so is its claim to belong to a batch, unless an engine of ours has made it.
@@ -229,22 +234,22 @@ def _as_published(load):
     return (kept, None) if who is None else ({**kept, identity.WHO: who.as_record()}, who)
 
 
-def _is_nobody(_user):
+def _is_nobody(_user: str) -> bool:
     """For users of external_auth, whatever their name: access lists limit what they publish."""
     return False
 
 
-def _is_unlimited(user):
+def _is_unlimited(user: str) -> bool:
     """Whether a user who came with the key of the master's user may publish without limit."""
     if user.startswith("sudo_"):
         return not __opts__.get("sudo_acl")
     return user in ("", "root", __opts__.get("user", "root"))
 
 
-def _reported_minions(load):
+def _reported_minions(load: Mapping[str, Any]) -> list[Any]:
     """The minions of a load that did not come from publish, as far as this master can know."""
     if isinstance(load.get("Minions"), (list, tuple)):
-        return load["Minions"]
+        return list(load["Minions"])
     # salt-ssh targets its roster, which is not among the accepted keys
     if not load.get("tgt") or ("argv" in __opts__ and "tgt" in __opts__):
         return []
@@ -252,7 +257,7 @@ def _reported_minions(load):
         found = salt.utils.minions.CkMinions(compat.plain_opts(__opts__)).check_minions(
             load["tgt"], load.get("tgt_type", "glob")
         )
-        return found["minions"]
+        return list(found["minions"])
     except Exception as exc:
         store_of(__opts__).quiet.warning(
             "target", "Cannot find out which minions the target %.200r matches: %s", load["tgt"], exc
@@ -260,7 +265,7 @@ def _reported_minions(load):
         return []
 
 
-def save_minions(jid, minions, syndic_id=None):
+def save_minions(jid: Any, minions: Iterable[Any] | None, syndic_id: Any = None) -> None:
     """Add ``minions`` to those of the job. ``syndic_id`` is the syndic that reports them."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
@@ -268,7 +273,7 @@ def save_minions(jid, minions, syndic_id=None):
         records.report_minions(store, key, minions)
 
 
-def update_endtime(jid, the_time):
+def update_endtime(jid: Any, the_time: Any) -> None:
     """Store when the job ended."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
@@ -281,26 +286,26 @@ def update_endtime(jid, the_time):
 # ---------------------------------------------------------------------------------------------------------
 
 
-def get_load(jid):
+def get_load(jid: Any) -> dict[str, Any]:
     """The load of the job, with its minions as ``Minions``; ``{}`` if there is none."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     return {} if key is None else records.load_of(store, key)
 
 
-def get_jid(jid):
+def get_jid(jid: Any) -> dict[str, dict[str, Any]]:
     """``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job; absent fields are left out."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     return {} if key is None else records.returns_of(store, key)
 
 
-def get_jids():
+def get_jids() -> dict[str, dict[str, Any]]:
     """``{jid: description}`` of every job, as ``jobs.list_jobs`` shows it."""
     return listing.all_jobs(store_of(__opts__), with_end=bool(__opts__.get("job_cache_store_endtime")))
 
 
-def get_jids_filter(count, filter_find_job=True):
+def get_jids_filter(count: Any, filter_find_job: bool = True) -> list[dict[str, Any]]:
     """
     Descriptions of the newest ``count`` jobs, oldest of them first.
 
@@ -310,14 +315,14 @@ def get_jids_filter(count, filter_find_job=True):
     return listing.newest_jobs(store_of(__opts__), int(count), without_find_job=filter_find_job)
 
 
-def get_endtime(jid):
+def get_endtime(jid: Any) -> Any:
     """When the job ended; None if that was not stored."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     return (store.fetch(ENDTIMES, key) or None) if key is not None else None
 
 
-def clean_old_jobs():
+def clean_old_jobs() -> None:
     """
     Remove the jobs older than ``keep_jobs_seconds`` (0 keeps all), and leftovers of jobs without a load.
 

@@ -131,7 +131,7 @@ class Store:
             )
         return sorted(usable)
 
-    def publishes_for(self, jid: str, engine: str) -> None:
+    def publishes_for(self, jid: str | None, engine: str) -> None:
         """Remember for which engine this thread of the master's worker publishes, until the load is stored."""
         self._publishing.now = (jid, engine)
 
