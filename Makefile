@@ -121,7 +121,7 @@ $(CHROOT)/usr/bin/python3.14:
 	debootstrap --variant=minbase --include=ca-certificates,g++,gcc,git,make,openssh-client,procps,python3-dev,python3-venv,sudo \
 	  sid $(CHROOT)
 
-TYPED := cache core output returners
+TYPED := cache core engines output returners
 
 # mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
 lint: .venv/.installed

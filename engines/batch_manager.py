@@ -12,7 +12,11 @@ them. Batches are started and watched with the ``batch`` runner.
 This file only wires: policy is in ``core/batch/machine.py``, input and output in ``core/batch/shell.py``.
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import salt.utils.job
 
@@ -35,18 +39,21 @@ from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings, read_settings
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import Lease, site_of
 
 log = lines.logger(__name__)
 
 __virtualname__ = BATCH_MANAGER
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
 
-def __virtual__():
+
+def __virtual__() -> str:
     return __virtualname__
 
 
-def start(**options):
+def start(**options: Any) -> None:
     """
     Run until the master stops. Called by Salt.
 
@@ -68,7 +75,7 @@ def start(**options):
     )
 
 
-def _ports(loop, lease, opts, settings):
+def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSettings) -> Ports:
     publisher = Publisher(opts, loop, BATCH_MANAGER, lease)
     return Ports(
         loop=loop,

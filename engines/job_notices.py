@@ -19,8 +19,12 @@ This file only wires: what is told is in ``core/notices/ledger.py``, input and o
 .. versionadded:: 0.3.0
 """
 
+from __future__ import annotations
+
 import socket
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import summary
@@ -34,7 +38,7 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.ledger import Ledger
 from saltext.jobs.core.notices.notice import GivenUp, Seen, plain
-from saltext.jobs.core.notices.shell import NoticesShell, Ports, Target
+from saltext.jobs.core.notices.shell import NoticesShell, Ports, Send, Target
 from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.notices.webhook import Webhook
 from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
@@ -42,10 +46,14 @@ from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import NoticesSettings, is_configured, read_settings
+from saltext.jobs.core.site import Lease
 
 log = lines.logger(__name__)
 
 __virtualname__ = JOB_NOTICES
+
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
 
 #: Seconds for which a returner may wait for its server, unless it sets a time-out itself: that for mail waits for ever.
 _PATIENCE = 30.0
@@ -53,11 +61,11 @@ _PATIENCE = 30.0
 _GOOD = ("recovered", "test")
 
 
-def __virtual__():
+def __virtual__() -> str:
     return __virtualname__
 
 
-def start(**options):
+def start(**options: Any) -> None:
     """
     Run until the master stops. Called by Salt.
 
@@ -83,7 +91,7 @@ def start(**options):
         engine.wait_for_the_end()
 
 
-def _wired(opts, settings, loop, lease):
+def _wired(opts: Mapping[str, Any], settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
     targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
     file, store = LedgerFile(opts, lease), BatchStore(opts)
     queue = RetryStore(opts, read_only=True) if is_configured(opts, JOB_RETRY) else None
@@ -105,9 +113,9 @@ def _wired(opts, settings, loop, lease):
     return NoticesShell(ports, ledger, settings.keep)
 
 
-def _senders(opts, settings):
+def _senders(opts: Mapping[str, Any], settings: NoticesSettings) -> dict[str, Send]:
     webhook = Webhook(settings.url, settings.secret, settings.secret_file, settings.ca_file)
-    senders = {"webhook": webhook} if settings.url else {}
+    senders: dict[str, Send] = {"webhook": webhook} if settings.url else {}
     for choice in settings.returners:
         returner = ReturnerModule(opts, choice.returner, choice.ret_config)
         try:
@@ -118,8 +126,8 @@ def _senders(opts, settings):
     return senders
 
 
-def _to_returner(master, returner):
-    def send(notice):
+def _to_returner(master: str, returner: ReturnerModule) -> Send:
+    def send(notice: Mapping[str, Any]) -> None:
         good = notice["kind"] in _GOOD
         returner.store_return(
             {
@@ -136,7 +144,7 @@ def _to_returner(master, returner):
     return send
 
 
-def _look(store, jid):
+def _look(store: BatchStore, jid: str) -> Seen | None:
     try:
         batch = store.read(jid)
     except StateError:  # the batch_manager engine says so in the log, and sets it aside
@@ -147,7 +155,7 @@ def _look(store, jid):
     return Seen({**found, "halted_reason": summary.why_halted(found)}, summary.minions(batch))
 
 
-def _given_up(queue, owner):
+def _given_up(queue: RetryStore, owner: str) -> dict[str, GivenUp]:
     """Return the jobs of the retry queue that are given up for some minions. :raises StateError: when it cannot be read."""
     found = {}
     for jid, snapshot in queue.snapshots(owner):

@@ -17,6 +17,11 @@ Its options are under ``job_recorder:`` in the master's configuration; ``docs/jo
 This file only wires: policy is in ``core/recorder/pipeline.py``, input and output in ``core/recorder/shell.py``.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine import process as engine
@@ -36,18 +41,21 @@ from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import FileSite, Lease
 
 log = lines.logger(__name__)
 
 __virtualname__ = JOB_RECORDER
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
 
-def __virtual__():
+
+def __virtual__() -> str:
     return __virtualname__
 
 
-def start(**options):
+def start(**options: Any) -> None:
     """
     Run until the master stops. Called by Salt.
 
@@ -69,7 +77,7 @@ def start(**options):
         engine.wait_for_the_end()
 
 
-def _wired(opts, settings, loop, lease):
+def _wired(opts: Mapping[str, Any], settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell:
     clock, disk = Clock(), Worker(loop)
     folder = FileSite(opts).path(JOB_RECORDER)
     carry_over(folder)

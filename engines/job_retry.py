@@ -14,6 +14,11 @@ and controls the queue.
 This file only wires: policy is in ``core/retry/machine.py``, input and output in ``core/retry/shell.py``.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -23,21 +28,24 @@ from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
-from saltext.jobs.core.retry.ports import ports_of
+from saltext.jobs.core.retry.ports import Ports, ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import Lease, site_of
 
 log = lines.logger(__name__)
 
 __virtualname__ = JOB_RETRY
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
 
-def __virtual__():
+
+def __virtual__() -> str:
     return __virtualname__
 
 
-def start(**options):
+def start(**options: Any) -> None:
     """
     Run until the master stops. Called by Salt.
 
@@ -66,7 +74,7 @@ def start(**options):
         engine.wait_for_the_end()
 
 
-def _ports(settings, loop, lease):
+def _ports(settings: RetrySettings, loop: Any, lease: Lease) -> Ports:
     publisher = Publisher(__opts__, loop, JOB_RETRY, lease)
     return ports_of(
         __opts__,
@@ -81,7 +89,7 @@ def _ports(settings, loop, lease):
     )
 
 
-def _settings(switch, options):
+def _settings(switch: Any, options: Mapping[str, Any]) -> RetrySettings:
     settings = settings_of(__opts__, switch, options)
     engine.warn_of_deprecated(JOB_RETRY, RetrySettings, switch, options)
     for doubt in doubts_about(__opts__, settings):
