@@ -295,7 +295,7 @@ def failures(jid):
     found, minions_of_it = batches.find(jid)
     asked.permit_control(__opts__, who, batch)
     if batch is None:
-        state = batches.native(jid)
+        state = batches.need_native(jid)
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
     cache = JobCache(__opts__)
     return find_failures(found, minions_of_it, lambda names: cache.each_return(jid, names))
@@ -326,7 +326,7 @@ def stop(jid, kill=False):
     asked.permit_control(__opts__, who, batch if kill else None)
     if batch is not None:
         return _request("stop", who, batch, kill=kill)
-    over, state = batches.find(jid)[0]["state"] in catalog.OVER, batches.native(jid)
+    over, state = batches.find(jid)[0]["state"] in catalog.OVER, batches.need_native(jid)
     if kill:
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
     return _done("stop", jid, not over and _stop_native(jid, state, kill))

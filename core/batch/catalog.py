@@ -63,14 +63,19 @@ class Catalog:
         """Return the state of a batch of Salt 3008's own, or None."""
         return self._store.read_native(jid)
 
+    def need_native(self, jid: str) -> dict[str, Any]:
+        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none, or no longer one."""
+        state = self.native(jid)
+        if state is None:
+            raise Refused(f"{jid} is no batch; salt-run batch.list shows those that there are")
+        return state
+
     def find(self, jid: str) -> tuple[Summary, Minions]:
         """Return the summary and the minions of a batch. :raises Refused: if there is none."""
         batch = self.ours(jid)
         if batch is not None:
             return self._summary(batch), summary.minions(batch)
-        state = self.native(jid)
-        if state is None:
-            raise Refused(f"{jid} is no batch; salt-run batch.list shows those that there are")
+        state = self.need_native(jid)
         return summary.native_summary(state, time.time()), summary.native_minions(state)
 
     def active(self) -> list[Summary]:

@@ -7,6 +7,7 @@ import pytest
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.errors import Refused
 from tests.batches import journal_path
 from tests.functional.options import options_in
 from tests.unit.batch.bench import BEGIN, Bench
@@ -44,3 +45,14 @@ def test_batches_are_listed_by_state_function_user_and_time(catalog, asked, foun
     wanted = chooser(**{"state": None, "fun": (), "user": (), "start": None, "end": None, **asked})
     assert [batch["jid"] for batch in catalog.newest(10, wanted)] == [JIDS[number] for number in found]
     assert [batch["jid"] for batch in catalog.newest(1, wanted)] == [JIDS[number] for number in found[:1]]
+
+
+def test_a_batch_of_salts_own_that_is_gone_by_the_second_look_is_refused_as_one_that_there_never_was(tmp_path):
+    opts, jid = options_in(tmp_path), JIDS[0]
+    store, catalog = BatchStore(opts), Catalog(opts)
+    store.write_native(jid, {"jid": jid, "driver": "cli"})
+    assert catalog.find(jid)[0]["jid"] == catalog.need_native(jid)["jid"] == jid
+    store.native_path(jid).unlink()  # as Salt's maintenance does between the two
+    for look in (catalog.find, catalog.need_native):
+        with pytest.raises(Refused, match=rf"^{jid} is no batch; "):
+            look(jid)
