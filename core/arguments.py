@@ -10,13 +10,15 @@ may arrive as a number.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from saltext.jobs.core.errors import Refused, SettingsError
 from saltext.jobs.core.ids import is_plain, jid_at
 from saltext.jobs.core.options import duration
 from saltext.jobs.core.windows import parse_moment
+
+Found = TypeVar("Found")
 
 #: The kinds of target that Salt's matcher on the master knows (``salt.utils.minions.CkMinions``), on each release.
 TARGETS = (
@@ -168,7 +170,7 @@ def function(value: Any) -> str:
     return value
 
 
-def accepted(read: Any, *values: Any) -> Any:
+def accepted(read: Callable[..., Found], *values: Any) -> Found:
     """Return ``read(*values)``. Its ValueError or SettingsError, which names the value, becomes the refusal."""
     try:
         return read(*values)

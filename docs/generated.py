@@ -150,7 +150,10 @@ def _link_to_the_repository(app: Any, page: str, source: list[str]) -> None:
 def _signature(app: Any, what: str, name: str, item: Any, options: Any, signature: str, returns: str) -> Any:
     """Show the real signature of a runner's function: its wrapper takes everything (``core/runner.py``)."""
     takes = getattr(item, "takes", None)
-    return (str(takes), None) if takes else None
+    if takes is None:
+        return None
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in takes.parameters.values()]
+    return str(takes.replace(parameters=plain, return_annotation=takes.empty)), None
 
 
 #: What a page may ask for.

@@ -14,8 +14,12 @@ Batches that Salt 3008 runs on its own (``salt --async -b``) are shown and can b
 .. versionadded:: 0.1.0
 """
 
+from __future__ import annotations
+
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import salt.client
 import salt.utils.event
@@ -26,6 +30,8 @@ from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.failures import failures as find_failures
 from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.engine import masters as sites
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
@@ -36,17 +42,20 @@ from saltext.jobs.core.master.job_cache import JobCache
 __virtualname__ = "batch"
 __func_alias__ = {"list_": "list"}
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
+
 #: Seconds that a stop waits for its confirmation: a publish under way is awaited.
 _STOP_PATIENCE = 30.0
 _MINION_STATES = ("pending", "active", *(outcome.value for outcome in Outcome))
 
 
-def __virtual__():
+def __virtual__() -> str:
     return __virtualname__
 
 
 @runner.verb
-def start(tgt=None, fun=None, *args, **options):
+def start(tgt: object = None, fun: object = None, *args: object, **options: Any) -> Any:
     """
     Start a batch and return its summary, as ``batch.status`` does; it has the ``jid``.
 
@@ -128,7 +137,7 @@ def start(tgt=None, fun=None, *args, **options):
 
 
 @runner.verb
-def preview(tgt=None, fun=None, *args, **options):
+def preview(tgt: object = None, fun: object = None, *args: object, **options: Any) -> dict[str, Any]:
     """
     Return what ``batch.start`` would do with the same arguments, and start nothing.
 
@@ -150,7 +159,7 @@ def preview(tgt=None, fun=None, *args, **options):
 
 
 @runner.verb
-def run(tgt=None, fun=None, *args, **options):
+def run(tgt: object = None, fun: object = None, *args: object, **options: Any) -> dict[str, Any]:
     """
     Start a batch, wait until it ends, and return its summary with a ``verdict``, a sentence that also says how many minions
     were left out. ``retcode`` is 0 if all went well, and else 1, with ``Error``.
@@ -169,7 +178,7 @@ def run(tgt=None, fun=None, *args, **options):
 
 
 @runner.verb
-def status(jid):
+def status(jid: object) -> dict[str, Any]:
     """
     Return the present state of a batch.
 
@@ -199,7 +208,7 @@ def status(jid):
 
 
 @runner.verb
-def list_active():
+def list_active() -> list[catalog.Summary]:
     """
     Return the summaries of all batches that have not ended, oldest first.
 
@@ -213,7 +222,14 @@ def list_active():
 
 
 @runner.verb
-def list_(limit=20, state=None, fun=None, user=None, start_time=None, end_time=None):
+def list_(
+    limit: object = 20,
+    state: object = None,
+    fun: object = None,
+    user: object = None,
+    start_time: object = None,
+    end_time: object = None,
+) -> list[catalog.Summary]:
     """
     Return the summaries of batches, ended ones too, newest first. They are kept for ``keep_jobs_seconds``.
 
@@ -236,7 +252,7 @@ def list_(limit=20, state=None, fun=None, user=None, start_time=None, end_time=N
     """
     limit = arguments.whole("limit", limit)
     if state is not None:
-        arguments.choice("state", state, catalog.STATES)
+        state = arguments.choice("state", state, catalog.STATES)
     now = time.time()
     wanted = catalog.chooser(
         state,
@@ -249,7 +265,7 @@ def list_(limit=20, state=None, fun=None, user=None, start_time=None, end_time=N
 
 
 @runner.verb
-def minions(jid, state=None):
+def minions(jid: object, state: object = None) -> catalog.Minions:
     """
     Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` if it has groups. An active minion has been sent
     to, or says that it has run the job, ``since`` then; ``seen`` is when it was last seen to run it.
@@ -270,7 +286,7 @@ def minions(jid, state=None):
 
 
 @runner.verb
-def failures(jid):
+def failures(jid: object) -> dict[str, Any]:
     """
     Return why minions of a batch did not succeed: minions with the same reason in one group, the largest group first.
 
@@ -302,7 +318,7 @@ def failures(jid):
 
 
 @runner.verb
-def stop(jid, kill=False):
+def stop(jid: object, kill: object = False) -> bool:
     """
     Stop a batch: nothing more is published. Returns True once that is certain and survives a crash.
 
@@ -333,7 +349,7 @@ def stop(jid, kill=False):
 
 
 @runner.verb
-def pause(jid):
+def pause(jid: object) -> bool:
     """
     Publish nothing more for now; minions that run the job go on. Returns True; refused for a batch that can't be paused.
 
@@ -349,7 +365,7 @@ def pause(jid):
 
 
 @runner.verb
-def resume(jid):
+def resume(jid: object) -> bool:
     """
     Let a paused batch go on. Returns True; refused for a batch that is not paused.
 
@@ -370,7 +386,7 @@ def resume(jid):
 
 
 @runner.verb
-def approve(jid, stage=None):
+def approve(jid: object, stage: object = None) -> bool:
     """
     Let a batch go on that waits for approval (``check=approve``). Returns True; refused for one that does not.
 
@@ -397,7 +413,7 @@ def approve(jid, stage=None):
 
 
 @runner.verb
-def wait(jid, timeout=None):
+def wait(jid: object, timeout: object = None) -> catalog.Summary:
     """
     Wait until a batch has ended, and return its summary, with ``retcode`` 0 if all went well and 1 if not.
 
@@ -416,7 +432,7 @@ def wait(jid, timeout=None):
 
 
 @runner.verb
-def watch(jid, timeout=None):
+def watch(jid: object, timeout: object = None) -> catalog.Summary:
     """
     Show a batch's progress until it ends: a bar on a terminal, lines elsewhere, each failure as it comes, and why it waits.
 
@@ -436,7 +452,7 @@ def watch(jid, timeout=None):
 
 
 @runner.verb
-def retry(jid, which="failed"):
+def retry(jid: object, which: object = "failed") -> Any:
     """
     Start a new batch on the minions on which a batch did not succeed, with the same job and options.
 
@@ -453,13 +469,13 @@ def retry(jid, which="failed"):
         salt-run batch.retry 20260516101112131415
         salt-run batch.retry 20260516101112131415 which=all
     """
-    arguments.choice("which", which, asked.RETRIABLE)
+    which = arguments.choice("which", which, asked.RETRIABLE)
     batch = catalog.Catalog(__opts__).need(arguments.jid(jid))
     return _start(asked.next_batch(__opts__, _caller(), batch, which))
 
 
 @runner.verb
-def stats():
+def stats() -> Any:
     """
     Return the figures of the batch_manager engine, as it writes them for Prometheus (option ``metrics_dir``).
 
@@ -476,7 +492,7 @@ def stats():
 
 
 @runner.verb
-def history():
+def history() -> Any:
     """
     Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, with the
     figures of ``batch.stats``. They begin with the start of the engine. Refused if no engine runs.
@@ -491,7 +507,7 @@ def history():
 
 
 @runner.verb
-def masters():
+def masters() -> dict[str, Any]:
     """
     Return which masters have the engines, and which of them leads each: the same at every master of the site.
 
@@ -517,7 +533,7 @@ def masters():
 
 
 @runner.verb
-def hand_over(master=None, engine=None):
+def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
     """
     Have a master give up the lead of its engines, for its maintenance; another one that stands by goes on with everything.
 
@@ -537,16 +553,15 @@ def hand_over(master=None, engine=None):
 
     .. versionadded:: 0.5.0
     """
-    if engine is not None:
-        arguments.choice("engine", engine, sites.LED)
+    engines = sites.LED if engine is None else (arguments.choice("engine", engine, sites.LED),)
     who = _caller()
     asked.permit_control(__opts__, who)
     name = str(__opts__["id"]) if master is None else arguments.plain("master", master)
-    return sites.hand_over(__opts__, name, sites.LED if engine is None else (engine,), who.name)
+    return sites.hand_over(__opts__, name, engines, who.name)
 
 
 @runner.verb
-def doctor():
+def doctor() -> dict[str, Any]:
     """
     Return what an operator should know before relying on batches.
 
@@ -566,7 +581,7 @@ def doctor():
     return examination.examine(__opts__)
 
 
-def _asked(verb, tgt, fun, args, options):
+def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], options: dict[str, Any]) -> Spec:
     """Return the new batch that was asked for, with all that it takes over from another batch or job."""
     like, who = options.pop("like", None), _caller()
     if like is not None:
@@ -576,7 +591,7 @@ def _asked(verb, tgt, fun, args, options):
     return asked.new_batch(__opts__, who, tgt, fun, args, options)
 
 
-def _before(jid, who):
+def _before(jid: str, who: caller.Caller) -> again.Before:
     batch = catalog.Catalog(__opts__).ours(jid)
     if batch is not None:
         asked.permit_control(__opts__, who, batch)
@@ -589,18 +604,18 @@ def _before(jid, who):
     return again.of_job(jid, load)
 
 
-def _start(spec):
+def _start(spec: Spec) -> Any:
     return requests.ask(__opts__, BATCH_MANAGER, {"do": "start", "spec": spec.as_dict()})
 
 
-def _follow(jid, timeout, display):
+def _follow(jid: str, timeout: object, display: watching.Display | None) -> catalog.Summary:
     limit = None if timeout is None else arguments.seconds("timeout", timeout)
     return catalog.with_retcode(
         watching.follow(jid, lambda: catalog.Catalog(__opts__).find(jid), catalog.OVER, limit, display)
     )
 
 
-def _request(verb, who, batch, **more):
+def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> bool:
     jid = batch.spec.jid
     if batch.finished:
         return _done(verb, jid, False)
@@ -612,14 +627,14 @@ def _request(verb, who, batch, **more):
     return _done(verb, jid, answer)
 
 
-def _done(verb, jid, answer):
+def _done(verb: str, jid: str, answer: object) -> bool:
     """Return True for a request that is carried out. :raises Refused: with why, for one that changes nothing."""
     if not answer:
         raise Refused(in_vain.why(verb, catalog.Catalog(__opts__).find(jid)[0]))
     return True
 
 
-def _stop_native(jid, state, kill):
+def _stop_native(jid: str, state: Mapping[str, Any], kill: bool) -> bool:
     """Stop a batch of Salt 3008's own: its manager halts it on this event, and nothing else writes its state."""
     with salt.utils.event.get_master_event(__opts__, __opts__["sock_dir"], listen=False) as bus:
         told = bool(bus.fire_event({"jid": jid, "reason": "stop"}, events.batch_tag(jid, "stop")))
@@ -629,5 +644,5 @@ def _stop_native(jid, state, kill):
     return told
 
 
-def _caller():
+def _caller() -> caller.Caller:
     return caller.caller(__opts__, globals().get("__user__"))

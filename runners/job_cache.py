@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from saltext.jobs.core import arguments, lines, runner
 from saltext.jobs.core.batch import catalog
@@ -36,14 +38,17 @@ log = lines.logger(__name__)
 
 __virtualname__ = "job_cache"
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
+
 PROGRESS_SECONDS = 2.0
 
 
-def __virtual__():
+def __virtual__() -> str:
     return __virtualname__
 
 
-def _require_no_limit(what):
+def _require_no_limit(what: str) -> None:
     """
     Refuse a user with limited rights a function that changes or copies the store: it touches the jobs of all users, or files
     of the master, so the right to it would be the right to everything.
@@ -59,7 +64,9 @@ def _require_no_limit(what):
 
 
 @runner.verb
-def migrate(source="local_cache", dry_run=False, to=None, **more):
+def migrate(
+    source: object = "local_cache", dry_run: object = False, to: object = None, **more: object
+) -> dict[str, Any]:
     """
     Copy the jobs of another job cache, or of another driver of ``cache:``, into ``salt_cache``.
 
@@ -115,16 +122,16 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
 class _Progress:
     """Now and then a line of progress on the terminal."""
 
-    def __init__(self, what):
+    def __init__(self, what: str) -> None:
         self._what, self._last = what, time.monotonic()
 
-    def count(self, number):
+    def count(self, number: int) -> None:
         """Tell how many have been looked at, if the total is not known."""
         if time.monotonic() - self._last >= PROGRESS_SECONDS:
             self._last = time.monotonic()
             runner.progress(globals(), f"{self._what}: {number} jobs looked at")
 
-    def tell(self, count, total):
+    def tell(self, count: int, total: int) -> None:
         if time.monotonic() - self._last < PROGRESS_SECONDS and count != total:
             return
         self._last = time.monotonic()
@@ -139,18 +146,18 @@ class _Progress:
 
 @runner.verb
 def search(
-    search_function=None,
-    search_target=None,
-    search_metadata=None,
-    start_time=None,
-    end_time=None,
-    minion=None,
-    user=None,
-    outcome=None,
-    limit=20,
-    after=None,
-    kind=None,
-):
+    search_function: object = None,
+    search_target: object = None,
+    search_metadata: object = None,
+    start_time: object = None,
+    end_time: object = None,
+    minion: object = None,
+    user: object = None,
+    outcome: object = None,
+    limit: object = 20,
+    after: object = None,
+    kind: object = None,
+) -> dict[str, Any]:
     """
     Find jobs, newest first. A job must match all arguments that are given. Functions of the master itself, and questions
     such as ``test.ping``, are left out unless ``kind`` or ``search_function`` ask for them.
@@ -232,7 +239,7 @@ def search(
 
 
 @runner.verb
-def outcome(jid):
+def outcome(jid: object) -> dict[str, Any]:
     """
     Return what became of a job: which minions have returned, are missing or are owed it, and why minions have failed: those
     with the same reason in one group, the largest group first.
@@ -268,7 +275,7 @@ def outcome(jid):
     return outcomes.outcome(cache, jid, load, _owed(jid))
 
 
-def _owed(jid):
+def _owed(jid: str) -> dict[str, str] | None:
     """Return ``{minion: state}`` of a job's entries in the retry queue; None if the queue cannot be read."""
     queue = RetryStore(__opts__, read_only=True)
     try:
@@ -285,7 +292,9 @@ def _owed(jid):
 
 
 @runner.verb
-def minions(fun="state.apply", minion="*", not_since=None, start_time=None):
+def minions(
+    fun: object = "state.apply", minion: object = "*", not_since: object = None, start_time: object = None
+) -> dict[str, Any]:
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
 
@@ -328,7 +337,7 @@ def minions(fun="state.apply", minion="*", not_since=None, start_time=None):
 
 
 @runner.verb
-def running(tgt="*", tgt_type="glob", timeout=5):
+def running(tgt: object = "*", tgt_type: object = "glob", timeout: object = 5) -> dict[str, Any]:
     """
     Return what runs now, as the minions themselves say: jobs, batches and replays, since when, where, and how to kill each.
 
@@ -365,7 +374,7 @@ def running(tgt="*", tgt_type="glob", timeout=5):
     return {"jobs": jobs, "asked": len(answers) + len(silent), "silent": silent}
 
 
-def _batches():
+def _batches() -> dict[str, dict[str, Any]]:
     names = ("fun", "arguments", "tgt", "tgt_type", "user")
     return {
         found["jid"]: {**{name: found.get(name) for name in names}, "state": word(found), "since": found["created"]}
@@ -373,9 +382,10 @@ def _batches():
     }
 
 
-def _replays():
+def _replays() -> dict[str, dict[str, Any]]:
     """Return the replays under way in the retry queue, by jid, and since when."""
-    queue, found = RetryStore(__opts__, read_only=True), {}
+    queue = RetryStore(__opts__, read_only=True)
+    found: dict[str, dict[str, Any]] = {}
     try:
         for jid, snapshot in queue.snapshots():
             if not snapshot:
@@ -396,7 +406,7 @@ def _replays():
 
 
 @runner.verb
-def stats():
+def stats() -> dict[str, Any]:
     """
     Return how many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
 
@@ -415,7 +425,7 @@ def stats():
 
 
 @runner.verb
-def doctor():
+def doctor() -> dict[str, Any]:
     """
     Return what an operator should know before relying on the job cache.
 
@@ -442,7 +452,7 @@ def doctor():
 
 
 @runner.verb
-def backup(path):
+def backup(path: object) -> dict[str, Any]:
     """
     Copy the file in which ``cache: sqlite`` keeps everything, as it is at this moment. The master goes on.
 
@@ -465,7 +475,7 @@ def backup(path):
 
 
 @runner.verb
-def recover(path=None):
+def recover(path: object = None) -> dict[str, Any]:
     """
     Bring over the readable records of a damaged file of ``cache: sqlite`` that was set aside.
 
@@ -499,7 +509,7 @@ def recover(path=None):
 
 
 @runner.verb
-def verify(repair=False):
+def verify(repair: object = False) -> dict[str, Any]:
     """
     List the records of the job cache that are unreadable or contradict each other.
 
@@ -530,7 +540,8 @@ def verify(repair=False):
         salt-run job_cache.verify
         salt-run job_cache.verify repair=True
     """
-    if arguments.flag("repair", repair):
+    repair = arguments.flag("repair", repair)
+    if repair:
         _require_no_limit("verify with repair")
     found = Verification(stores.Store(__opts__), secrets.without_secrets, repair)
     return found.run(_Progress("verifying jobs").tell)

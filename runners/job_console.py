@@ -8,12 +8,19 @@ The console: a page for the browser, served by salt-api, that shows and steers b
 .. versionadded:: 0.2.0
 """
 
+from __future__ import annotations
+
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.errors import Refused
 
 __virtualname__ = "job_console"
+
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
 
 #: The page's files are beside the runners, in an installed package as in a checkout.
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "console")
@@ -24,12 +31,12 @@ STATIC_PATH = "/console"
 _OWN = ("app", "events", "hook", "jobs", "keys", "login", "logout", "minions", "run", "stats", "token", "ws")
 
 
-def __virtual__():
+def __virtual__() -> str:
     return __virtualname__
 
 
 @runner.verb
-def config(static_path=STATIC_PATH):
+def config(static_path: object = STATIC_PATH) -> str:
     """
     Return the lines of the master's configuration with which salt-api serves the console of this installation.
 
@@ -52,7 +59,7 @@ def config(static_path=STATIC_PATH):
     return "\n".join(_alone(api, path))
 
 
-def _static_path(value):
+def _static_path(value: object) -> str:
     path = "/" + arguments.word("static_path", value).strip("/")
     plain = path.replace("/", "").replace("-", "").replace("_", "").replace(".", "")
     if path[1:] in _OWN or not plain.isalnum() or not plain.isascii() or ".." in path:
@@ -63,11 +70,11 @@ def _static_path(value):
     return path
 
 
-def _is_others(static, folder=_FOLDER):
+def _is_others(static: Any, folder: str = _FOLDER) -> bool:
     return bool(static) and os.path.realpath(static) != os.path.realpath(folder)
 
 
-def _alone(api, path, folder=_FOLDER):
+def _alone(api: Mapping[str, Any], path: str, folder: str = _FOLDER) -> list[str]:
     lines = ["rest_cherrypy:"]
     if "port" not in api:
         lines.append("  port: 8000")
@@ -80,7 +87,7 @@ def _alone(api, path, folder=_FOLDER):
     return [*lines, f"# Restart salt-api, then open {_address(api)}{path}/index.html"]
 
 
-def _beside(api, path, folder=_FOLDER):
+def _beside(api: Mapping[str, Any], path: str, folder: str = _FOLDER) -> list[str]:
     name = path.rsplit("/", 1)[-1]
     static = api.get("static_path", "/static").rstrip("/")
     return [
@@ -90,7 +97,7 @@ def _beside(api, path, folder=_FOLDER):
     ]
 
 
-def _address(api):
+def _address(api: Mapping[str, Any]) -> str:
     scheme = "http" if api.get("disable_ssl") else "https"
     host = api.get("host", "0.0.0.0")
     name = __opts__.get("fqdn") or "MASTER" if host in ("0.0.0.0", "::") else host

@@ -10,22 +10,31 @@ See whether notices of the job_notices engine arrive, and what keeps them from i
 .. versionadded:: 0.3.0
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.master import caller
 from saltext.jobs.core.notices import doctor as examination
 from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
+from saltext.jobs.core.settings import ReturnerChoice
 
 __virtualname__ = JOB_NOTICES
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
 
-def __virtual__():
+
+def __virtual__() -> str:
     return __virtualname__
 
 
 @runner.verb
-def stats():
+def stats() -> Any:
     """
     Return for each target, ``webhook`` or a returner, how many notices were sent since the engine started, how many wait,
     how many tries failed, how many were dropped, when it got one last (``delivered``, Unix time, or None), and what is wrong
@@ -41,7 +50,7 @@ def stats():
 
 
 @runner.verb
-def test():
+def test() -> Any:
     """
     Send a notice of the kind ``test`` to all targets, and return their names. ``stats`` tells whether it has arrived.
     A target that has a test waiting gets no second one.
@@ -57,7 +66,7 @@ def test():
 
 
 @runner.verb
-def doctor(reach=False):
+def doctor(reach: object = False) -> dict[str, Any]:
     """
     Return what an operator should know before relying on notices.
 
@@ -82,7 +91,7 @@ def doctor(reach=False):
     return examination.examine(__opts__, _missing, arguments.flag("reach", reach))
 
 
-def _missing(choice):
+def _missing(choice: ReturnerChoice) -> str:
     """Return why a returner cannot be loaded; empty where it can."""
     try:
         ReturnerModule(__opts__, choice.returner, choice.ret_config).has("returner")
@@ -91,5 +100,5 @@ def _missing(choice):
     return ""
 
 
-def _ask(verb):
+def _ask(verb: str) -> Any:
     return requests.ask(__opts__, JOB_NOTICES, {"do": verb})

@@ -9,6 +9,11 @@ See what the job_recorder engine does, and what it could not deliver.
 .. versionadded:: 0.1.0
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
@@ -17,13 +22,16 @@ from saltext.jobs.core.recorder import doctor as examination
 
 __virtualname__ = JOB_RECORDER
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
 
-def __virtual__():
+
+def __virtual__() -> str:
     return __virtualname__
 
 
 @runner.verb
-def stats(returner=None):
+def stats(returner: object = None) -> Any:
     """
     Return what the recorder has done since its engine started, for each returner.
 
@@ -47,7 +55,7 @@ def stats(returner=None):
 
 
 @runner.verb
-def history():
+def history() -> Any:
     """
     Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, by their
     names in Prometheus. They begin with the start of the engine. Refused if no engine runs.
@@ -62,7 +70,7 @@ def history():
 
 
 @runner.verb
-def doctor():
+def doctor() -> dict[str, Any]:
     """
     Return what an operator should know before relying on the recorder.
 
@@ -81,7 +89,7 @@ def doctor():
 
 
 @runner.verb
-def set_aside(returner=None, limit=100):
+def set_aside(returner: object = None, limit: object = 100) -> Any:
     """
     Return the records that a returner refused again and again, oldest first.
 
@@ -103,7 +111,7 @@ def set_aside(returner=None, limit=100):
 
 
 @runner.verb
-def redeliver(returner=None, names=None):
+def redeliver(returner: object = None, names: object = None) -> Any:
     """
     Hand records that were set aside to their returner again, after the reason of its refusal has been dealt with.
 
@@ -124,6 +132,6 @@ def redeliver(returner=None, names=None):
     return _ask("redeliver", returner, names=wanted)
 
 
-def _ask(verb, returner, **more):
+def _ask(verb: str, returner: object, **more: object) -> Any:
     returner = None if returner is None else arguments.word("returner", returner)
     return requests.ask(__opts__, JOB_RECORDER, {"do": verb, "returner": returner, **more})

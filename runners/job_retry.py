@@ -12,8 +12,12 @@ The ``job_retry`` engine of this extension keeps the queue; this runner reads it
 .. versionadded:: 0.1.0
 """
 
+from __future__ import annotations
+
 import collections
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
@@ -26,7 +30,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import coverage as records
 from saltext.jobs.core.retry import doctor as examination
 from saltext.jobs.core.retry.checkpoint import PAUSED
-from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.load import Waiting
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
@@ -35,16 +39,19 @@ from saltext.jobs.core.site import site_of
 __virtualname__ = JOB_RETRY
 __func_alias__ = {"list_": "list"}
 
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
+
 _STATES = tuple(state.value for state in State if state is not State.DONE)
 _PURGEABLE = ("held", "expired", "cancelled", "dead")
 
 
-def __virtual__():
+def __virtual__() -> str:
     return __virtualname__
 
 
 @runner.verb
-def list_(minion=None, jid=None, state=None):
+def list_(minion: object = None, jid: object = None, state: object = None) -> list[dict[str, Any]]:
     """
     Return the entries of the queue, oldest job first, without the arguments of the jobs.
 
@@ -85,7 +92,7 @@ def list_(minion=None, jid=None, state=None):
 
 
 @runner.verb
-def show(minion, jid):
+def show(minion: object, jid: object) -> dict[str, Any]:
     """
     Return everything about one entry: what ``job_retry.list`` shows, the job with its arguments, and its history.
 
@@ -117,7 +124,7 @@ def show(minion, jid):
 
 
 @runner.verb
-def stats():
+def stats() -> dict[str, Any]:
     """
     Return figures about the queue.
 
@@ -134,9 +141,10 @@ def stats():
 
         salt-run job_retry.stats
     """
-    states, functions, owners = collections.Counter(), collections.Counter(), collections.Counter()
-    minions, jobs, oldest, waiting = set(), set(), None, _waiting()
-    outside, openings = 0, []
+    states, functions, owners = (collections.Counter[str]() for _ in range(3))
+    minions, jobs, openings = set[str](), set[str](), list[float]()
+    oldest: float | None = None
+    outside, waiting = 0, _waiting()
     for entry, snapshot in _entries(None, None):
         waits_for, opens = waiting.of(entry, snapshot["load"])
         outside += waits_for is not None
@@ -165,7 +173,7 @@ def stats():
     }
 
 
-def _metrics():
+def _metrics() -> Any:
     if not requests.is_running(__opts__, JOB_RETRY):
         return None
     try:
@@ -176,7 +184,7 @@ def _metrics():
 
 
 @runner.verb
-def history():
+def history() -> Any:
     """
     Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, with the
     ``metrics`` of ``job_retry.stats``. They begin with the start of the engine. Refused if no engine runs.
@@ -191,7 +199,7 @@ def history():
 
 
 @runner.verb
-def doctor():
+def doctor() -> dict[str, Any]:
     """
     Return what an operator should know before relying on the queue. With ``saltext_jobs_site`` minions are asked what they
     keep of what they have run, as far as the user has the rights that ``coverage`` needs.
@@ -213,7 +221,7 @@ def doctor():
 
 
 @runner.verb
-def coverage(tgt="*", tgt_type="glob", timeout=None):
+def coverage(tgt: object = "*", tgt_type: object = "glob", timeout: object = None) -> dict[str, Any]:
     """
     Return which minions have the executor ``job_once``, with which a job runs once whatever happens to them. The minions are
     asked, so a user with limited rights needs the right to ``saltutil.find_cached_job``, ``config.get`` and ``cp.is_cached``
@@ -245,7 +253,7 @@ def coverage(tgt="*", tgt_type="glob", timeout=None):
 
 
 @runner.verb
-def enqueue(jid, minions=None):
+def enqueue(jid: object, minions: object = None) -> Any:
     """
     Put a job from the job cache into the queue by hand, whatever its function, and return the number of new entries.
 
@@ -273,7 +281,7 @@ def enqueue(jid, minions=None):
 
 
 @runner.verb
-def replay(minion):
+def replay(minion: object) -> Any:
     """
     Deliver now the jobs that a minion is owed, as if it had just shown a sign of life, even if their windows are shut.
     Returns the number of entries that wait. Refused if there are none.
@@ -293,7 +301,7 @@ def replay(minion):
 
 
 @runner.verb
-def retry(minion=None, jid=None):
+def retry(minion: object = None, jid: object = None) -> Any:
     """
     Try held or dead entries again, and return their number. Refused if there are none.
 
@@ -318,7 +326,7 @@ def retry(minion=None, jid=None):
 
 
 @runner.verb
-def cancel(minion=None, jid=None):
+def cancel(minion: object = None, jid: object = None) -> Any:
     """
     Cancel entries, so that they are not delivered, and return their number. Refused if there are none.
 
@@ -339,7 +347,7 @@ def cancel(minion=None, jid=None):
 
 
 @runner.verb
-def purge(state):
+def purge(state: object) -> Any:
     """
     Remove the entries in some states, and return their number.
 
@@ -356,7 +364,7 @@ def purge(state):
 
 
 @runner.verb
-def pause():
+def pause() -> Any:
     """
     Replay nothing until ``job_retry.resume``; jobs are still queued. A pause outlives a restart of the master.
 
@@ -372,7 +380,7 @@ def pause():
 
 
 @runner.verb
-def resume():
+def resume() -> Any:
     """
     Go on after ``job_retry.pause``. Returns whether the queue was paused.
 
@@ -386,7 +394,7 @@ def resume():
 
 
 @runner.verb
-def adopt(owner):
+def adopt(owner: object) -> Any:
     """
     Take over the entries of a master that is gone, and return their number.
 
@@ -404,11 +412,11 @@ def adopt(owner):
     return _ask({"do": "adopt", "owner": arguments.plain("owner", owner)}, keep=False)
 
 
-def _caller():
+def _caller() -> caller.Caller:
     return caller.caller(__opts__, globals().get("__user__"))
 
 
-def _ask(request, who=None, keep=True):
+def _ask(request: dict[str, Any], who: caller.Caller | None = None, keep: bool = True) -> Any:
     who = who or _caller()
     caller.require_no_peer(who)
     if request["do"] in ("enqueue", "retry"):
@@ -417,7 +425,7 @@ def _ask(request, who=None, keep=True):
     return requests.ask(__opts__, JOB_RETRY, {**request, "user": who.name}, keep=keep)
 
 
-def _some(count, what, minion=None, jid=None):
+def _some(count: Any, what: str, minion: str | None = None, jid: str | None = None) -> Any:
     """Return how many entries were found. :raises Refused: if there are none."""
     if count == 0:
         named = {"minion": minion, "jid": jid}
@@ -426,23 +434,23 @@ def _some(count, what, minion=None, jid=None):
     return count
 
 
-def _is_paused():
+def _is_paused() -> bool:
     """Whether nothing is replayed, or will be once an engine that is down has read what it was asked for."""
     paused = site_of(__opts__).folder(JOB_RETRY).exists(PAUSED)
     for request in requests.waiting(__opts__, JOB_RETRY):
-        paused = {"pause": True, "resume": False}.get(request.get("do"), paused)
+        paused = {"pause": True, "resume": False}.get(str(request.get("do")), paused)
     return paused
 
 
-def _tell_of_a_pause():
+def _tell_of_a_pause() -> None:
     if _is_paused():
         runner.note(globals(), "The queue is paused: nothing is delivered until job_retry.resume")
 
 
-def _entries(minion, jid):
+def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[str, Any]]]:
     store = RetryStore(__opts__, read_only=True)
     try:
-        snapshots = [(jid, store.snapshot(jid))] if jid else store.snapshots()
+        snapshots: Iterable[tuple[str, dict[str, Any]]] = [(jid, store.snapshot(jid))] if jid else store.snapshots()
         for name, snapshot in snapshots:
             if snapshot:
                 try:
@@ -455,14 +463,14 @@ def _entries(minion, jid):
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
-def _set_aside():
+def _set_aside() -> list[str]:
     try:
         return RetryStore(__opts__, read_only=True).set_aside()
     except StateError as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
-def _waiting():
+def _waiting() -> Waiting:
     try:
         settings = read_settings(
             RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY))
@@ -472,7 +480,7 @@ def _waiting():
     return Waiting(settings, time.time())
 
 
-def _row(entry, snapshot, waiting):
+def _row(entry: Entry, snapshot: Mapping[str, Any], waiting: Waiting) -> dict[str, Any]:
     waits_for, opens = waiting.of(entry, snapshot["load"])
     return {
         "minion": entry.minion,
@@ -490,16 +498,16 @@ def _row(entry, snapshot, waiting):
     }
 
 
-def _fun(snapshot):
+def _fun(snapshot: Mapping[str, Any]) -> str:
     fun = snapshot["load"].get("fun")
     return ",".join(fun) if isinstance(fun, (list, tuple)) else str(fun)
 
 
-def _given(read, value):
+def _given(read: Callable[[object], str], value: object) -> str | None:
     return None if value is None else read(value)
 
 
-def _selection(minion, jid):
+def _selection(minion: object, jid: object) -> dict[str, str | None]:
     if minion is None and jid is None:
         raise Refused("Name a minion, a jid, or both")
     return {"minion": _given(arguments.minion, minion), "jid": _given(arguments.jid, jid)}
