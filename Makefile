@@ -7,7 +7,7 @@
 #   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
 #   make test-pythons  what needs no daemons, on each Python from 3.10 to 3.14 that this machine has
 #   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 where the machine has none
-#   make lint        ruff, and mypy --strict for core/ and the modules that Salt loads on the master
+#   make lint        ruff, and mypy --strict for core/ and all modules that Salt loads
 #   make lint-workflows  actionlint over .github/workflows
 #   make docs        the documentation, as a site in docs/_build/html
 #   make docs-tables the state tables of docs/architecture.md and their pictures, from the code
@@ -121,7 +121,7 @@ $(CHROOT)/usr/bin/python3.14:
 	debootstrap --variant=minbase --include=ca-certificates,g++,gcc,git,make,openssh-client,procps,python3-dev,python3-venv,sudo \
 	  sid $(CHROOT)
 
-TYPED := cache core engines output returners runners
+TYPED := cache core engines executors output returners runners
 
 # mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
 lint: .venv/.installed

@@ -23,6 +23,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import io
 import json
 import logging
 import os
@@ -32,6 +33,8 @@ import time
 import types
 import uuid
 import zlib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Literal
 
 import salt.exceptions
 import salt.minion
@@ -48,6 +51,12 @@ except ImportError:  # Salt requires it, but not on every platform
 log = logging.getLogger(__name__)
 
 __virtualname__ = "job_once"
+
+# Salt's loader brings these.
+__context__: MutableMapping[str, Any]
+__executors__: Any
+__proxy__: Mapping[str, Any]
+__salt__: Mapping[str, Callable[..., Any]]
 
 #: Seconds for which a record is kept, unless ``job_once_keep`` says otherwise or the master says longer, up to a century.
 KEEP, LONGEST_KEEP = 7 * 86400, 100 * 365 * 86400
@@ -99,7 +108,13 @@ _ABOUT = ("jid", "fun", "at", "parts", "pid", "birth", "ordered", "thread")
 _at = threading.local()
 
 
-def execute(opts, data, func, args, kwargs):
+def execute(
+    opts: Mapping[str, Any],
+    data: Mapping[str, Any],
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     """
     Run a function, or return what it returned before. Called by the minion.
 
@@ -119,7 +134,7 @@ def execute(opts, data, func, args, kwargs):
     return _nothing(followers, args) if value is None and followers else value
 
 
-def allow_missing_func(function):
+def allow_missing_func(function: str) -> bool:
     """Tell Salt that a function without an execution module is served here."""
     return function in (SEEN, FORGET)
 
@@ -127,7 +142,7 @@ def allow_missing_func(function):
 # -- a job -------------------------------------------------------------------------------------------------------------
 
 
-def _job_of(opts, data):
+def _job_of(opts: Mapping[str, Any], data: Mapping[str, Any]) -> Job | Unrecorded | Refused | None:
     """Return the job that this thread works on, claimed with its first function. None if it is not recorded."""
     if getattr(_at, "data", None) is not data:
         _at.data, _at.job = data, None
@@ -135,14 +150,15 @@ def _job_of(opts, data):
             Records(opts).watch()
         elif not _passes(opts, data):
             _at.job = _claim(opts, data)
-    return _at.job
+    job: Job | Unrecorded | Refused | None = _at.job
+    return job
 
 
-def _claim(opts, data):
+def _claim(opts: Mapping[str, Any], data: Mapping[str, Any]) -> Job | Unrecorded | Refused:
     """Return the job that has arrived: recorded as begun now, begun before, refused, or to be run without a record."""
     records = Records(opts)
     try:
-        job = records.claim(data)
+        job: Job | Unrecorded = records.claim(data)
     except salt.exceptions.CommandExecutionError as exc:
         return Refused(opts, data, str(exc))
     except OSError as exc:
@@ -170,13 +186,13 @@ class Delivery:
     A function is looked up when Salt does so, after all earlier ones have ended: these may install what it needs.
     """
 
-    def __init__(self, opts, data):
+    def __init__(self, opts: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         self.opts, self.data = opts, data
         self.names, self.parts = _functions_of(data), _parts_of(data)
-        self.next, self.passed, self.over = 0, set(), threading.Event()
-        self._refusals = {}
+        self.next, self.passed, self.over = 0, set[int](), threading.Event()
+        self._refusals: dict[int, Exception | None] = {}
 
-    def take(self, name):
+    def take(self, name: str) -> int:
         """Return the part that Salt calls now: the first remaining one of this name that it should call."""
         left = [part for part in range(self.next, len(self.names)) if self.names[part] == name] or [self.next]
         part = next((part for part in left if self.refusal(part) is None), left[0])
@@ -184,11 +200,11 @@ class Delivery:
         self.next = part + 1
         return part
 
-    def is_last(self, part):
+    def is_last(self, part: int) -> bool:
         """Tell whether this part, which has ended, is the last one that Salt calls."""
         return all(self.refusal(later) is not None for later in range(part + 1, self.parts))
 
-    def refusal(self, part):
+    def refusal(self, part: int) -> Exception | None:
         """Return why Salt skips this one of several functions; None if it calls it."""
         if part not in self._refusals:
             self._refusals[part] = _refusal(self.opts, self.data, part) if self.parts > 1 else None
@@ -198,9 +214,9 @@ class Delivery:
 class Unrecorded(Delivery):
     """A job that runs without a record. The master is told that it begins."""
 
-    runs = True
+    runs: Literal[True] = True
 
-    def run(self, part, func, call):
+    def run(self, part: int, func: Callable[..., Any], call: Callable[[], Any]) -> Any:
         """Run one function of the job. Raises what the function raises."""
         try:
             return call()
@@ -212,13 +228,13 @@ class Unrecorded(Delivery):
 class Refused(Delivery):
     """A job that does not run, and has nothing to return. Its functions are not tried again."""
 
-    runs = False
+    runs: Literal[False] = False
 
-    def __init__(self, opts, data, why):
+    def __init__(self, opts: Mapping[str, Any], data: Mapping[str, Any], why: str) -> None:
         super().__init__(opts, data)
         self.why = why
 
-    def again(self, part, func):
+    def again(self, part: int, func: Callable[..., Any]) -> Any:
         """:raises CommandExecutionError: for each function of the job."""
         raise salt.exceptions.CommandExecutionError(self.why)
 
@@ -231,11 +247,13 @@ class Job(Delivery):
     :param runs: whether this delivery is the one that runs it.
     """
 
-    def __init__(self, opts, data, records, record, runs):
+    def __init__(
+        self, opts: Mapping[str, Any], data: Mapping[str, Any], records: Records, record: Record, runs: bool
+    ) -> None:
         super().__init__(opts, data)
         self.records, self.record, self.runs = records, record, runs
 
-    def run(self, part, func, call):
+    def run(self, part: int, func: Callable[..., Any], call: Callable[[], Any]) -> Any:
         """Run one function of the job and record its result. Raises what the function raises."""
         before = self.record.ended.get(part)
         if before is not None and "refused" not in before:
@@ -256,7 +274,7 @@ class Job(Delivery):
         self.ended(part, self.outcome(value, func), is_dict=isinstance(value, dict))
         return value
 
-    def queued(self, part, value):
+    def queued(self, part: int, value: dict[str, Any]) -> dict[str, Any]:
         """A state run waits in the minion's own queue; the whole job will be redelivered from there."""
         if len(_functions_of(self.data)) > 1:
             self.ended(part, {"queued": True})
@@ -265,7 +283,7 @@ class Job(Delivery):
         self.records.drop(self.record)
         return value
 
-    def outcome(self, value, func):
+    def outcome(self, value: Any, func: Callable[..., Any]) -> dict[str, Any]:
         """Return the record of a function's return."""
         context = _context(func)
         retcode = context.get("retcode") or 0
@@ -280,9 +298,9 @@ class Job(Delivery):
             return {"retcode": retcode, "lost": f"{done} was too large to be kept: {len(packed)} bytes, packed."}
         return {"retcode": retcode, "value": base64.b64encode(packed).decode()}
 
-    def collected(self, part, func, values):
+    def collected(self, part: int, func: Callable[..., Any], values: Iterator[Any]) -> Iterator[Any]:
         """Pass on what a generator yields, and record the return that Salt makes of it."""
-        whole = {}
+        whole: Any = {}
         try:
             for value in values:
                 if isinstance(value, dict) and isinstance(whole, dict):
@@ -299,7 +317,7 @@ class Job(Delivery):
             raise
         self.ended(part, self.outcome(whole, func))
 
-    def ended(self, part, outcome, is_dict=False):
+    def ended(self, part: int, outcome: dict[str, Any], is_dict: bool = False) -> None:
         """Record the result of one function. On a full disk the record lacks its end; the job goes on."""
         line = {**outcome, "part": part, "at": time.time()}
         if part == 0 and not is_dict and _for_resources(self.data) and not self.data.get("pure_resource_target"):
@@ -323,7 +341,7 @@ class Job(Delivery):
             except OSError as exc:
                 log.warning("Old records in %s could not be dropped: %s", self.records.folder, exc)
 
-    def again(self, part, func):
+    def again(self, part: int, func: Callable[..., Any]) -> Any:
         """Return what one function of a job returned before, or raise what it raised."""
         context = _context(func)
         context["retcode"] = 1
@@ -340,14 +358,14 @@ class Job(Delivery):
         context["retcode"] = found["retcode"]
         return _unpacked(found["value"]) if "value" in found else found["lost"]
 
-    def another(self):
+    def another(self) -> str:
         """Say that a jid was begun here with another function: jobs of two masters can share a jid."""
         return (
             f"Job {self.record.jid} was begun on this minion {_when(self.record.at)} and ran {self.record.fun}, so "
             f"{_fun_of(self.data)} is not run under this jid. Publish it anew, under a jid of its own."
         )
 
-    def interrupted(self):
+    def interrupted(self) -> str:
         """Say that a job was begun and has not ended, and how to run it all the same."""
         jid, minion, key = self.record.jid, self.opts["id"], _key_of(self.data)
         return (
@@ -357,7 +375,7 @@ class Job(Delivery):
         )
 
 
-def _raised(exc):
+def _raised(exc: Exception) -> dict[str, Any]:
     """Return the record of an exception."""
     text = str(exc)
     if len(text) > LONGEST:
@@ -365,25 +383,25 @@ def _raised(exc):
     return {"raised": type(exc).__name__, "text": text, "retcode": 1}
 
 
-def _when(at):
+def _when(at: float) -> str:
     return time.strftime("at %Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
 
 
-def _unpacked(text):
+def _unpacked(text: str) -> Any:
     return salt.payload.loads(zlib.decompress(base64.b64decode(text)))
 
 
 # -- what a delivery says ----------------------------------------------------------------------------------------------
 
 
-def _options(data):
+def _options(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the master's options for this executor: ``ack``, ``keep`` (seconds), ``rerun``, ``question``."""
     found = data.get("executor_opts")
     found = found.get(__virtualname__) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def _take_out_options(kwargs):
+def _take_out_options(kwargs: dict[str, Any]) -> None:
     """Remove the master's options for this executor from the function's arguments: a first publish has none."""
     options = kwargs.get(_PUBLISHED)
     if isinstance(options, dict) and __virtualname__ in options:
@@ -393,7 +411,7 @@ def _take_out_options(kwargs):
             del kwargs[_PUBLISHED]
 
 
-def _passes(opts, data):
+def _passes(opts: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
     """Tell whether a job runs as if this executor were not there."""
     if not data.get("jid"):
         return True
@@ -402,17 +420,17 @@ def _passes(opts, data):
     return all(function.startswith(PASS) for function in _functions_of(data))
 
 
-def _functions_of(data):
+def _functions_of(data: Mapping[str, Any]) -> list[str]:
     """Return the names of a job's functions."""
     return [str(fun) for fun in data["fun"]] if isinstance(data["fun"], (list, tuple)) else [str(data["fun"])]
 
 
-def _fun_of(data):
+def _fun_of(data: Mapping[str, Any]) -> str:
     """Return the functions of a job in the form of its record."""
     return ",".join(_functions_of(data))
 
 
-def _key_of(data):
+def _key_of(data: Mapping[str, Any]) -> str:
     """Return the key of a job here: its jid, and on Salt 3008 the minion's resource that it is for."""
     resource = data.get("resource_target")
     if not isinstance(resource, dict):
@@ -420,12 +438,12 @@ def _key_of(data):
     return f"{data['jid']}@{resource.get('type')}@{resource.get('id')}"
 
 
-def _parts_of(data):
+def _parts_of(data: Mapping[str, Any]) -> int:
     """Return how many calls Salt makes for a job."""
     return len(_functions_of(data)) + _for_resources(data)
 
 
-def _refusal(opts, data, part):
+def _refusal(opts: Mapping[str, Any], data: Mapping[str, Any], part: int) -> Exception | None:
     """
     Return why Salt skips one of several functions (``Minion._execute_job_function``), as in a blackout, or for an
     argument that it does not take; None if it calls it, as far as can be told.
@@ -443,13 +461,13 @@ def _refusal(opts, data, part):
     return None
 
 
-def _is_blacked_out(opts, name):
+def _is_blacked_out(opts: Mapping[str, Any], name: str) -> bool:
     about = [opts.get(kind) or {} for kind in ("pillar", "grains")]
     allowed = [each.get("minion_blackout_whitelist") or () for each in about if each.get("minion_blackout")]
     return name != "saltutil.refresh_pillar" and any(name not in names for names in allowed)
 
 
-def _for_resources(data):
+def _for_resources(data: Mapping[str, Any]) -> int:
     """Return how many further calls a job has for resources of the minion, which Salt 3008 makes within one job."""
     merged = getattr(salt.minion.Minion, "_MERGE_RESOURCE_FUNS", ())
     if data.get("resource_target") or not isinstance(data["fun"], str) or data["fun"] not in merged:
@@ -469,14 +487,26 @@ class Record:
 
     in_making = False
 
-    def __init__(self, path, jid, fun="", at=0.0, parts=1, pid=0, birth="", ordered=False, thread=0, ended=()):
+    def __init__(
+        self,
+        path: str,
+        jid: str,
+        fun: str = "",
+        at: float = 0.0,
+        parts: int = 1,
+        pid: int = 0,
+        birth: str = "",
+        ordered: bool = False,
+        thread: int = 0,
+        ended: Mapping[int, dict[str, Any]] = types.MappingProxyType({}),
+    ) -> None:
         self.path, self.jid, self.fun, self.at, self.pid, self.birth = path, jid, fun, at, pid, birth
         self.ordered, self.thread, self.ended = ordered, thread, dict(ended)
         self.parts = 1 if self.ended.get(0, {}).get("last") else parts
         self.written = 0
 
     @functools.cached_property
-    def state(self):
+    def state(self) -> str:
         """
         ``ended``; ``begun`` if its holder is alive; ``interrupted`` if the holder is gone; ``queued`` if the rest waits
         in the minion's own queue of states.
@@ -494,13 +524,13 @@ class Records:
     :param opts: the minion's options. Records of proxies that share a ``cachedir`` are kept apart.
     """
 
-    def __init__(self, opts):
+    def __init__(self, opts: Mapping[str, Any]) -> None:
         self.opts = opts
         self.folder = os.path.join(opts["cachedir"], __virtualname__, _plain(opts["id"]))
         self._since = os.path.join(self.folder, ".since")
         self._told = os.path.join(self.folder, ".keep")
 
-    def claim(self, data):
+    def claim(self, data: Mapping[str, Any]) -> Job:
         """
         Return the Job for a delivery: recorded as begun now, or with the record of the earlier run.
 
@@ -513,7 +543,8 @@ class Records:
             goes_on = found is not None and found.state == "queued" and found.fun == _fun_of(data)
             if found is None or goes_on or (found.state == "interrupted" and options.get("rerun")):
                 self._prepare(options.get("keep"))
-                done = [line for line in found.ended.values() if "queued" not in line] if goes_on else []
+                ended = found.ended.values() if found is not None and goes_on else ()
+                done = [line for line in ended if "queued" not in line]
                 record = self._new(_file_of(self.folder, _plain(key), number + 1), jid, data, done)
                 if record is not None:
                     return Job(self.opts, data, self, record, runs=True)
@@ -526,7 +557,7 @@ class Records:
                 log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
                 return Job(self.opts, data, self, found, runs=False)
 
-    def seen(self, jid):
+    def seen(self, jid: str) -> dict[str, Any]:
         """
         Return the record of a job: a dict with ``state``.
 
@@ -540,7 +571,7 @@ class Records:
         except Exception as exc:  # one odd record must not hide the others
             return {"state": "unknown", "reason": str(exc)}
 
-    def _seen(self, jid):
+    def _seen(self, jid: str) -> dict[str, Any]:
         found, _ = self._newest(jid)
         if found is None:
             return {"state": "never", "recorded_for": max(0.0, min(time.time() - self._complete_since(), self._keep()))}
@@ -549,7 +580,7 @@ class Records:
             told.update(_told_of(found))
         return told
 
-    def _complete_since(self):
+    def _complete_since(self) -> float:
         """Return the Unix time since which every job here has had a record. Now, if that could not be noted."""
         since = os.stat(self._since).st_mtime
         try:
@@ -558,13 +589,13 @@ class Records:
             return time.time()
         return since
 
-    def append(self, record, line):
+    def append(self, record: Record, line: dict[str, Any]) -> None:
         """Add a line to the record of a run, durably. :raises OSError: if that is not possible."""
         with self._open(record.path, os.O_WRONLY | os.O_APPEND) as file:
             record.written += _write(file, line)
         record.ended[line["part"]] = line
 
-    def forget(self, jid):
+    def forget(self, jid: str) -> bool:
         """Drop the records of a job, unless it runs. Return whether there was one."""
         found, number = self._newest(jid)
         if found is None:
@@ -574,35 +605,35 @@ class Records:
         self._remove(_plain(jid), number)
         return True
 
-    def drop(self, record):
+    def drop(self, record: Record) -> None:
         """Drop a deferred run and its predecessors: the redelivery carries no ``rerun``."""
         name, _, number = os.path.basename(record.path).partition("~")
         with contextlib.suppress(OSError):
             self._remove(name, int(number or 1))
 
-    def _remove(self, name, number):
+    def _remove(self, name: str, number: int) -> None:
         """Remove the files of so many runs of a job, the newest first: after a crash the rest still shows the job."""
         for each in range(number, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_file_of(self.folder, name, each))
 
-    def begin_anew(self):
+    def begin_anew(self) -> None:
         """Note that a job may have run here without a record."""
         with contextlib.suppress(OSError):
             self._note_since(time.time())
 
-    def _note_since(self, at):
+    def _note_since(self, at: float) -> None:
         """Note, durably, the Unix time since which every job here has had a record."""
         os.utime(self._since, (at, at))  # first: this works even if the process can open no more files
         with self._open(self._since, os.O_WRONLY) as file:
             os.fsync(file.fileno())
 
-    def watch(self):
+    def watch(self) -> None:
         """Note that from now on every job here has a record."""
         with contextlib.suppress(OSError):
             self._prepare(None)
 
-    def sweep(self, record):
+    def sweep(self, record: Record) -> None:
         """
         Drop old records, and those beyond the limits. It runs now and then, and reads only records that it may have to
         drop.
@@ -633,7 +664,7 @@ class Records:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def _is_time_to_sweep(self, written):
+    def _is_time_to_sweep(self, written: int) -> bool:
         """
         Return True once in SWEEP seconds, and note it; also for some jobs. Processes do not know each other's jobs, so
         chance decides: for one job of SWEEP_ONE_OF, and about once for an eighth of the bytes that may be kept.
@@ -648,9 +679,10 @@ class Records:
             os.utime(marker)
         return True
 
-    def _runs_of_jobs(self):
+    def _runs_of_jobs(self) -> dict[str, list[tuple[float, int, str]]]:
         """Return ``{key of a job: [(Unix time, bytes, path) of each run]}``, and remove unfinished files."""
-        jobs, now = {}, time.time()
+        jobs: dict[str, list[tuple[float, int, str]]] = {}
+        now = time.time()
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
@@ -662,18 +694,18 @@ class Records:
                         os.unlink(entry.path)
         return jobs
 
-    def _dropping(self, at, old):
+    def _dropping(self, at: float, old: float) -> None:
         """Note that records up to a time go: older jobs without a record may have been begun."""
         if os.stat(self._since).st_mtime < at:
             self._note_since(at)
         if at >= old:
             log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
 
-    def _keep(self):
+    def _keep(self) -> float:
         """
         Return for how many seconds a record is kept: by the minion's options, or longer if the master asked for it.
         """
-        keep = self.opts.get("job_once_keep", KEEP)
+        keep: float = self.opts.get("job_once_keep", KEEP)
         if isinstance(keep, bool) or not isinstance(keep, (int, float)) or keep < 0:
             log.error("job_once_keep is %r and must be a number of seconds; %d is used", keep, KEEP)
             keep = KEEP
@@ -681,7 +713,7 @@ class Records:
             keep = max(keep, float(file.read()))
         return keep
 
-    def _prepare(self, keep):
+    def _prepare(self, keep: Any) -> None:
         """Make the folder and files, and note for how long the master wants records kept."""
         if not os.path.exists(self._since):
             os.makedirs(os.path.dirname(self.folder), mode=0o755, exist_ok=True)
@@ -694,7 +726,7 @@ class Records:
                 file.write(b"%d" % min(keep, LONGEST_KEEP))
             os.replace(temporary, self._told)
 
-    def _begun_before(self, jid, key):
+    def _begun_before(self, jid: str, key: str) -> tuple[Record | None, int]:
         """Return as ``_newest``. Nothing is written: a full disk must not make a begun job run again."""
         try:
             return self._newest(key)
@@ -705,7 +737,7 @@ class Records:
                 f"Job {jid} was begun on this minion and is not run again; its record cannot be read: {exc}"
             ) from exc
 
-    def _newest(self, key):
+    def _newest(self, key: str) -> tuple[Record | None, int]:
         """Return the record of the newest run of a job, or None, and how many runs there were."""
         number, newest = 0, None
         while True:
@@ -714,13 +746,13 @@ class Records:
                 return newest, number
             number, newest = number + 1, record
 
-    def _new(self, path, jid, data, done):
+    def _new(self, path: str, jid: str, data: Mapping[str, Any], done: list[dict[str, Any]]) -> Record | None:
         """
         Record durably that a job begins now, with the lines ``done`` of its earlier run. Returns None if another
         delivery was faster.
         """
         number, birth = _here()
-        about = {
+        about: dict[str, Any] = {
             "jid": jid,
             "fun": _fun_of(data),
             "at": time.time(),
@@ -752,7 +784,7 @@ class Records:
         self._sync_folder(path)
         return Record(path, ended={line["part"]: line for line in done}, **about)
 
-    def _new_without_link(self, path, lines):
+    def _new_without_link(self, path: str, lines: list[dict[str, Any]]) -> None:
         with self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             try:
                 for line in lines:
@@ -761,7 +793,7 @@ class Records:
                 os.unlink(path)
                 raise
 
-    def _sync_folder(self, path):
+    def _sync_folder(self, path: str) -> None:
         """Sync the name of a new record. Raises OSError if that fails and job_once_strict is set."""
         if not hasattr(os, "O_DIRECTORY"):  # Windows cannot
             return
@@ -781,13 +813,13 @@ class Records:
             log.warning("The record of a job may not outlive a power cut: %s: %s", path, exc)
 
     @staticmethod
-    def _open(path, flags):
+    def _open(path: str, flags: int) -> io.FileIO:
         return os.fdopen(
             os.open(path, flags | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0), 0o600), "wb", 0
         )
 
 
-def _told_of(record):
+def _told_of(record: Record) -> dict[str, Any]:
     """Return the return of an ended job, in Salt's form."""
     functions = record.fun.split(",")
     if len(functions) == 1:
@@ -800,18 +832,18 @@ def _told_of(record):
     return answer
 
 
-def _told_of_part(outcome):
+def _told_of_part(outcome: dict[str, Any]) -> dict[str, Any]:
     told = {"ended_at": outcome["at"], "retcode": outcome["retcode"], "success": not outcome["retcode"]}
     if "raised" in outcome:
         return {**told, "return": f"ERROR: {outcome['text']}"}
     return {**told, "return": _unpacked(outcome["value"]) if "value" in outcome else outcome["lost"]}
 
 
-def _file_of(folder, name, number):
+def _file_of(folder: str, name: str, number: int) -> str:
     return os.path.join(folder, name if number == 1 else f"{name}~{number}")
 
 
-def _plain(name):
+def _plain(name: str) -> str:
     """Return a file name that is unique to a name."""
     name = str(name)
     if re.fullmatch(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,100}", name) and not name.endswith("."):
@@ -819,7 +851,7 @@ def _plain(name):
     return "=" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _published(jid, now):
+def _published(jid: str, now: float) -> float:
     """
     Return the Unix time in a jid of Salt's form, by the master's clock; 0 for another form, or a time in the future.
 
@@ -833,7 +865,7 @@ def _published(jid, now):
     return at if at < now + 86400 else 0
 
 
-def _write(file, line):
+def _write(file: io.RawIOBase, line: dict[str, Any]) -> int:
     """
     Write a line with its checksum durably, and return its length. After a torn line it begins a new one.
     """
@@ -845,7 +877,7 @@ def _write(file, line):
     return len(whole)
 
 
-def _read(path):
+def _read(path: str) -> Record | None:
     """Return the record in a file, or None if there is no file."""
     record = _parsed(path)
     if record is not None and record.state == "interrupted":
@@ -853,7 +885,7 @@ def _read(path):
     return record
 
 
-def _parsed(path):
+def _parsed(path: str) -> Record | None:
     """Return the current record in a file. An unreadable one counts as begun."""
     try:
         with open(path, "rb") as file:
@@ -875,7 +907,7 @@ def _parsed(path):
     return Record(path, ended={line["part"]: line for line in lines[1:]}, **about)
 
 
-def _line(text):
+def _line(text: bytes) -> dict[str, Any] | None:
     checksum, _, text = text.partition(b" ")
     return json.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None
 
@@ -883,7 +915,7 @@ def _line(text):
 # -- who is at a job ---------------------------------------------------------------------------------------------------
 
 
-def _here():
+def _here() -> tuple[int, str]:
     """
     Return the holder of a job here: its number, and a mark that tells it from a later one of that number.
 
@@ -896,12 +928,12 @@ def _here():
     return os.getpid(), _birth(os.getpid())
 
 
-def _elsewhere(thread):
+def _elsewhere(thread: int) -> bool:
     """Tell whether another thread of this process is alive, if ``_here`` does not tell threads apart."""
     return thread != threading.get_ident() and any(thread == each.ident for each in threading.enumerate())
 
 
-def _birth_of_thread(number):
+def _birth_of_thread(number: int) -> str:
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -912,7 +944,7 @@ def _birth_of_thread(number):
         return ""
 
 
-def _birth(pid):
+def _birth(pid: int) -> str:
     """Return a mark that tells a thread or process from a later one of its number; empty if none is alive."""
     if birth := _birth_of_thread(pid):
         return birth
@@ -927,7 +959,7 @@ def _birth(pid):
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-def _serve(opts, name, args):
+def _serve(opts: Mapping[str, Any], name: str, args: Sequence[Any]) -> dict[str, Any]:
     """
     Answer the questions of this executor.
 
@@ -943,7 +975,15 @@ def _serve(opts, name, args):
     return {jid: records.forget(jid) for jid in jids}
 
 
-def _find_cached(records, followers, opts, data, func, args, kwargs):
+def _find_cached(
+    records: Records,
+    followers: list[str],
+    opts: Mapping[str, Any],
+    data: Mapping[str, Any],
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
     """Answer ``saltutil.find_cached_job`` from the records and from what ``cache_jobs`` has kept."""
     jid = str(args[0])
     told = records.seen(jid)
@@ -958,7 +998,7 @@ def _find_cached(records, followers, opts, data, func, args, kwargs):
 # -- the acknowledgement -----------------------------------------------------------------------------------------------
 
 
-def _acknowledge(opts, data, ended):
+def _acknowledge(opts: Mapping[str, Any], data: Mapping[str, Any], ended: threading.Event) -> None:
     """
     If the master asked for it, tell it that this minion begins a job, and repeat that until it answers that it has it.
 
@@ -980,9 +1020,10 @@ def _acknowledge(opts, data, ended):
         repeat.start()
 
 
-def _repeat(opts, tag, payload, ended):
+def _repeat(opts: Mapping[str, Any], tag: str, payload: dict[str, Any], ended: threading.Event) -> None:
     """Repeat an event until the master is known to have it or the job has ended."""
-    begun, arrived = time.monotonic(), False
+    arrived: bool | None = False
+    begun = time.monotonic()
     for after in REPEATS:
         if ended.wait(max(0.0, begun + after - time.monotonic())):
             return
@@ -994,7 +1035,7 @@ def _repeat(opts, tag, payload, ended):
             return
 
 
-def _request(opts, tag, payload, ended):
+def _request(opts: Mapping[str, Any], tag: str, payload: dict[str, Any], ended: threading.Event) -> bool | None:
     """
     Send an event to the master as a request, and return whether the master confirms it; None without an answer.
 
@@ -1018,7 +1059,7 @@ def _request(opts, tag, payload, ended):
     return True if answer.get("ret") in (None, True) else None  # {} or "" for what it does not take
 
 
-def _fire(opts, tag, payload):
+def _fire(opts: Mapping[str, Any], tag: str, payload: dict[str, Any]) -> None:
     """Pass an event to the minion's main process, which sends it to the master if it can."""
     try:
         with salt.utils.event.MinionEvent(opts, listen=False) as bus:
@@ -1030,7 +1071,15 @@ def _fire(opts, tag, payload):
 # -- what Salt would do next -------------------------------------------------------------------------------------------
 
 
-def _call(name, followers, opts, data, func, args, kwargs):
+def _call(
+    name: str,
+    followers: list[str],
+    opts: Mapping[str, Any],
+    data: Mapping[str, Any],
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     """Run a function that is served here, or pass it to the executors after this one."""
     if name in (SEEN, FORGET):
         return _serve(opts, name, args)
@@ -1039,7 +1088,7 @@ def _call(name, followers, opts, data, func, args, kwargs):
     return _follow(followers, opts, data, func, args, kwargs)
 
 
-def _followers(opts, data):
+def _followers(opts: Mapping[str, Any], data: Mapping[str, Any]) -> list[str] | None:
     """
     Return the names of the executors after this one for a job (``Minion._thread_return``).
 
@@ -1057,7 +1106,14 @@ def _followers(opts, data):
     return [name for name in names[at + 1 :] if name != __virtualname__]
 
 
-def _follow(followers, opts, data, func, args, kwargs):
+def _follow(
+    followers: list[str],
+    opts: Mapping[str, Any],
+    data: Mapping[str, Any],
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     """Run the function as the executors after this one would."""
     if not followers:
         return func(*args, **kwargs)
@@ -1070,7 +1126,7 @@ def _follow(followers, opts, data, func, args, kwargs):
     return None
 
 
-def _nothing(followers, args):
+def _nothing(followers: list[str], args: Sequence[Any]) -> None:
     """
     Return None for a function that has returned None, so that no executor after this one runs it again.
 
@@ -1085,18 +1141,24 @@ def _nothing(followers, args):
             loader._dict[name] = _guarded(loader._dict[name])
 
 
-def _guarded(execute_next):
-    def guarded(opts, data, func, args, kwargs):
+def _guarded(execute_next: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(
+        opts: Mapping[str, Any],
+        data: Mapping[str, Any],
+        func: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
         if getattr(_at, "done", None) is args:
             return None
         return execute_next(opts, data, func, args, kwargs)
 
-    guarded.passes_by = True
+    guarded.__dict__["passes_by"] = True
     guarded.__module__ = execute_next.__module__
     return guarded
 
 
-def _context(func):
+def _context(func: Callable[..., Any]) -> MutableMapping[str, Any]:
     """Return the context of a function's loader, in which Salt looks for its retcode."""
     loader = getattr(func, "loader", None)
     return loader.pack["__context__"] if loader is not None else __context__
