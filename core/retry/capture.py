@@ -156,7 +156,10 @@ class Capture:
         elif fact.kills:
             self._drop(fact.jid)  # and the note of who has killed the signal
             if job.at > -math.inf:  # otherwise it was carried out before it was itself killed
-                self.kill([dataclasses.replace(kill, at=job.since) for kill in fact.kills], job.place)
+                # For the minions that the log has named, it has told when the kill was.
+                new, at = fact.kills[0].minions - self._owing.signalled(fact.jid), job.since
+                kills = [dataclasses.replace(kill, minions=new, at=at, signal=fact.jid) for kill in fact.kills if new]
+                self.kill(kills, job.place)
         elif not fact.recorded and waited < LATEST:
             wait = max(_KILL_DELAY, waited / 4) if job.signal else max(self._patience - waited, waited)
             self._later(fact.jid, now + wait)

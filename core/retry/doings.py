@@ -27,6 +27,7 @@ def of_record(record: Record, at: float, heard: bool = False) -> Iterator[Publis
         return
     if record.ends and record.minions is not None and len(functions) == 1:
         for jid in record.ends:
-            yield Kill("" if jid == EVERY_JOB else jid, frozenset(record.minions), record.user or "somebody", at)
+            ended, user = "" if jid == EVERY_JOB else jid, record.user or "somebody"
+            yield Kill(ended, frozenset(record.minions), user, at, record.jid)
     elif record.ends or not record.origin:
         yield Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard)

@@ -53,13 +53,15 @@ class Kill(Fact):
     """
     This master published a signal, in the name of ``user``: for a job, or for all that minions run if ``jid`` is empty.
 
-    ``at``: when that was. A signal for all does not mean what was published later.
+    ``at``: when that was. A signal for all does not mean what was published later. ``signal``: its own jid; empty if that is
+    not known.
     """
 
     jid: str
     minions: frozenset[str]
     user: str
     at: float = math.inf
+    signal: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from saltext.jobs.core.retry.turns import Turns
 
 #: Seconds before keys that were not found are looked for again; and if one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
-#: Seconds for which a kill is remembered, since an earlier request may be carried out after it.
+#: Seconds for which a kill is remembered: an earlier request may be carried out after it, and a search may find it again.
 _REMEMBERED = 600.0
 
 
@@ -78,9 +78,12 @@ class Owing:
 
     def killed(self, kill: facts.Kill) -> None:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
-        if kill.jid:
-            self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
+        self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
         self._cancel_killed(kill)
+
+    def signalled(self, signal: str) -> set[str]:
+        """Return the minions for which the kills of this jid have been taken."""
+        return {minion for kill in self.kills if kill.signal == signal for minion in kill.minions}
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:
         """Let kills count for requests that were made before them and are carried out later."""

@@ -108,8 +108,7 @@ class RetryShell:
         # The beginnings of the search that runs, and of the one that is to follow it.
         self._finding = self._since = math.inf
         self._searches: list[float] = []  # the beginnings of the searches that are not over
-        # By jid: a search passes over a job whose record has no later time. It would lose the order of a kill that the log
-        # has told.
+        # By jid: a search passes over a job whose record has no later time than the one that it has found before.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
         verbs = Verbs(ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at))
@@ -307,8 +306,6 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
-            if record.ends:
-                self._known_to[record.jid] = record.at + MARGIN  # the master may store it late
             for fact in doings.of_record(record, self._time_of(record.at, self._read_at), self._ports.log is None):
                 self.step(fact)
         elif self._logs_returns and self.waits_for(record.jid, record.minion):

@@ -699,6 +699,50 @@ def test_a_kill_that_a_search_finds_too_while_the_log_tells_of_it_counts():
     assert {entry.state for entry in world.machine.entries()} == {State.CANCELLED}
 
 
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("between", [0.1, 5.0, 60.0])
+def test_a_part_of_a_kill_that_a_power_cut_takes_from_the_log_counts_although_the_log_has_the_part_before_it(
+    between, everything
+):
+    world = World(minions=("a", "b", "c"), acks=False, duration=500.0)
+    world.run(LATEST + 10)
+    world.publish("j1", targets=("a", "b"))
+    world.crash()
+    named = {"jid": "", "fun": "saltutil.kill_all_jobs"} if everything else {"jid": "j1"}
+    signal = world.kill(**named, targets=("a",))
+    world.run(between)
+    world.kill(**named, targets=("b",), signal=signal)
+    for name in ("a", "b"):
+        world.stop(name)
+    world.reboot(len(world.doings) - 1)
+    world.boot()
+    world.run(60)
+    world.start("b")
+    world.run(7200)
+    assert world.runs["b", "j1"] == 1
+    assert world.state("b", "j1") is State.CANCELLED
+
+
+@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs", "test.ping,saltutil.kill_job"])
+def test_what_is_published_after_a_kill_is_owed_although_a_search_finds_that_kill_once_the_log_has_told_it(fun):
+    world = World(minions=("a", "b", "c"), duration=1.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.run(1)
+    world.lag = 2.0
+    world.kill("" if "all" in fun else "j1", fun=fun, targets=("a", "b"))
+    world.lag = 0.0
+    world.run(5)
+    world.publish("j1", targets=("b",))
+    world.run(5)
+    world.shell.on_lost()  # what the log tells from now on may lack records
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert world.runs["b", "j1"] == 1
+
+
 def test_a_part_of_a_kill_that_is_stored_late_counts_although_another_one_precedes_it():
     world = World(has_log=False, duration=300.0)
     for name in ("a", "b"):
