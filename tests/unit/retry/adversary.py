@@ -169,6 +169,8 @@ class Adversary(World):
 
     def takes(self, fact):
         """Remember what this engine process knows, and what operators want of it."""
+        if isinstance(fact, facts.Restored):  # until then it waits for its store, and takes no events
+            self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
         self._note(fact)
         do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
         if do == "cancel":
@@ -218,10 +220,6 @@ class Adversary(World):
     def _reboot(self):
         if self.machine is None:
             self.boot()
-
-    def boot(self):
-        self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
-        super().boot()
 
     def wants_publish(self, jid, names):
         for key in ((name, jid) for name in sorted(names)):

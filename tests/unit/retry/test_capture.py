@@ -886,6 +886,24 @@ def test_without_a_log_a_publish_and_a_kill_count_in_the_order_of_their_events(l
     assert states == [State.CANCELLED, State.CANCELLED, State.PENDING]
 
 
+def test_without_a_log_a_kill_that_is_stored_late_while_the_engine_waits_for_its_store_is_searched_for_twice():
+    world = World(has_log=False, minions=("a", "b"))
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1")
+    world.run(60)
+    world.store_up = False
+    world.crash()
+    world.boot()
+    world.lag = 20.0
+    world.kill("j1")
+    world.store_up = True
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+    world.run(LATEST)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
 def test_as_long_as_the_log_cannot_be_written_each_event_of_a_publish_has_the_job_cache_searched():
     world = World()
     world.run(LATEST + 10)
