@@ -503,7 +503,8 @@ class Clocks(CutOff):
     def __init__(self, seed):
         self.hands = random.Random(f"{seed}, clock")
         self.most = 0.0  # by how much the clock was ahead at most
-        self.dated = {}  # jid -> by how much it was ahead at least when the job was published or killed
+        # jid -> by how much it was ahead at least when the job was published or killed, or that was stored
+        self.dated = {}
         self.unlogged = set()  # jids of which no log tells that
         self.last_set = -math.inf  # when the clock was set last
         super().__init__(seed)
@@ -529,10 +530,14 @@ class Clocks(CutOff):
 
     def take_load(self, load, names, origin="", ends=()):
         for jid in ends or (load["jid"],):
-            self.dated[jid] = min(self.clock_ahead, self.dated.get(jid, math.inf))
+            self._date(jid)
+            self.later(self.lag, lambda jid=jid: self._date(jid), engine=False)
             if not self.has_log:
                 self.unlogged.add(jid)
         super().take_load(load, names, origin, ends)
+
+    def _date(self, jid):
+        self.dated[jid] = min(self.clock_ahead, self.dated.get(jid, math.inf))
 
     def lose_log(self):
         super().lose_log()
