@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry import facts
@@ -49,6 +49,8 @@ _RECORDED, _SLACK = 10.0, 1.0
 _NOT_SET = 1.0
 #: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
 _PART, _PAUSE = 30_000, 0.05
+#: Minions whose returns are looked for in one go, since the answer is taken in one step.
+_LOOK = 10_000
 
 
 class Retry:
@@ -74,7 +76,7 @@ class Retry:
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
         self._ahead = 0.0  # seconds by which the clock on the wall is ahead
         # What is still to be looked at because events may have been missed.
-        self._jobs_left, self._minions_left = deque[str](), deque[str]()
+        self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
@@ -218,18 +220,22 @@ class Retry:
     def _look_again(self, returns: bool = True) -> None:
         """Look, in parts, at all that waits for an event, since events may have been missed."""
         if returns:
-            self._jobs_left = deque(self.queue.jobs)
+            self._looks_left = self._looks(tuple(self.queue.jobs))
         self._minions_left = deque(self.queue.backlogs)
         self._look_at_part()
 
+    def _looks(self, jids: Iterable[str]) -> Iterator[facts.FindReturns]:
+        """Yield looks for the returns of these jobs. Of a job with many minions it takes several."""
+        for jid in jids:
+            owed = self.queue.minions_of(jid)
+            for start in range(0, len(owed), _LOOK):
+                yield facts.FindReturns(jid, tuple(owed[start : start + _LOOK]))
+
     def _look_at_part(self) -> None:
         left, minions = _PART, []
-        while self._jobs_left and left > 0:
-            jid = self._jobs_left.popleft()
-            owed = self.queue.minions_of(jid)
-            left -= len(owed)
-            if owed:
-                self.queue.want(facts.FindReturns(jid, tuple(owed)))
+        while left > 0 and (look := next(self._looks_left, None)) is not None:
+            left -= len(look.minions)
+            self.queue.want(look)
         while self._minions_left and left > 0:
             minion = self._minions_left.popleft()
             backlog = self.queue.backlogs.get(minion)
@@ -244,7 +250,7 @@ class Retry:
             if any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
                 self.turns.wake(minion, self.queue.now)
         self.turns.ping(minions)
-        if self._jobs_left or self._minions_left:
+        if left <= 0:
             self._timers.set(("again",), self.queue.now + _PAUSE)
 
     def _sweep(self) -> None:
