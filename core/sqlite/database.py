@@ -347,7 +347,7 @@ class Database:
                 if self._rescued():
                     continue
                 self._file.wait_for_log()
-                connection = self._connect(identity)
+                connection = self._connect(identity, self._file.wait_for_memory())
             except sqlite3.OperationalError as exc:  # as when another process closes the file at this moment
                 self._file.check_rights(exc)
                 if "locked" not in str(exc) or time.monotonic() > deadline:
@@ -357,12 +357,19 @@ class Database:
             if connection is not None:
                 return connection
 
-    def _connect(self, identity: tuple[int, int]) -> Connection | None:
-        """Return a connection; None if the file or its -wal was replaced meanwhile."""
+    def _connect(self, identity: tuple[int, int], in_place: bool) -> Connection | None:
+        """
+        Return a connection; None if the file, its -wal or its -shm was replaced meanwhile.
+
+        :param in_place: whether it must use the -shm that is in place.
+        """
         before = self._file.log_identity()
         sql = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             application = sql.execute("PRAGMA application_id").fetchone()[0]
+            if in_place and self._file.is_apart():
+                sql.close()  # a connection that is left would make this process go on with a -shm of its own
+                return None
             version = sql.execute("PRAGMA user_version").fetchone()[0]
             if identity != self._file.identity():
                 LEFT.append(sql)

@@ -34,6 +34,8 @@ log = lines.logger(__name__)
 BUSY_SECONDS = 30.0  # longest time that a writer waits for others
 #: Seconds between two attempts of a waiting writer: in the first second, and after it.
 LOOK, LATER_LOOK = 0.004, 0.02
+#: Seconds for which a process may have the file open without its -shm: while it opens or closes it.
+PASSING = 5.0
 #: The first version with INSERT … ON CONFLICT DO UPDATE, the newest feature that is used here.
 LEAST_SQLITE = (3, 24, 0)
 
@@ -45,8 +47,9 @@ _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
 _WAITED, _WAITED_BYTES = 2048, 12
 #: Offset and bytes of the name of the damaged file whose records go into the next one.
 _DAMAGED, _DAMAGED_BYTES = 3072, 512
-#: The bytes of which SQLite locks some for as long as it has a file open: the first one, and how many. And C's struct flock.
-_SHARED, _LOCK = (0x40000002, 510), "hhqqi"
+#: The bytes of which SQLite locks some for as long as it has a file or its -shm open: the first one, and how many. And C's
+#: struct flock.
+_SHARED, _MEMORY, _LOCK = (0x40000002, 510), (128, 1), "hhqqi"
 #: The errors of file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -175,20 +178,43 @@ class DatabaseFile:
                 )
             time.sleep(LATER_LOOK)
 
-    def _is_open(self) -> bool:
+    def wait_for_memory(self) -> bool:
         """
-        Tell whether another process has the file open, since SQLite then holds a lock. False if the system does not tell.
+        Wait until those who have the file open have the -shm open that is in place.
 
-        A list of all locks, ``/proc/locks``, is read in pieces, and lacks some while locks come and go.
+        Its locks are all that keeps processes apart. If it was removed, SQLite would make another one here, and this process
+        and those who have the removed one would write at the same time.
+
+        :returns: False if this process has the removed one open too, and thus shares it with them.
+        :raises StateError: if they still have another one after ``PASSING``.
         """
-        if sys.platform != "linux":
-            return False
-        wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, *_SHARED, 0)
-        try:
-            found = fcntl.fcntl(handle_of(self.path), fcntl.F_GETLK, wanted)
-        except OSError:
-            return False
-        return bool(struct.unpack(_LOCK, found)[0] != fcntl.F_UNLCK)
+        deadline = time.monotonic() + PASSING
+        while self.is_apart():
+            if self._has_memory():
+                return False
+            if time.monotonic() > deadline:
+                log.critical(
+                    "%s-shm was removed while other processes use it. To open the file beside them would damage it: restart "
+                    "the master, and find out what removes it",
+                    self.path,
+                )
+                raise StateError(f"{self.path}-shm was removed while other processes use it: restart the master")
+            time.sleep(LATER_LOOK)
+        return True
+
+    def is_apart(self) -> bool:
+        """Tell whether another process has the file open, and none the -shm that is in place."""
+        return self._is_open() and not _is_locked(f"{self.path}-shm", _MEMORY)
+
+    def _has_memory(self) -> bool:
+        """Tell whether this process has a -shm of the file open. SQLite goes on with it until its last connection ends."""
+        name = os.path.realpath(f"{self.path}-shm")
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as stream:
+            return any(line.rstrip("\n").removesuffix(" (deleted)").endswith(f" {name}") for line in stream)
+
+    def _is_open(self) -> bool:
+        """Tell whether another process has the file open. False if the system does not tell."""
+        return _is_locked(self.path, _SHARED)
 
     def check_rights(self, exc: sqlite3.Error) -> None:
         """:raises StateError: where an error is that of a user who may not read the file, or of a disk that is read-only."""
@@ -447,6 +473,22 @@ def patiently(call: Callable[..., Any], *values: Any, since: float | None = None
             if "locked" not in str(exc) or waited > BUSY_SECONDS:
                 raise
         time.sleep(LOOK if waited < 1 else LATER_LOOK)
+
+
+def _is_locked(path: str, span: tuple[int, int]) -> bool:
+    """
+    Tell whether another process has locked one of some bytes of a file. False if the system does not tell.
+
+    A list of all locks, ``/proc/locks``, is read in pieces, and lacks some while locks come and go.
+    """
+    if sys.platform != "linux":
+        return False
+    wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, *span, 0)
+    try:
+        found = fcntl.fcntl(handle_of(path), fcntl.F_GETLK, wanted)
+    except OSError:
+        return False
+    return bool(struct.unpack(_LOCK, found)[0] != fcntl.F_UNLCK)
 
 
 def _has_locked(handle: int) -> bool:

@@ -1042,6 +1042,22 @@ class TestALogThatIsRemoved:
         other.join(stretched(SOON))
         assert answers == [1]
 
+    def test_a_process_that_comes_after_the_memory_was_removed_is_refused_and_those_who_have_it_go_on(
+        self, opts, cache, path
+    ):
+        own = {name: opts[name] for name in ("cachedir", "pki_dir", "extension_modules", "cache")}
+        command = "import salt.config; from saltext.jobs.core.sqlite.banks import banks_of; "
+        command += f"banks_of({{**salt.config.DEFAULT_MASTER_OPTS, **{own!r}}}).keys('bank')"
+        cache.store("bank", "key", 1)
+        for end in ("-wal", "-shm"):
+            os.unlink(path + end)
+        cache.store("bank", "after", 1)
+        other = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+        assert "cache.sqlite-shm was removed while other processes use it" in other.stderr
+        assert not os.path.exists(f"{path}-shm")
+        cache.store("bank", "last", 1)
+        assert sorted(cache.list("bank")) == ["after", "key", "last"]
+
     def test_a_thread_that_comes_meanwhile_saves_what_another_has(self, cache, path):
         cache.store("bank", "key", 1)
         os.unlink(f"{path}-wal")
