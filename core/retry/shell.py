@@ -360,11 +360,11 @@ class RetryShell:
             if isinstance(effect, facts.Announce):
                 self._told[effect.kind] += 1
                 if are_many or self._untold:
+                    if not self._untold:
+                        self._loop.add_callback(self._tell_part)
                     self._untold.append(effect)
                     continue
             self._effects.perform(effect)
-        if are_many:
-            self._loop.add_callback(self._tell_part)
         self._alarm.set(self.machine.next_due)
         return answer
 

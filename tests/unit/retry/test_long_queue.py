@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.settings import RetrySettings
+from tests.unit.retry.world import World
 
 MINIONS = [f"m{number}" for number in range(20_000)]
 JIDS = [f"2026051610111200000{number}" for number in range(4)]
@@ -73,3 +76,26 @@ def test_no_step_looks_for_all_returns_of_a_job_that_very_many_are_owed():
     assert looked_for(steps) == {JIDS[0]: set(minions)}
     assert max(map(sum, looks)) < len(minions) / 2  # entries in a step
     assert max(map(max, filter(None, looks))) <= len(minions) / 10  # entries in an answer, which is taken in one step
+
+
+def test_the_bus_is_told_of_many_changes_in_parts_so_that_others_get_their_turn():
+    world, told, turns = World(minions=("b",)), [], []
+    world.run(5)
+    entries = [Entry(minion, jid, world.now, 1e12, "was away") for jid in JIDS for minion in MINIONS]
+    world.shell.machine.take_up(JOBS, entries, world.now)
+    world.bus.fire = lambda tag, data: told.append(tag)
+    for jid in JIDS[:2]:
+        assert world.shell.step(facts.Requested("cancel", {"jid": jid})) == len(MINIONS)
+    world.shell.step(facts.Requested("cancel", {"minion": "m1"}))  # few, and they wait for those before
+    assert not told
+
+    def turn():
+        turns.append(len(told))
+        if len(turns) < 10:
+            world.life.add_callback(turn)
+
+    turn()
+    world.run(5)
+    assert max(after - before for before, after in pairwise(turns)) <= len(MINIONS) / 2
+    assert turns[-1] == len(told) == 2 * len(MINIONS) + 2
+    assert {tag.split("/")[2] for tag in told[-2:]} == {"m1"}
