@@ -6,4 +6,4 @@ anything: the version is read from here while the package is built.
 """
 
 #: The one place of the version.
-__version__ = "0.4.0"
+__version__ = "0.5.0"
