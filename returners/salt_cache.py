@@ -30,10 +30,11 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
-from saltext.jobs.core.store.store import Store, store_of
+from saltext.jobs.core.store.store import store_of
 
 if TYPE_CHECKING:
     from saltext.jobs.core.master.access import Access
+    from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
 
