@@ -1,7 +1,7 @@
 """
-See and control the retry queue: the jobs that minions missed and get when they are back.
+See and control the retry queue: jobs that minions have missed, and get when they come back.
 
-The ``job_retry`` engine of this extension keeps the queue; this runner reads it, and asks the engine for every change.
+The ``job_retry`` engine of this extension keeps the queue. This runner reads the queue, and asks the engine for changes.
 
 .. code-block:: bash
 
@@ -62,13 +62,13 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         Only entries of this job.
 
     state
-        Only entries in this state, or in one of several (a list, or names with commas between them): ``pending``,
+        Only entries in this state, or in these states (a list, or names separated by commas): ``pending``,
         ``claimed``, ``sent``, ``running``, ``held``, ``expired``, ``cancelled``, ``dead``.
 
     Returns a list of dicts with ``minion``, ``jid``, ``fun``, ``state``, ``reason``, ``attempts`` (count), ``queued_at``
     and ``expires_at`` (Unix time in seconds, as all times here) and ``owner`` (the master that published the job).
-    ``waits_for`` names the job's window while that is shut, and ``opens_at`` is when it opens next; otherwise both are
-    None. ``not_before`` is set if the entry is not tried again before then.
+    While the job's window is shut, ``waits_for`` names it, and ``opens_at`` is when it opens next; otherwise both are
+    None. If ``not_before`` is set, the entry is not tried again before that time.
 
     CLI Example:
 
@@ -130,10 +130,10 @@ def stats() -> dict[str, Any]:
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states``, ``functions`` and ``owners`` (counts of
     entries by name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused``, ``engine`` (whether it
-    runs) and ``engine_master`` (which master it is of, where there are several). ``set_aside`` names the damaged records of
-    the queue, which are kept in the bank ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a
-    window; ``opens_at`` is when the first of these opens. ``metrics`` are the engine's figures since its start, as it writes
-    them for Prometheus (option ``metrics_dir``); None if it does not answer.
+    runs) and ``engine_master`` (if a site has several masters, the one whose engine drives the queue). ``set_aside`` names
+    the damaged records of the queue, which are kept in the bank ``job_retry/corrupt``. ``outside_window`` counts the entries
+    that wait for a window; ``opens_at`` is when the first of these windows opens. ``metrics`` are the engine's figures since
+    its start, as it writes them for Prometheus (option ``metrics_dir``); None if the engine does not answer.
 
     CLI Example:
 
@@ -186,8 +186,8 @@ def _metrics() -> Any:
 @runner.verb
 def history() -> Any:
     """
-    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, with the
-    ``metrics`` of ``job_retry.stats``. They begin with the start of the engine. Refused if no engine runs.
+    Return the engine's figures of the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first. The figures are
+    the ``metrics`` of ``job_retry.stats``, and begin when the engine starts. Refused if no engine runs.
 
     CLI Example:
 
@@ -201,15 +201,15 @@ def history() -> Any:
 @runner.verb
 def doctor() -> dict[str, Any]:
     """
-    Return what an operator should know before relying on the queue. With ``saltext_jobs_site`` minions are asked what they
-    keep of what they have run, as far as the user has the rights that ``coverage`` needs.
+    Return what an operator should know before relying on the queue. With ``saltext_jobs_site``, minions are asked which
+    records of their jobs they keep, if the user has the rights that ``coverage`` needs.
 
-    The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
+    The exit status of ``salt-run`` is 1 if something does not work or will soon fail, and 0 if all findings are advice.
 
     :return: a dict with engine (whether it runs), process (its pid, user and host), job_cache (the one that gets the
         returns), answers_proven (whether a minion's answer must be in the job cache before it counts), set_aside (names of
-        damaged records), refused (``{jid: reason}`` of jobs that the store does not take), findings (one sentence for each
-        thing that may want a change), and retcode (the exit status).
+        damaged records), refused (``{jid: reason}`` of jobs that the store refuses), findings (one sentence for each
+        thing that may need a change), and retcode (the exit status).
 
     CLI Example:
 
@@ -223,19 +223,19 @@ def doctor() -> dict[str, Any]:
 @runner.verb
 def coverage(tgt: object = "*", tgt_type: object = "glob", timeout: object = None) -> dict[str, Any]:
     """
-    Return which minions have the executor ``job_once``, with which a job runs once whatever happens to them. The minions are
-    asked, so a user with limited rights needs the right to ``saltutil.find_cached_job``, ``config.get`` and ``cp.is_cached``
-    on them.
+    Return which minions have the executor ``job_once``, which runs each job at most once even if the minion crashes. The
+    minions are asked, so a user with limited rights needs the right to ``saltutil.find_cached_job``, ``config.get`` and
+    ``cp.is_cached`` on them.
 
     tgt, tgt_type
-        Whom to ask, by default all. Those that the master takes for matched are asked, each by its name.
+        The minions to ask, by default all. The master resolves the target, and asks each matched minion by its name.
 
     timeout
         Seconds to wait for answers, by default the master's ``timeout``.
 
-    :return: a dict with asked (``tgt``, ``tgt_type``, and how many ``minions`` they match), has (names of minions), lacks
-        (``{minion: what is missing there}``), keeps (names of those that lack it and have ``cache_jobs``) and silent
-        (names of minions).
+    :return: a dict with asked (``tgt``, ``tgt_type``, and how many ``minions`` they match), has (minions with the
+        executor), lacks (``{minion: what is missing there}``), keeps (minions that lack the executor but have
+        ``cache_jobs``) and silent (minions that did not answer).
 
     CLI Example:
 
@@ -261,8 +261,8 @@ def enqueue(jid: object, minions: object = None) -> Any:
         The job; this master must have published it.
 
     minions
-        The minions that are to get it, as a list or with commas between them. Default: all to which it was published and
-        that have not returned it. A minion that has returned it never gets it again.
+        The minions that should get the job: a list, or names separated by commas. Default: all minions to which it was
+        published and that have not returned it. A minion that has returned the job never gets it again.
 
     CLI Example:
 
@@ -283,8 +283,8 @@ def enqueue(jid: object, minions: object = None) -> Any:
 @runner.verb
 def replay(minion: object) -> Any:
     """
-    Deliver now the jobs that a minion is owed, as if it had just shown a sign of life, even if their windows are shut.
-    Returns the number of entries that wait. Refused if there are none.
+    Deliver now the jobs that a minion is owed, as if it had just shown a sign of life. Shut windows are ignored. Returns the
+    number of waiting entries. Refused if there are none.
 
     If the minion does not answer, its entries wait for its next sign of life and for their windows, as before.
 
@@ -305,8 +305,8 @@ def retry(minion: object = None, jid: object = None) -> Any:
     """
     Try held or dead entries again, and return their number. Refused if there are none.
 
-    A held job may have been begun, and nobody knows how far it got: look at the minion before you run it again. It waits for
-    its minion and for its window, like any other entry; ``job_retry.replay`` delivers it now.
+    A held job may have begun, and how far it got is not known: look at the minion before you run the job again. The entry
+    then waits for its minion and its window, like any other entry; ``job_retry.replay`` delivers the job now.
 
     minion, jid
         Only entries of this minion, of this job, or both. At least one is needed.
@@ -328,9 +328,9 @@ def retry(minion: object = None, jid: object = None) -> Any:
 @runner.verb
 def cancel(minion: object = None, jid: object = None) -> Any:
     """
-    Cancel entries, so that they are not delivered, and return their number. Refused if there are none.
+    Cancel entries, so that their jobs are not delivered, and return their number. Refused if there are none.
 
-    An entry that is under way is cancelled too, but its minion may have the job already: kill it there with
+    An entry that is under way is cancelled too, but its minion may already have the job: kill the job there with
     ``saltutil.kill_job``.
 
     minion, jid
@@ -349,10 +349,10 @@ def cancel(minion: object = None, jid: object = None) -> Any:
 @runner.verb
 def purge(state: object) -> Any:
     """
-    Remove the entries in some states, and return their number.
+    Remove the entries in these states, and return their number.
 
     state
-        ``held``, ``expired``, ``cancelled`` or ``dead``, or several of them (a list, or with commas between them).
+        ``held``, ``expired``, ``cancelled`` or ``dead``, or several of them (a list, or names separated by commas).
 
     CLI Example:
 
@@ -366,7 +366,7 @@ def purge(state: object) -> Any:
 @runner.verb
 def pause() -> Any:
     """
-    Replay nothing until ``job_retry.resume``; jobs are still queued. A pause outlives a restart of the master.
+    Stop all deliveries until ``job_retry.resume``. Jobs are still queued. The pause survives a restart of the master.
 
     Returns False if the queue was paused already.
 
@@ -382,7 +382,7 @@ def pause() -> Any:
 @runner.verb
 def resume() -> Any:
     """
-    Go on after ``job_retry.pause``. Returns whether the queue was paused.
+    Deliver again after ``job_retry.pause``. Returns whether the queue was paused.
 
     CLI Example:
 
@@ -435,7 +435,7 @@ def _some(count: Any, what: str, minion: str | None = None, jid: str | None = No
 
 
 def _is_paused() -> bool:
-    """Whether nothing is replayed, or will be once an engine that is down has read what it was asked for."""
+    """Tell whether the queue is paused, or will be once the engine has read the waiting requests."""
     paused = site_of(__opts__).folder(JOB_RETRY).exists(PAUSED)
     for request in requests.waiting(__opts__, JOB_RETRY):
         paused = {"pause": True, "resume": False}.get(str(request.get("do")), paused)

@@ -1,5 +1,5 @@
 """
-What this master has done, as facts for the queue: from the records of its log. Pure.
+Turns the records of this master's log into facts for the queue. Pure.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from saltext.jobs.core.retry.facts import Kill, Published
 
 def of_record(record: Record, at: float, heard: bool = False) -> Iterator[Published | Kill]:
     """
-    Yield what a publish in the log means for the queue. One of an engine of ours means nothing, unless it is a kill.
+    Yield what a publish in the log means for the queue. Publishes of this extension's engines mean nothing, except kills.
 
-    A signal among several functions is left to be read in the job cache: not all that its user wants may be permitted. So is
-    one to minions that the log does not name.
+    Two kinds of signals are left to be read in the job cache: one among several functions, because its user may not be
+    permitted all of them, and one to minions that the log does not name.
 
-    :param at: when it was, in Unix time.
-    :param heard: whether it was made from an event.
+    :param at: the Unix time of the publish.
+    :param heard: whether the record was made from an event.
     """
     functions = record.functions.split(",")
     if not record.sent or (NEVER.issuperset(functions) and not record.ends):

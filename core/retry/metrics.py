@@ -1,5 +1,5 @@
 """
-The figures of the job_retry engine. Pure: what they are taken from is handed in.
+The figures of the job_retry engine. Pure: the caller passes the data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from saltext.jobs.core.metrics import Metric, counter, gauge
 from saltext.jobs.core.retry.entry import Entry, State
 
-#: What is announced of an entry (``salt/job_retry/<minion>/<jid>/<kind>``).
+#: The kinds of announcements about entries (``salt/job_retry/<minion>/<jid>/<kind>``).
 _TOLD = ("queued", "sent", "done", "held", "expired", "cancelled", "dead")
 
 

@@ -2,8 +2,8 @@
 What the retry queue learns about a job from the job cache, the keys and the access lists. All of it blocks, and runs in a
 Worker.
 
-It must never believe a bus event, nor pass on a secret. A job is owed only to minions to which this master published it: an
-accepted minion can add others to the list that the job cache has.
+It must never believe a bus event, nor pass on a secret. A job is owed only to minions to which this master published it: the
+job cache's list does not prove that, because any accepted minion can add others to it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 
-#: Seconds for which the list of keys is used again.
+#: Seconds for which the list of keys is reused.
 _KEYS_FRESH = 1.0
-#: Seconds by which the time of a file may lag.
+#: Seconds by which the modification time of a file may lag.
 _COARSE = 1.0
 
 
 class JobReader:
     """
     :param opts: the master's options.
-    :param cache: its job cache.
-    :param trust: whether a job cache other than ours is believed.
-    :param access: who may publish what; by default what ``opts`` say.
-    :param wall: Unix time by the clock on the wall, which records of the job cache go by.
+    :param cache: the master's job cache.
+    :param trust: whether job caches other than this extension's are believed.
+    :param access: who may publish what; default: as ``opts`` say.
+    :param wall: returns the Unix time of the wall clock, which stamps the records of the job cache.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class JobReader:
         self._warned = False
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
-        self._gone_at: dict[str, float] = {}  # minions without a key -> when that was found first
+        self._gone_at: dict[str, float] = {}  # minions without a key -> when that was first seen
 
     def read(self, jid: str, publishes: Iterable[tuple[str, Iterable[str]]] = ()) -> JobRead:
         """
-        Return what the job cache has of a job of this master.
+        Return what the job cache knows about a job of this master.
 
-        :param publishes: the publishes that the log has under its jid, each as the digest of what it runs and its minions.
-        :raises JobCacheError: when it cannot be read.
+        :param publishes: the publishes that the log has under this jid: (digest of what it runs, minions).
+        :raises JobCacheError: when the job cache cannot be read.
         """
         publication = None if self._believes_all else self._cache.publication(jid)
         if publication is None and not self._believes_all:
@@ -80,7 +80,7 @@ class JobReader:
         load, work = without_secrets(load), work_of(load)
         minions = minions.union(*(named for runs, named in publishes if runs == work))
         if self._believes_all:
-            load.pop(WHO, None)  # any publisher can write that, if the job cache is not ours
+            load.pop(WHO, None)  # in a job cache that is not ours, any publisher can write it
         if kills := self._kills(jid, load, minions - added):
             return JobRead(jid, None, kills=kills)
         returned = self._cache.have_returned(jid, minions)
@@ -91,15 +91,16 @@ class JobReader:
 
     def _kills(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
         """
-        Return which jobs a job ends by a signal, and on which of ``minions``; none if it is no signal.
+        Return which jobs a signal ends, and on which of ``minions``; nothing for a job that is no signal.
 
-        Of several functions Salt asks for the right to one only. A signal that its user may not send ends no job.
+        For a job with several functions Salt checks the right to one only, so the others are checked here. A signal that
+        its user may not send ends no job.
         """
         ended = ended_by(load) if minions else []
         if ended and isinstance(load.get("fun"), (list, tuple)):
             try:
                 standing = self._access.of_publisher(load, sorted(minions))
-            except Exception as exc:  # An eauth module raises whatever its client library raises.
+            except Exception as exc:  # An eauth module may raise any exception of its client library.
                 raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
             minions = minions.difference(standing.denied, standing.unsure)
         user = str(load.get("user") or "somebody")
@@ -131,9 +132,9 @@ class JobReader:
         askers: Mapping[str, Asker] | None = None,
     ) -> LookedUp:
         """
-        Return what became of a job; with ``publish`` also when it was published last.
+        Return what became of a job; with ``publish`` also when it was last published.
 
-        :param askers: ``{minion: who asked by hand that it gets the job}``.
+        :param askers: ``{minion: the user who requested the job for it by hand}``.
         :raises JobCacheError: when the job cache cannot be read.
         """
         returned = self._cache.have_returned(jid, minions)
@@ -142,7 +143,7 @@ class JobReader:
         owed = [minion for minion in minions if minion not in returned and minion not in barred]
         try:
             denied, unsure = self._access_to(owed, load, askers or {})
-        except Exception as exc:  # An eauth module raises whatever its client library raises.
+        except Exception as exc:  # An eauth module may raise any exception of its client library.
             raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
         publication = self._cache.publication(jid) if publish else None
         return LookedUp(jid, minions, returned, barred, denied, unsure, last=publication.last if publication else None)
@@ -151,11 +152,11 @@ class JobReader:
         self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Asker]
     ) -> tuple[dict[str, str], dict[str, str]]:
         """
-        Return (denied, unsure), each ``{minion: reason}``: to which minions a job must not be sent, and for which that
+        Return (denied, unsure), each ``{minion: reason}``: the minions that must not get a job, and those whose access
         cannot be determined.
 
-        The publisher must have the right, and so must the user who asked by hand. If the publisher's right cannot be
-        determined, that of this user counts.
+        The publisher needs the right, and so does the user who requested the job by hand. If the publisher's right cannot
+        be determined, that user's right is enough.
         """
         publisher = self._access.of_publisher(load, minions)
         denied = dict(publisher.denied)
@@ -168,7 +169,7 @@ class JobReader:
         return denied, unsure
 
     def keys(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the minions whose keys are accepted, and those that have any key."""
+        """Return (minions with an accepted key, minions with any key)."""
         if time.monotonic() - self._keys_at > _KEYS_FRESH:
             self._keys = compat.minion_keys(self._opts)
             self._keys_at = time.monotonic()
@@ -176,7 +177,8 @@ class JobReader:
 
     def check_keys(self, minions: Iterable[str]) -> KeysRead:
         """
-        Return which of ``minions`` have no key here, accepted or not, and which minions that had none have a new one.
+        Return which of ``minions`` have no key here, not even an unaccepted one, and which minions without a key have since
+        got a new one.
 
         :raises OSError: when keys cannot be read.
         """

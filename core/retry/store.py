@@ -8,21 +8,21 @@ bank                       key       value
 ``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
                                      have, or had, an entry
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
-``job_retry/notes/<id>``   jid       what one master knows of minions without an entry (core/retry/notes.py)
-``job_retry/owners``       owner     Unix time at which that master was last seen alive
-``job_retry/corrupt``      name      what could not be used, and what the driver has refused
+``job_retry/notes/<id>``   jid       what one master knows about minions without an entry (core/retry/notes.py)
+``job_retry/owners``       owner     the Unix time of that master's last sign of life
+``job_retry/corrupt``      name      unusable records, and records that the driver has refused
 =========================  ========  ===========================================================================
 
-Where ``cache`` is mmap_cache, localfs is used: that driver reserves 94 MB for each bank, and there is one for each minion.
-Where a driver confuses ids (mysql: ``ABC`` and ``abc``), jids and minion ids are encoded as core/store/keys.py says.
+If ``cache`` is mmap_cache, localfs is used: mmap_cache reserves 94 MB for each bank, and each minion has a bank. If a driver
+confuses ids (mysql: ``ABC`` and ``abc``), jids and minion ids are encoded as core/store/keys.py says.
 
-A replay to many minions is claimed by one record; their entries are written afterwards, as a rule only once. What reads an
-entry counts a claim that is newer than the entry, so that it is never lost.
+One record claims a replay to many minions. Their entries are written afterwards, usually only once. Reading an entry applies
+a claim that is newer than the entry, so no claim is lost.
 
-Some drivers cannot list parent banks, so the snapshots are the index: whoever looks for entries reads those. A snapshot is
-written before its first entry and removed after its last.
+Some drivers cannot list parent banks, so the snapshots are the index of all entries. A snapshot is written before its first
+entry and removed after its last.
 
-A job of which a later version of this extension has written anything is left alone, and so is whatever else there is of it.
+If a later version of this extension has written any record of a job, all records of this job are left alone.
 
 Blocks: use it in one Worker. It must never let one unreadable record keep another from being read.
 """
@@ -59,42 +59,42 @@ JOBS = OWED
 CLAIMS = "job_retry/claims"
 NOTES = "job_retry/notes"
 OWNERS = "job_retry/owners"
-#: Key in OWNERS by which it is found out whether anything can be written.
+#: Key in OWNERS that is written to find out whether the store accepts writes.
 _PROBE = "writable"
-#: Where what cannot be used is put, key by key; what the driver refuses is named there, by a digest.
+#: Bank of the unusable records. It also names what the driver refuses, by a digest.
 ASIDE = "job_retry/corrupt"
 _REFUSED = "refused."
 
-#: Of snapshots, entries and notes: see ``core/formats.py``.
+#: The format of snapshots, entries and notes: see ``core/formats.py``.
 FORMAT = 2
 
-#: Reads of one record in a row that fail, while others do not, after which it is its fault whatever the driver says.
+#: After this many failed reads of one record in a row, while other reads succeed, the record itself is at fault.
 _MOST_READS = 10
 
 _BANKS = {Kind.JOB: JOBS, Kind.CLAIMS: CLAIMS, Kind.ENTRY: QUEUE, Kind.NOTE: NOTES}
-#: When each kind is written, and when removed. Wherever that ends, an entry that comes or goes, or the note that stands for
-#: it, is there.
+#: The order of writes and removals, by kind: (write, removal). Wherever a crash interrupts it, an entry that is added or
+#: removed is still there, or the note that replaces it is.
 _TURNS = {Kind.JOB: (0, 5), Kind.CLAIMS: (1, 1), Kind.ENTRY: (2, 4), Kind.NOTE: (3, 3)}
 
-#: What is to be written; None removes.
+#: Records to write, by key; None removes the record.
 Changes = Mapping[Key, Mapping[str, Any] | None]
 T = TypeVar("T")
 
 
 class _NotDone(StateError):
-    """The driver has not done what it was told; its cause is what the driver raised."""
+    """The driver failed. ``__cause__`` is the exception that it raised."""
 
 
 class _Damaged(Exception):
-    """A record cannot be used, and is set aside as far as possible."""
+    """A record cannot be used. It has been set aside, if that was possible."""
 
 
 class RetryStore:
     """
     :param opts: the master's options.
-    :param read_only: whether nothing may be written: what cannot be used is then left where it is.
-    :param open_banks: opens what it is kept in; by default that is what ``cache`` names.
-    :param fence: raises OSError where this process must not write any more, or it is not known whether it may.
+    :param read_only: write nothing, and leave unusable records where they are.
+    :param open_banks: opens the storage; default: the driver that ``cache`` names.
+    :param fence: raises OSError if this process may no longer write, or if that is unknown.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class RetryStore:
         named = self._opts.get("cache") or "localfs"
         self._driver = "localfs" if named == "mmap_cache" else named
         self._keys = Keys(self._driver)
-        self._failed: collections.Counter[tuple[str, str]] = collections.Counter()  # reads, in a row, by bank and key
-        #: ``{jid: why}`` of the jobs that have been met and that a later version has written: nothing of them is touched.
+        self._failed: collections.Counter[tuple[str, str]] = collections.Counter()  # failed reads in a row
+        #: ``{jid: why}`` of the jobs found so far that a later version has written: their records are not touched.
         self.later: dict[str, str] = {}
 
     def _place(self, key: Key) -> tuple[str, str]:
@@ -121,10 +121,10 @@ class RetryStore:
 
     def write(self, changes: Changes) -> dict[str, str]:
         """
-        Store changes, and return ``{jid: reason}`` of the jobs of which the driver refuses something. Writing them again
-        does no harm.
+        Store changes, and return ``{jid: reason}`` of the jobs with a record that the driver refuses. The same changes can
+        be written again without harm.
 
-        :raises StateError: when nothing can be written now, or by this process.
+        :raises StateError: when nothing can be written now, or this process may not write.
         """
         try:
             self._fence()
@@ -153,7 +153,7 @@ class RetryStore:
 
     @property
     def _durably(self) -> tuple[bool, ...]:
-        # A server syncs by its own rules; a file survives a power cut only where that is asked for.
+        # A server has its own rules for syncing. A file survives a power cut only if it is synced on request.
         return (True,) if self._driver in ("localfs", "sqlite") else ()
 
     def _try(self, refused: dict[str, str], jid: str, name: str, bank: str, *args: Any) -> None:
@@ -161,19 +161,19 @@ class RetryStore:
             self._do(name, bank, *args)
         except StateError as exc:
             size = _size(args)
-            # _do has raised it from what the driver raised.
+            # _do chains the driver's exception.
             if size is not None and not is_of_the_record(self._driver, exc.__cause__ or exc, size):
                 raise
-            self._do("store", OWNERS, _PROBE, 0.0)  # if that fails too, it is not the record's fault
+            self._do("store", OWNERS, _PROBE, 0.0)  # if this fails too, the store is at fault, not the record
             reason = refused.setdefault(jid, f"the store refuses it: {exc}")
-            # Under a name that any driver takes: the jid itself may be what this one refuses.
+            # The digest is a name that any driver accepts; this one may refuse the jid itself.
             name = f"{_REFUSED}{hashlib.blake2b(jid.encode(), digest_size=8).hexdigest()}"
             with contextlib.suppress(StateError):
                 self._do("store", ASIDE, name, {"jid": jid, "reason": reason[:1000]})
 
     def snapshots(self, owner: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """
-        Yield (jid, snapshot), of all owners or of one. One that cannot be used is set aside.
+        Yield (jid, snapshot), of all owners or of one. Unusable snapshots are set aside.
 
         :raises StateError: when the store cannot be read at all.
         """
@@ -187,7 +187,7 @@ class RetryStore:
                 yield jid, snapshot
 
     def find_later(self, owner: str) -> dict[str, str]:
-        """Return ``later`` after a look at all of a master's records. :raises StateError: when none can be read."""
+        """Read all records of a master, and return ``later``. :raises StateError: when the store cannot be read."""
         for jid, snapshot in self.snapshots(owner):
             with contextlib.suppress(LaterVersion):
                 for _ in self.entries(jid, snapshot):
@@ -197,7 +197,7 @@ class RetryStore:
 
     def snapshot(self, jid: str) -> dict[str, Any]:
         """
-        Return the snapshot of a job, ``{}`` where there is none. One that cannot be used is set aside.
+        Return the snapshot of a job; ``{}`` if there is none. An unusable one is set aside.
 
         :raises LaterVersion: when a later version has written it.
         :raises StateError: when the store cannot be read at all.
@@ -209,21 +209,21 @@ class RetryStore:
             return {}
 
     def has_all(self, keys: Iterable[Key]) -> bool:
-        """Tell whether these records are there. :raises StateError: when the store cannot be read."""
+        """Tell whether the store has all these records. :raises StateError: when the store cannot be read."""
         return all(self._do("contains", *self._place(key)) for key in keys)
 
     def entries(self, jid: str, snapshot: Mapping[str, Any], minion: str | None = None) -> Iterator[Entry]:
         """
         Yield the entries of a job, of all its minions or of one.
 
-        An entry that cannot be used is set aside, and stands in the queue as held: nobody knows what has become of it.
+        An unusable entry is set aside, and a held one takes its place: nothing shows how far the job got.
 
-        :raises LaterVersion: when a later version has written one: the whole job is left alone.
+        :raises LaterVersion: when a later version has written one of them; the whole job is left alone.
         :raises StateError: when the store cannot be read at all.
         """
         claims = self._claims(jid)
         for name in snapshot["minions"] if minion is None else {minion}.intersection(snapshot["minions"]):
-            name = sys.intern(name)  # one name for all jobs of a minion
+            name = sys.intern(name)  # all jobs of a minion share one string
             key, make = Key(Kind.ENTRY, jid, name), functools.partial(Entry.from_record, name, jid)
             try:
                 entry = self._read(key, make)
@@ -240,7 +240,7 @@ class RetryStore:
                 yield entry
 
     def notes(self, owner: str) -> dict[str, Note]:
-        """Return the notes of a master, by jid; what cannot be used is set aside. :raises StateError: as ``snapshots``."""
+        """Return the notes of a master, by jid. Unusable ones are set aside. :raises StateError: as ``snapshots``."""
         found = {}
         for jid in self._do("list", self._place(Key(Kind.NOTE, "", owner))[0]) or ():
             try:
@@ -254,11 +254,11 @@ class RetryStore:
         return found
 
     def set_aside(self) -> list[str]:
-        """Return the names of the records that could not be used. :raises StateError: when the store cannot be read."""
+        """Return the names of the unusable records. :raises StateError: when the store cannot be read."""
         return sorted(name for name in self._do("list", ASIDE) or () if not name.startswith(_REFUSED))
 
     def refused(self) -> dict[str, str]:
-        """Return ``{jid: reason}`` of the jobs of which the driver refused something. Raises as ``set_aside``."""
+        """Return ``{jid: reason}`` of the jobs with a record that the driver refused. Raises as ``set_aside``."""
         names = [name for name in self._do("list", ASIDE) or () if name.startswith(_REFUSED)]
         return {str(found["jid"]): str(found["reason"]) for name in names if (found := self._do("fetch", ASIDE, name))}
 
@@ -278,18 +278,18 @@ class RetryStore:
         return found if isinstance(found, dict) else {}
 
     def beat(self, owner: str, now: float) -> None:
-        """Say that a master is alive. :raises StateError: when that cannot be stored."""
+        """Record that a master is alive. :raises StateError: when the store cannot be written."""
         self._do("store", OWNERS, owner, now)
 
     def last_beat(self, owner: str) -> float:
-        """Return when a master was last alive, in Unix time, 0 for never. :raises StateError: when it cannot be read."""
+        """Return the Unix time of a master's last beat; 0 for never. :raises StateError: when it cannot be read."""
         value = self._do("fetch", OWNERS, owner)
         return float(value) if isinstance(value, (int, float)) else 0.0
 
     def _read(self, key: Key, make: Callable[[Any], T]) -> T | None:
         """
-        Return what is made of a record, None where there is none. One that cannot be used is moved out of the way, and a
-        copy kept where that is possible.
+        Read a record, and return what ``make`` builds from it; None if there is none. An unusable record is set aside, if
+        possible.
 
         :raises LaterVersion: when a later version has written it.
         :raises _Damaged: when it cannot be used.
@@ -324,8 +324,8 @@ class RetryStore:
 
     def _is_unusable(self, bank: str, key: str, exc: Exception) -> bool:
         """
-        Tell whether it is a record's fault that it could not be used. What may be the store's is read again many times
-        first: what is set aside is not delivered.
+        Tell whether the record itself is at fault. If the store may be at fault, the record is read again many times first,
+        because a job that is set aside is not delivered.
         """
         if not isinstance(exc, _NotDone):
             return True
@@ -359,8 +359,8 @@ class RetryStore:
                 self._opened = self._open()
             found = getattr(self._opened, name)(bank, *keyed)
             return [self._keys.decode(key) for key in found or ()] if name == "list" else found
-        except Exception as exc:  # A driver raises whatever its client library raises.
-            self._opened = None  # Some go on failing on a broken connection.
+        except Exception as exc:  # A driver may raise any exception of its client library.
+            self._opened = None  # Some drivers never reconnect by themselves.
             raise _NotDone(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
 
 
@@ -369,15 +369,15 @@ def _numbered(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(values: Iterable[Any]) -> int | None:
-    """Return how many bytes values have; None where one of them can be written nowhere."""
+    """Return the serialized size of values in bytes; None if one of them cannot be serialized."""
     try:
         return sum(len(salt.payload.dumps(value, use_bin_type=True)) for value in values)
-    except Exception:  # msgpack raises many kinds for what it cannot write
+    except Exception:  # msgpack raises many kinds of exceptions
         return None
 
 
 def count_claim(entry: Entry, at: Any) -> None:
-    """Bring an entry up to a claim of it, unless it is newer than the claim."""
+    """Apply a claim to its entry, unless the entry is newer."""
     if isinstance(at, (int, float)) and math.isfinite(at) and entry.state is State.PENDING and entry.since < at:
         entry.claim(float(at))
 

@@ -1,8 +1,8 @@
 """
 Writes the retry queue in the store's thread: many changes at once, and only the newest of each key.
 
-Claims are written first and alone, since a publish waits for them. It must never lose a change: what cannot be written now
-is kept, and tried again.
+Claims are written first and alone, because publishes wait for them. The writer must never lose a change: it keeps those that
+cannot be written now, and tries again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from saltext.jobs.core.retry.store import Changes, RetryStore
 
 log = lines.logger(__name__)
 
-#: Seconds before a store that failed is tried again, at first and at most.
+#: Seconds before a failed write is tried again: at first, and at most.
 _PAUSE, _LONGEST_PAUSE = 1.0, 15.0
-#: Seconds for which changes are gathered, unless something waits for them.
+#: Seconds for which changes are gathered, unless a caller waits for them.
 _GATHER = 1.0
 #: Most entries and notes that are written in one go.
 _PART = 500
@@ -32,9 +32,9 @@ class Writer:
     """
     :param loop: the engine's tornado loop; all methods are called on its thread.
     :param worker: the thread in which the store is used.
-    :param store: what is written to.
-    :param record_of: returns the present record under a key, None if there is none. It is called when that is written.
-    :param refused: called with (jid, reason) if the store refuses something of a job.
+    :param store: the store to write to.
+    :param record_of: returns the present record of a key; None if there is none. Called just before the write.
+    :param refused: called with (jid, reason) if the store refuses a record of a job.
     """
 
     def __init__(
@@ -47,28 +47,28 @@ class Writer:
     ) -> None:
         self._loop, self._worker, self._store = loop, worker, store
         self._record_of, self._refused = record_of, refused
-        # What has changed.
+        # The keys that have changed.
         self._claims, self._jobs, self._rest = dict[Key, None](), dict[Key, None](), dict[Key, None]()
         self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
         self._busy = False
         self._timer: Any = None
 
     def put(self, keys: Iterable[Key]) -> None:
-        """Store these, or remove them, as they are when that is done."""
+        """Store or remove these records soon, in the state that they have then."""
         for key in keys:
             (self._jobs if key.kind is Kind.JOB else self._rest)[key] = None
-        # An entry often changes again within the second, and is then written once.
+        # An entry often changes several times within a second; it is written once.
         if self._timer is None and not self._busy:
             self._timer = self._loop.call_later(_GATHER, self._begin)
 
     def claim(self, jid: str, call: Callable[[], None]) -> None:
-        """Store all claims of a job before anything else, and call back then."""
+        """Store all claims of a job before anything else, then call back."""
         self._claims[Key(Kind.CLAIMS, jid)] = None
         self._claimed.append(call)
         self._begin()
 
     def when_durable(self, call: Callable[[], None]) -> None:
-        """Call back when all that was put so far is stored."""
+        """Call back when everything that was put so far is stored."""
         self._waiting.append(call)
         self._begin()
 
@@ -94,14 +94,14 @@ class Writer:
                 calls, self._claimed = self._claimed, calls
             else:
                 changes = self._take()
-                # What waits for everything is called once nothing is left that was put before.
+                # Those that wait for everything are called once no earlier change is left.
                 if not self._jobs and not self._rest:
                     calls, self._waiting = self._waiting, calls
             await self._write_one(changes, calls)
         self._busy = False
 
     def _take(self) -> Changes:
-        """Take so many changes that a claim need not wait long for them."""
+        """Take a limited number of changes, so that a claim need not wait long for them."""
         keys = list(itertools.islice(self._rest, _PART))
         for key in keys:
             del self._rest[key]
@@ -126,7 +126,7 @@ class Writer:
             log.warning("The retry queue can be written again")
         for jid, reason in refused.items():
             log.error("Job %s cannot be kept: %s", jid, reason)
-        # A refusal is told before anything goes on with what was refused.
+        # Report refusals first: what follows must not go on with a refused record.
         told: list[Callable[[], None]] = [functools.partial(self._refused, *item) for item in refused.items()]
         for call in told + calls:
             try:

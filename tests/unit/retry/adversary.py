@@ -1,9 +1,9 @@
 """
-A world that is against the retry machine: events are lost, forged and late, the engine dies at any effect, the store and the
-job cache fail for a while, minions go down and jobs die, windows open and close, users lose their rights, and operators
+A world that works against the retry machine: events are lost, forged and late, the engine dies at any effect, the store and
+the job cache fail for a while, minions go down and jobs die, windows open and close, users lose their rights, and operators
 publish further parts, kill, cancel, enqueue and retry.
 
-What has really happened stands beside it, so that each run can be judged: see ``judge``.
+The world records what really happened, and ``judge`` compares the outcome with that.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from saltext.jobs.core.windows import is_open, parse_windows
 from tests import many_worlds
 from tests.unit.retry.world import World, is_sent
 
-#: Seconds from the publish of a kill until it must have been taken note of, while the engine can read the job cache.
+#: Seconds from the publish of a kill until the engine must know it, while it can read the job cache.
 KILL_NOTED = 8.0
-#: Seconds after which it is looked for what was published unheard and is stored late.
+#: Seconds after which the engine searches for publishes that it did not hear and that were stored late.
 STORED_LATE = LATEST + 10.0
-#: Seconds from the loss of a right until it must count.
+#: Seconds from the loss of a right until the engine must heed it.
 RIGHT_NOTED = 30.0
 #: A window that is open for half of the time.
 HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
-#: Seconds after which a disk has what was written to it.
+#: Seconds after which a write is on the disk without a sync.
 SYNCED = 30.0
-#: Where entries stay.
+#: States that an entry does not leave by itself.
 SETTLED = ENDED | {State.HELD}
-#: Those who enqueue by hand.
+#: Users who enqueue by hand.
 USERS = ("ann", "bob")
 
 
 class Adversary(World):
     """A world whose misfortunes a seed decides."""
 
-    #: What happens, each as often as it stands here.
+    #: What happens. A kind that is listed twice happens twice as often.
     KINDS = (
         *(
             "publish",
@@ -79,23 +79,23 @@ class Adversary(World):
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the part of genuine events that is lost
+        self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the share of genuine events that is lost
         self.parts, self.heard = (
             {},
             set(),
-        )  # (minion, jid) -> when it is published and recorded; (jid, at) that is heard of
-        self.begun = set()  # (minion, jid) of which this engine process was told that it was begun
-        self.again = set()  # (minion, jid) that an operator wants run again
-        self.gone = set()  # (minion, jid) that an operator does not want delivered
-        self.lost = set()  # (minion, jid) of which nothing is left to be known by
-        self.killed_at = {}  # (minion, jid) -> from when on a kill counts that nobody has taken back
+        )  # (minion, jid) -> (published at, recorded at); (jid, published at) of heard publishes
+        self.begun = set()  # (minion, jid) that began, as this engine process was told
+        self.again = set()  # (minion, jid) that an operator wants to run again
+        self.gone = set()  # (minion, jid) that an operator has cancelled or purged
+        self.lost = set()  # (minion, jid) of which no record is left
+        self.killed_at = {}  # (minion, jid) -> when a kill takes effect, unless an operator has overridden it
         self.last_kill = {}  # (minion, jid) -> when an operator last killed it
-        self.targets = collections.defaultdict(set)  # jid -> to whom it was published
-        self.urged = {}  # minion -> the jobs that an operator wanted it to get at once, at some time
+        self.targets = collections.defaultdict(set)  # jid -> the minions that it was published to
+        self.urged = {}  # minion -> the jobs that an operator ever wanted delivered to it at once
         self.revoked = {}  # user -> when a right was last lost
         self.up_since = 0.0
         self.kills_are_late = False
-        self._die_at = None  # the number of the effect at which the engine dies
+        self._die_at = None  # effects until the engine dies
         names = tuple("abcd"[: self.random.randint(1, 4)])
         super().__init__(
             minions=names,
@@ -116,7 +116,7 @@ class Adversary(World):
     # -- windows and rights -------------------------------------------------------------------------------------------
 
     def _forbid(self, minion, jid):
-        """Assert that a job may be published now: in its window, and by those who asked for it."""
+        """Assert that a job may be published now: its window is open, and its publisher and its asker have the right."""
         limits = self.published[jid][0].limits
         window = self.settings.window if limits.window is None else limits.window
         shut = window and not is_open(parse_windows(window), self.wall(), datetime.timezone.utc)
@@ -127,7 +127,7 @@ class Adversary(World):
             self.must(not late or user not in self.denied, f"{minion} gets {jid}, and {user} has lost the right")
 
     def do_revoke(self):
-        """A user loses a right, or gets it back; or it cannot be known for a while."""
+        """A user loses a right, or regains it; or the right cannot be determined for a while."""
         user = self.random.choice(["publisher", *USERS])
         for users in self.random.choice([(self.denied,), (self.denied,), (self.unsure,)]):
             if user in users:
@@ -137,11 +137,11 @@ class Adversary(World):
                 self.revoked[user] = self.now
 
     def do_full(self):
-        """The disk of the master is full, or has room again: a return is told of, and is not in the job cache."""
+        """The master's disk fills up, or has room again. While it is full, returns reach the bus, and not the job cache."""
         self.keeps_returns = not self.keeps_returns
 
     def do_window_trouble(self):
-        """Nobody can tell when windows open, for a while."""
+        """For a while, the openings of windows cannot be determined."""
         self.windows_known = not self.windows_known
 
     # -- misfortunes --------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Adversary(World):
     def fire(self, tag, data):
         """Put an event on the bus, unless it is lost."""
         if self.shell is not None and self.random.random() < self.lossy:
-            self.later(self.random.uniform(0.1, 6.0), self.notice)  # by a beat that does not come back
+            self.later(self.random.uniform(0.1, 6.0), self.notice)  # the missing beat shows the loss
             return
         if tag.endswith("/new") and not self.has_log:
             self.heard.add((data["jid"], self.wall()))
@@ -159,7 +159,7 @@ class Adversary(World):
         self.heard.update((record.jid, record.at) for record in found if isinstance(record, records.Published))
 
     def touched(self):
-        """The engine may die between any two things that it has done."""
+        """The engine may die between any two effects."""
         if self._die_at is not None:
             self._die_at -= 1
             if self._die_at < 0:
@@ -168,8 +168,8 @@ class Adversary(World):
                 self.later(self.random.uniform(0.1, 30.0), self._reboot, engine=False)
 
     def takes(self, fact):
-        """Remember what this engine process knows, and what operators want of it."""
-        if isinstance(fact, facts.Restored):  # until then it waits for its store, and takes no events
+        """Record what this engine process knows, and what operators want from it."""
+        if isinstance(fact, facts.Restored):  # until then the engine waits for its store, and takes no events
             self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
         self._note(fact)
         do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
@@ -186,7 +186,7 @@ class Adversary(World):
             self._is_wanted({(entry.minion, entry.jid) for entry in ended}, given["asked_at"])
 
     def _is_wanted(self, keys, asked_at):
-        """An operator wants jobs run by minions, whatever had become of them when they asked."""
+        """An operator wants these jobs to run, whatever became of them before the request."""
         keys = {key for key in keys if self.last_kill.get(key, -math.inf) < asked_at}
         self.again |= keys
         self.gone -= keys
@@ -194,7 +194,7 @@ class Adversary(World):
             self.killed_at.pop(key, None)
 
     def _note(self, fact):
-        """Remember what a minion that speaks the truth has told."""
+        """Record the true statements of minions."""
         if isinstance(fact, facts.Asked):
             self.begun |= {(minion, fact.jid) for minion in fact.told.get(Evidence.RUNS, ())}
         elif isinstance(fact, facts.Surveyed):
@@ -202,18 +202,18 @@ class Adversary(World):
             self.begun |= {(m, jid) for m, running in fact.running.items() for jid in running if jid in jids}
         elif isinstance(fact, facts.Acknowledged) and self.runs[fact.minion, fact.jid]:
             entry, job = self.machine.entry(fact.minion, fact.jid), self.machine.capture.open.get(fact.jid)
-            # Of a publish that it has not heard of it does not know whom it reached.
+            # The engine does not know the minions of a publish that it did not hear.
             heard = job is not None and (fact.jid, self.parts[fact.minion, fact.jid][0]) in self.heard
             if heard if entry is None else is_sent(entry) and not self._is_first_claim(entry):
                 self.begun.add((fact.minion, fact.jid))
 
     def _is_first_claim(self, entry):
-        """Whether a job is only being claimed, and was never sent: what a minion says of it then is not believed."""
+        """Whether a job is being claimed for the first time: the engine does not believe that it began before it is sent."""
         replay = self.machine.queue.replay(entry.minion, entry.jid, Step.CLAIMING)
         return replay is not None and replay.known.sent_before is None
 
     def crash(self):
-        """kill -9 of the engine: it forgets what was not stored."""
+        """kill -9 of the engine: it forgets everything unstored."""
         super().crash()
         self.begun, self.heard = set(), set()
 
@@ -225,7 +225,7 @@ class Adversary(World):
         for key in ((name, jid) for name in sorted(names)):
             late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + KILL_NOTED
             self.must(not late, f"{key} is published although an operator killed it")
-            if key in self.again:  # an operator wants it, whatever was known then
+            if key in self.again:  # the operator's wish overrides what was known
                 self.again.discard(key)
                 self.known.discard(key)
                 self.begun.discard(key)
@@ -236,7 +236,7 @@ class Adversary(World):
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def act(self):
-        """Let something happen, and some time pass."""
+        """Do one random thing, and let some time pass."""
         choice = self.random.choice
         getattr(self, f"do_{choice(self.KINDS)}")()
         self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 700.0]) * self.random.random())
@@ -250,25 +250,25 @@ class Adversary(World):
     def do_publish(self):
         windows = [None, None, None, "", HALF_HOURS]
         limits = Limits(given=True, window=self.random.choice(windows), timezone="UTC")
-        # Without a log, what is published under one jid again before it is stored may not be told apart.
+        # Without a log, two publishes of one jid may be indistinguishable until the first is stored.
         self.lag = self.random.choice([0.0, 0.0, 0.0, self.random.uniform(0.0, 80.0 if self.has_log else 3.0)])
         self.publish(f"j{len(self.published)}", targets=self._some(), limits=limits)
 
     def do_part(self):
-        """A further publish under a jid: the next part of the minions, as ``salt -b`` does; never to the same ones."""
+        """Publish a job to one more minion under the same jid, as ``salt -b`` does; never twice to the same minion."""
         jid = self._job()
         left = [name for name in self.minions if jid and name not in self.targets[jid]]
         if left:
             self.publish(jid, targets=(self.random.choice(left),))
 
     def publish(self, jid, targets, **options):
-        """Publish, and remember to whom: what is stored late cannot be looked up yet."""
+        """Publish, and record the minions: they cannot be looked up while the publish is not stored."""
         self.targets[jid].update(targets)
         self.parts.update({(name, jid): (self.wall(), self.now + self.lag) for name in targets})
         super().publish(jid, targets, **options)
 
     def do_backlog(self):
-        """A minion misses several jobs, and comes back one way or the other."""
+        """A minion misses several jobs, and comes back in one of several ways."""
         name = self.random.choice(sorted(self.minions))
         away, back = self.random.choice([(self.stop, self.start), (self.freeze, self.wake), (self.freeze, self.revive)])
         away(name)
@@ -284,11 +284,11 @@ class Adversary(World):
         self.start(self.random.choice(sorted(self.minions)))
 
     def do_revive(self):
-        """A minion starts anew, and what it runs lives on."""
+        """A minion restarts, and its jobs live on."""
         self.revive(self.random.choice(sorted(self.minions)))
 
     def do_freeze(self):
-        """A minion is frozen for a while, and goes on where it was, or starts anew while its jobs live on."""
+        """A minion is frozen for a while. Then it goes on, or restarts while its jobs live on."""
         name = self.random.choice(sorted(self.minions))
         if self.minions[name].up:
             self.freeze(name)
@@ -298,7 +298,7 @@ class Adversary(World):
             )
 
     def do_die(self):
-        """A minion's connection is gone for a while: it keeps what it runs."""
+        """A minion loses its connection for a while, and keeps running its jobs."""
         minion = self.minions[self.random.choice(sorted(self.minions))]
         if minion.up:
             minion.up = False
@@ -321,9 +321,9 @@ class Adversary(World):
                 self._kill(jid, signal)
 
     def _kill(self, jid, signal=None):
-        """A kill, or a further part of one."""
+        """Kill a job, or send a further part of an earlier kill."""
         targets = self._some()
-        # The later it is stored, the longer it takes to be found; where nobody has heard of it, it is looked for once.
+        # A kill that is stored later is found later. If the engine has not heard of it, it searches for it only once.
         stored = self.lag * 5 / 4 if not self.lossy else self.lag and STORED_LATE
         self.kills_are_late = self.kills_are_late or self.lag > 0
         for name in self.targets[jid].intersection(targets):
@@ -339,7 +339,7 @@ class Adversary(World):
                 self.request("purge", states=["cancelled"])
 
     def do_enqueue(self):
-        """An operator queues a job by hand for those that have not returned it."""
+        """An operator queues a job by hand for the minions that have not returned it."""
         jid = self._job()
         if jid:
             owed = [name for name in self.published[jid][1] if (name, jid) not in self.returned]
@@ -349,7 +349,7 @@ class Adversary(World):
         return Asker(self.random.choice(USERS), "pam", limited=True)
 
     def do_retry(self):
-        """An operator wants held and dead entries of a job tried again, whatever is known of them."""
+        """An operator has the held and dead entries of a job tried again, whatever is known about them."""
         jid, asker = self._job(), self._asker()
         if jid:
             self.request("retry", minion=None, jid=jid, asker=[asker.user, asker.eauth, asker.limited])
@@ -358,7 +358,7 @@ class Adversary(World):
         self.request("replay", minion=self.random.choice(sorted(self.minions)))
 
     def do_forge(self):
-        """Events of an accepted minion that lies about others; of what it can say about a beginning, see ``docs``."""
+        """An accepted minion forges events of others. The docs say what a forged start can do."""
         name, jid = self.random.choice(sorted(self.minions)), self._job() or "j0"
         forged = f"forged{self.now}"
         lies = [
@@ -394,7 +394,7 @@ class Adversary(World):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def play(self, steps):
-        """Let much happen; then let all be well, and enough time pass for everything to come to its end."""
+        """Do many random things; then end all trouble, and wait until everything has settled."""
         for _ in range(steps):
             self.act()
         self.calm()
@@ -407,24 +407,24 @@ class Adversary(World):
                 self.start(name)
         self.run(2000)
         self.run(5 * 3600, self._is_over)
-        # What is sent to a minion that drops it is sent again every hour, and may be on its way.
+        # A job that its minion drops is sent again every hour, and may be on its way now.
         self.run(
             60, lambda: self.shell.writer.idle and not any(e.state is State.CLAIMED for e in self.machine.entries())
         )
 
     def calm(self):
-        """From now on all is well."""
+        """End all trouble."""
         if not self.cache_up:
             self.do_cache()
         self.store_up = self.keeps_returns = True
         self._die_at, self.lossy, self.windows_known, self.publishing = None, 0.0, True, []
 
     def _is_over(self):
-        """Nothing more happens of itself."""
+        """Whether nothing more happens by itself."""
         return not self.machine.capture.open and all(entry.state in SETTLED for entry in self.machine.entries())
 
     def judge(self):
-        """Assert that nothing is lost, and nothing was run that must not have been."""
+        """Assert that no job was lost, and none ran that must not run."""
         for jid, (_, targets, _) in self.published.items():
             note = self.machine.notes.get(jid)
             for name in targets:
@@ -434,7 +434,7 @@ class Adversary(World):
                 assert explained, f"{key} is lost: it has run {self.runs[key]} times"
                 assert self.state(*key) is not State.CLAIMED
         assert all(runs <= 6 for runs in self.runs.values()), "a loop"
-        # Of an entry that the stored job does not name, nobody knows.
+        # An entry counts only if the stored job names its minion.
         named = {(name, jid) for jid, job in self.banks[JOBS].items() for name in job["minions"]}
         stored = named.intersection(self.stored)
         assert stored == {(entry.minion, entry.jid) for entry in self.machine.entries()}, "it is not what is stored"
@@ -442,8 +442,8 @@ class Adversary(World):
 
 class CutOff(Adversary):
     """
-    A world in which links are cut as well: what a minion returns then is lost, and while it lives it ignores the jid. The
-    master forbids functions for good, and does not match minions for a while; some minions keep records.
+    A world in which links are cut as well: the returns of a cut-off minion are lost, and it ignores their jids until it
+    restarts. The master forbids jobs for good, and does not match minions for a while. Some minions keep records.
     """
 
     KINDS = (*Adversary.KINDS, "cut", "cut", "cut", "forbid", "miss")
@@ -454,7 +454,7 @@ class CutOff(Adversary):
             minion.keeps = self.random.random() < 0.3
 
     def do_cut(self):
-        """The link of a minion is cut while it runs something, and for a while after that; it misses jobs meanwhile."""
+        """A minion's link is cut while the minion runs jobs, and for a while after. It misses further jobs meanwhile."""
         name = self.random.choice(sorted(self.minions))
         minion = self.minions[name]
         if not minion.up:
@@ -470,7 +470,7 @@ class CutOff(Adversary):
             minion.up = True
 
     def finish(self, name, jid, life):
-        """What a minion runs no more returns nothing; what was killed and is run again does."""
+        """A job that no longer runs returns nothing. A killed job that was started again returns."""
         if jid in self.minions[name].running:
             self.killed.discard((name, jid))
             super().finish(name, jid, life)
@@ -492,25 +492,25 @@ class CutOff(Adversary):
 
 class Clocks(CutOff):
     """
-    A world in which somebody sets the master's clock again and again, forward and back, by seconds to hours: while the
-    engine runs, while it is down, and around what operators and minions do. Jids are made by that clock, none of them twice.
+    A world in which the master's clock is set again and again, forward and back, by seconds to hours: while the engine runs,
+    while it is down, and around the actions of operators and minions. Jids are made from that clock, and are unique.
 
-    Without a log, jobs and kills are found by their times. One with an earlier time than was there before may not be found.
+    Without a log, the engine finds jobs and kills by their times. It may miss one that is dated before an earlier one.
     """
 
     KINDS = (*CutOff.KINDS, *("clock",) * 8)
 
     def __init__(self, seed):
         self.hands = random.Random(f"{seed}, clock")
-        self.most = 0.0  # by how much the clock was ahead at most
-        # jid -> by how much it was ahead at least when the job was published or killed, or that was stored
+        self.most = 0.0  # the most that the clock was ever ahead
+        # jid -> the least that the clock was ahead when the job, or its kill, was published or stored
         self.dated = {}
-        self.unlogged = set()  # jids of which no log tells that
+        self.unlogged = set()  # jids whose publish or kill is in no log
         self.last_set = -math.inf  # when the clock was set last
         super().__init__(seed)
 
     def do_clock(self):
-        """The clock is set, at once or in the middle of what happens next, and maybe back again."""
+        """The clock is set, and sometimes set back soon after, in the middle of what happens next."""
         by = self.hands.choice([5.0, 60.0, 600.0, 3600.0, 3 * 3600.0]) * self.hands.uniform(-1.0, 1.0)
         self._set_clock(self.hands.choice([by, by, -self.clock_ahead]))
         if self.hands.random() < 0.5:
@@ -522,7 +522,7 @@ class Clocks(CutOff):
         self.last_set = self.now
 
     def _is_wanted(self, keys, asked_at):
-        """What was asked for and killed before the clock was set may have been taken in either order."""
+        """If the clock was set after a kill, the engine may order the kill and the request either way."""
         unsure = {key for key in keys if self.last_kill.get(key, math.inf) <= self.last_set}
         super()._is_wanted(keys - unsure, asked_at)
         super()._is_wanted(unsure, math.inf)
@@ -558,7 +558,7 @@ class Clocks(CutOff):
 
 
 class Failing(CutOff):
-    """A world whose store fails, for one record or for all: before it has written, or when it has and cannot say so."""
+    """A world whose store fails, for one record or for all: before a write, or after it, without a confirmation."""
 
     def __init__(self, seed):
         self.failing = random.Random(f"{seed}, store")
@@ -577,15 +577,15 @@ class Failing(CutOff):
 
 class Power(CutOff):
     """
-    A world in which the power of the master is cut: what was not synced is lost, each record for itself. Returns and the log
-    are not, nor is what the queue writes, but for its claims. Of the log the last part is lost, or all.
+    A world in which the master loses power. Each record that was not synced may be lost on its own: returns and the queue's
+    records are not synced, only its claims are. The log loses its last part, or everything.
     """
 
     KINDS = (*CutOff.KINDS, "power", "power", "power")
 
     def __init__(self, seed):
         self.fate = random.Random(f"{seed}, power")
-        self.unsynced = {}  # (bank, key) -> [(when it was written over, what it was)]
+        self.unsynced = {}  # (bank, key) -> [(when it was overwritten, the old value)]
         self.returned_at = {}
         super().__init__(seed)
 
@@ -600,7 +600,7 @@ class Power(CutOff):
         super().store_return(name, jid)
 
     def do_power(self):
-        """The machine of the master goes off, and is there again a moment later; its engine needs a while."""
+        """The master's machine loses power, and is back a moment later. The engine starts later."""
         self.crash()
         older = {place: self._of_disk(versions) for place, versions in self.unsynced.items()}
         self.unsynced = {}
@@ -627,12 +627,12 @@ class Power(CutOff):
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
 
     def _of_disk(self, versions):
-        """What the disk has of a record, in a tuple: one of its last versions; None where that is the newest."""
+        """Return the version of a record on the disk, in a tuple; None if it is the newest."""
         recent = [before for at, before in versions if self.now - at < SYNCED]
         return (self.fate.choice(recent),) if recent and self.fate.random() < 0.5 else None
 
     def _forget(self, jids):
-        """Nobody can know any more what the disk had of these jobs; those published lately are found in the job cache."""
+        """The stored state of these jobs is lost. Recently published jobs are found in the job cache."""
         since = self.checkpoint["at"] if self.checkpoint else self.now
         still_open = self.checkpoint["open"] if self.checkpoint else {}
         stored = self.stored
@@ -650,11 +650,11 @@ class Power(CutOff):
 
 
 class PowerOnce(Power):
-    """The same, with minions that all keep records of what they have begun: none of them runs anything twice."""
+    """The same, but all minions record the jobs that they begin: none of them runs a job twice."""
 
     def __init__(self, seed):
         super().__init__(seed)
-        # (minion, jid) -> how often it was sent with the word that lets it run again
+        # (minion, jid) -> how often it was sent with permission to run again
         self.wanted = collections.Counter()
         for minion in self.minions.values():
             minion.keeps = True
@@ -670,7 +670,7 @@ class PowerOnce(Power):
             self.must(self.runs[name, jid] <= 1 + self.wanted[name, jid], f"{name} runs {jid} twice")
 
 
-#: By name, as ``python -m tests.unit.retry.adversary`` takes it.
+#: The profiles that ``python -m tests.unit.retry.adversary`` accepts by name.
 PROFILES = (Adversary, CutOff, Clocks, Failing, Power, PowerOnce)
 
 

@@ -1,10 +1,10 @@
 """
 A small world around the real engine of job retry: a master with its job cache and log, a store, a bus and minions, in memory
-and in made-up time.
+and in virtual time.
 
-Minions behave as Salt's do: they ignore a jid that they have seen, and forget what they have seen when they start. Whatever
-the engine asks of the world takes time, and it may be killed while it waits. Here stands what has really happened; of the
-engine nothing is asked but its entries.
+Minions behave as Salt's do: they ignore a jid that they have seen, and forget the jids when they start. Everything that the
+engine requests takes time, and the engine may be killed while it waits. The world records what really happened. From the
+engine it reads only the entries.
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
 
-#: Unix time at which a world begins: 1,000 seconds into a Thursday of these years.
+#: Unix time at which a world begins: 1,000 seconds into a Thursday.
 START = 2976 * 7 * 86400.0 + 1000.0
-#: Seconds from a publish to its deadline, and those for which a question waits.
+#: Seconds from a publish to its deadline, and seconds for which a question waits.
 PATIENCE, ANSWERS = 10.0, 5.0
-#: Seconds that a thread takes for what it is given, that something takes from engine to master or from there to a minion,
-#: and longest pause between two looks at the log: of what is heard it is looked at sooner.
+#: Seconds that a thread takes for a call; seconds from engine to master, and from master to minion; and the longest pause
+#: between two looks at the log. An event makes the engine look sooner.
 DISK, LATENCY, POLL = 0.02, 0.05, 5.0
 OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
-#: It has no files: what is kept lies in the world.
+#: A site without files: the world holds what is kept.
 _SITE = FileSite({**OPTS, "cachedir": "/nobody/has"})
-#: Why an entry waits whose job is to be run again, or was not published at all.
+#: Reasons of entries whose job must run again, or was never published.
 AGAIN = ("an operator", "it was begun", "the publish was refused")
 
 
 def is_sent(entry):
-    """Whether a job is under way to its minion."""
+    """Tell whether a job is on its way to its minion, or runs there."""
     return entry.state in UNDER_WAY and entry.sent_at is not None
 
 
 class Minion:
     """
-    One minion: what it has seen and what it runs. One that ``keeps`` records refuses what it has begun, but for what it has
-    begun while its disk was ``full``.
+    One minion: the jobs that it has seen, and those that it runs. A minion that ``keeps`` records refuses a job that it has
+    begun, unless its disk was ``full`` when it began the job.
     """
 
     def __init__(self, up=True, cache_jobs=False):
         self.up, self.cache_jobs = up, cache_jobs
         self.seen, self.running, self.ran = set(), {}, set()
         self.life = 0
-        self.late = None  # what was published while it was frozen, which it gets when it wakes
+        self.late = None  # jobs published while it was frozen; it gets them when it wakes
         self.keeps, self.full, self.begun = False, False, set()
 
     def has_kept(self, jid):
-        """What it answers to ``saltutil.find_cached_job``."""
+        """Return its answer to ``saltutil.find_cached_job``."""
         found = {}
         if (self.cache_jobs or self.keeps) and jid in self.ran and jid not in self.running:
             found = {"jid": jid, "return": True, "retcode": 0}
@@ -86,7 +86,7 @@ class Minion:
 
 
 class Life:
-    """The loop as one process of the engine has it: what it wanted done later is not, once it was killed."""
+    """The loop of one engine process. Once the process is killed, its pending calls are dropped."""
 
     def __init__(self, world):
         self.world, self.loop, self.alive = world, world.virtual.loop, True
@@ -108,7 +108,7 @@ class Life:
         return call(*args) if self.alive else None
 
     async def wait(self, seconds):
-        """Let some time pass; without end for one that is killed meanwhile."""
+        """Let some time pass. Never return if the process is killed meanwhile."""
         over = compat.Future()
         self.waits.add(over)
         self.call_later(seconds, over.set_result, None)
@@ -122,7 +122,7 @@ class Life:
 
 
 class Worker:
-    """A thread: what it is given is done in order, and takes a moment."""
+    """A thread: it makes calls in order, and each takes a moment."""
 
     def __init__(self, life):
         self._life = life
@@ -136,7 +136,7 @@ class Worker:
 
 
 class Bus:
-    """The master's event bus, as far as one engine hears it."""
+    """The master's event bus, as one engine hears it."""
 
     gaps = 0
     lag = 0.0
@@ -156,7 +156,7 @@ class Bus:
 
 
 class Publisher:
-    """What the engine publishes through: the master gets it a moment later, and answers a moment after that."""
+    """The engine's publisher: the master gets a publish a moment later, and answers a moment after that."""
 
     def __init__(self, life):
         self._life, self._world = life, life.world
@@ -237,7 +237,7 @@ class JobCache:
 
 
 class Banks:
-    """What the store is kept in."""
+    """The storage of the retry store."""
 
     def __init__(self, world):
         self._world = world
@@ -272,7 +272,7 @@ class Banks:
 
 
 class Reader(JobReader):
-    """Which minions have a key, and which of them are ``renewed``, the world says."""
+    """The world decides which minions have a key, and which keys are ``renewed``."""
 
     def __init__(self, world):
         super().__init__(OPTS, JobCache(world), False, access=world, wall=world.wall)
@@ -287,7 +287,7 @@ class Reader(JobReader):
 
 
 class Tail:
-    """Reads the master's log from a place on, or from its end."""
+    """Reads the master's log from a position, or from its end."""
 
     def __init__(self, world, begin):
         self._world = world
@@ -320,7 +320,7 @@ class Tail:
 
 
 class Kept(Checkpoint):
-    """A checkpoint that lies in the world."""
+    """A checkpoint that the world holds."""
 
     def __init__(self, world):
         super().__init__(_SITE, _SITE.folder(JOB_RETRY), world.boots)
@@ -335,7 +335,7 @@ class Kept(Checkpoint):
 
 
 class Inbox:
-    """Requests in memory; what an engine that was killed has not answered is taken again."""
+    """Requests in memory. The next engine takes those that a killed engine has not answered."""
 
     engine = JOB_RETRY
 
@@ -359,7 +359,7 @@ class Inbox:
 
 
 class Errors(logging.Handler):
-    """What the engine logs with a traceback, nobody has foreseen."""
+    """Collects errors with a traceback: they were not foreseen."""
 
     def __init__(self, world):
         super().__init__(logging.ERROR)
@@ -370,7 +370,7 @@ class Errors(logging.Handler):
             self._world.broken.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
-#: The worlds that were made last: the loops of older ones are closed.
+#: The latest worlds. The loops of older ones are closed.
 LIVING = collections.deque()
 
 
@@ -387,37 +387,37 @@ class World:
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
         self.acks, self.duration, self.has_log = acks, duration, has_log
         self.why_unauthenticated = why_unauthenticated
-        self.log_is_there = True  # otherwise it cannot be written
+        self.log_is_there = True  # if False, it cannot be written
         self.minions = {name: Minion() for name in minions}
         self.count = itertools.count()
-        # What the master does, and has.
+        # The master's state and behaviour.
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.loads, self.named, self.recorded = {}, collections.defaultdict(set), {}
         self.lag = 0.0  # seconds from a publish until the master has stored it
         self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
-        self.keeps_returns = True  # the job cache: not while the master's disk is full, though the bus tells of them
-        self.doings, self.log_name = [], "the first log"  # the log: what the master has done
-        self.boots = "1"  # of the master's machine
-        self.publishing = []  # what becomes of the next publishes of jobs: an error, or minions that it does not match
-        self.forbidden = set()  # jids that the master lets nobody publish
-        self.barred, self.renewed = set(), set()  # minions whose key is not accepted now; with a new one
-        self.denied, self.unsure = set(), set()  # users without a right any more, and those of whom nobody can tell
-        self.by_id = True  # the targets of jobs go by ids
+        self.keeps_returns = True  # if False, the disk is full: returns reach the bus, and not the job cache
+        self.doings, self.log_name = [], "the first log"  # the log of the master's publishes and returns
+        self.boots = "1"  # the boot id of the master's machine
+        self.publishing = []  # outcomes of the next publishes of jobs, as errors; empty: success
+        self.forbidden = set()  # jids that the master refuses to publish
+        self.barred, self.renewed = set(), set()  # minions without an accepted key; minions with a new key
+        self.denied, self.unsure = set(), set()  # users who lost a right; users whose rights cannot be determined
+        self.by_id = True  # jobs are targeted by minion id
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
         self.cache_up = self.store_up = self.windows_known = True
-        self.clock_ahead = 0.0  # seconds by which somebody has set the clock on the wall
+        self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
         # What has happened.
         self.killed = set()  # (minion, jid) whose process was killed
-        self.delivered = set()  # (minion, jid) that the operator's own publish has reached
+        self.delivered = set()  # (minion, jid) that the operator's own publish reached
         self.runs, self.refused = collections.Counter(), collections.Counter()
-        self.published_at = []  # times of publishes of the engine
-        self.known = set()  # (minion, jid) that the store knows to have begun
-        # What the engine keeps, and wants.
+        self.published_at = []  # times of the engine's publishes
+        self.known = set()  # (minion, jid) that began, according to the store
+        # What the engine stores, and its requests.
         self.banks, self.checkpoint = collections.defaultdict(dict), None
         self.requests, self.answers = {}, []
-        self.log, self.openings = [], 0  # every effect; how often it was looked when a window opens
+        self.log, self.openings = [], 0  # every effect; how often the next opening of a window was looked up
         self.broken = []
-        self.graves = []  # what is left of engines that were killed, which would come to life where Python removes it
+        self.graves = []  # killed engines: kept, because their coroutines would run on if Python collected them
         self.life = self.bus = self.shell = None
         self._is_running = False
         self._errors = Errors(self)
@@ -449,11 +449,11 @@ class World:
         return self._time.now()
 
     def wall(self):
-        """What the clock on the wall shows."""
+        """Return the time of the wall clock."""
         return self.now + self.clock_ahead
 
     def later(self, delay, call, engine=True):
-        """Call after ``delay`` seconds; what belongs to the engine dies with it."""
+        """Call after ``delay`` seconds. A call of the engine is dropped if the engine is killed."""
         loop = self.life if engine and self.life else self.virtual.loop
         loop.call_later(delay, self._safely, call)
 
@@ -464,7 +464,7 @@ class World:
             self.broken.append(repr(exc))
 
     def run(self, seconds, until=lambda: False):
-        """Let time pass, or less if ``until`` comes true; tells whether it did."""
+        """Let time pass, at most until ``until`` is true. Return whether it is."""
         self._is_running = True
         try:
             found = self.virtual.run(seconds, lambda: bool(self.broken) or until())
@@ -484,11 +484,11 @@ class World:
         return self.shell.machine if self.shell else None
 
     def boot(self):
-        """Start the engine from what is stored, and wait until it has read that."""
+        """Start the engine, and wait until it has read the store."""
         self.life = life = Life(self)
         publisher, self.bus = Publisher(life), Bus(life)
         self.clock = Clock(0.0, self.virtual.steady)
-        self.clock.offset = self._time.offset + self.clock_ahead  # each process begins with what the wall shows
+        self.clock.offset = self._time.offset + self.clock_ahead  # each process starts at the wall clock's time
         ports = Ports(
             bus=self.bus,
             publisher=publisher,
@@ -515,7 +515,7 @@ class World:
         step = self.machine.step
 
         def recorded(fact, now, wall=None):
-            if not life.alive:  # it was killed a moment ago, and what it had begun to do comes to nothing
+            if not life.alive:  # the engine was killed a moment ago; its unfinished work is dropped
                 return []
             self.takes(fact)
             effects = step(fact, now, wall)
@@ -529,7 +529,7 @@ class World:
             self.run(5.0, lambda: self.shell is None or self.shell.restored)
 
     def find_opening(self, *args):
-        """Say when a window opens next, where anybody can."""
+        """Return when a window opens next. :raises ValueError: while windows are not known."""
         self.openings += 1
         if not self.windows_known:
             raise ValueError("the zone is gone")
@@ -542,30 +542,30 @@ class World:
         """The engine reads these records of the log."""
 
     def touched(self):
-        """The engine has had something done outside of it."""
+        """The engine has made a call to the outside."""
 
     def uses_store(self):
-        """The engine reads or writes in the store, or has just written there."""
+        """The engine is about to use the store, or has just written to it."""
 
     def writes(self, bank, key, before, durably):
-        """The engine writes in the store where there was ``before`` until now; ``durably``: on the disk at once."""
+        """The engine replaces the value ``before`` in the store; with ``durably`` the write is synced to the disk."""
 
     def _check(self):
         total = 0
         for name, backlog in self.machine.backlogs.items():
             total += len(backlog.entries)
             sent = sum(is_sent(entry) for entry in backlog.entries.values())
-            # A claim is stored before what else has become of the minion's jobs, which a crash may lose.
+            # A claim is stored before the outcomes of the minion's other jobs, and a crash may lose those.
             self.must(sent <= 1 or sent <= self.found_sent[name], f"{name} has {sent} jobs under way")
         self.must(total == self.machine.total, "the number of entries is wrong")
 
     def must(self, is_so, else_told):
-        """What is broken is told when time has passed: the engine survives whatever is raised in it."""
+        """Record a violation. ``run`` reports it, because the engine would survive an exception raised here."""
         if not is_so:
             self.broken.append(else_told)
 
     def crash(self):
-        """kill -9: what was not stored is gone, and nobody waits for an outcome."""
+        """kill -9: unstored changes are gone, and pending calls are dropped."""
         if self.life is not None:
             self.life.alive = False
             self.graves.append((self.life, self.shell))
@@ -601,13 +601,13 @@ class World:
 
     @contextlib.contextmanager
     def deaf(self):
-        """While the bus loses what it has for the engine."""
+        """The bus loses all events for the engine."""
         bus, self.bus = self.bus, None
         yield
         self.bus = bus
 
     def notice(self):
-        """The engine learns that events were lost, and looks for what they were about."""
+        """The engine learns that events were lost, and searches for what it missed."""
         if self.shell is not None:
             self.shell.on_gap()
 
@@ -616,12 +616,12 @@ class World:
         self.doings, self.log_name = [], f"log {next(self.count)}"
 
     def reboot(self, records):
-        """The machine of the master is started anew; so many records of the log were on its disk."""
+        """The master's machine reboots. Only the first ``records`` records of the log were on its disk."""
         self.doings, self.boots = self.doings[:records], f"{self.boots}1"
 
     @property
     def stored(self):
-        """What the store has: ``{(minion, jid): record}``."""
+        """The entries in the store: ``{(minion, jid): record}``."""
         queues = [(bank, found) for bank, found in self.banks.items() if bank.startswith(f"{QUEUE}/")]
         return {
             (bank[len(QUEUE) + 1 :], jid): record for bank, found in sorted(queues) for jid, record in found.items()
@@ -636,14 +636,14 @@ class World:
         return self.banks[f"{NOTES}/{OPTS['id']}"]
 
     def has_stored(self, minion, jid, record):
-        """An entry is on the disk: what does that know of its beginning?"""
+        """An entry was stored. Note whether it says that the job began."""
         if record["state"] in ("running", "held") or record["acknowledged"]:
             self.known.add((minion, jid))
         elif any(
             why.startswith(("an operator", "it was begun", "the publish was refused"))
             for _, _, why in record["history"][-2:]
         ):
-            self.known.discard((minion, jid))  # it is to be run again
+            self.known.discard((minion, jid))  # the job must run again
 
     # -- the master ---------------------------------------------------------------------------------------------------
 
@@ -666,11 +666,11 @@ class World:
         return Standing(*(told if user in self.denied else ({}, *told)))
 
     def send(self, call, engine=False):
-        """A minion sends something: call when the master has got to it."""
+        """A minion sends something: call when it reaches the master."""
         self.later(LATENCY, call, engine)
 
     def take_load(self, load, names, origin="", ends=()):
-        """The master publishes: its log has that at once, the bus tells of it, and the job cache has it a while later."""
+        """The master publishes: the log and the bus have it at once, the job cache has it ``lag`` seconds later."""
         jid, fun, at = load["jid"], events.function_of(load), self.wall()
         if self.has_log and self.log_is_there:
             work, user = work_of(load), load["user"]
@@ -686,7 +686,7 @@ class World:
         self.later(self.lag, record, engine=False) if self.lag else record()
 
     def publish(self, jid, targets=None, fun="state.apply", digest="", limits=None):
-        """What an operator does with ``salt``; with a jid that there is, another part of the minions gets the job."""
+        """Publish a job as ``salt`` does. With an existing jid, a further part of the minions gets the job."""
         targets = tuple(self.minions if targets is None else targets)
         tgt = ("*", "glob") if self.by_id else (f"job:{jid}", "grain")
         load = {"jid": jid, "fun": fun, "arg": [digest or jid], "tgt": tgt[0], "tgt_type": tgt[1], "user": "root"}
@@ -702,8 +702,8 @@ class World:
 
     def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
         """
-        What an operator does with ``salt '*' saltutil.kill_job``: minions return nothing. Returns the signal's jid; with
-        one that there is, another part of the minions gets it.
+        Kill a job as ``salt '*' saltutil.kill_job`` does. Killed jobs return nothing. With the jid of an earlier signal, a
+        further part of the minions gets that signal. Returns the jid of the signal.
         """
         targets = tuple(self.minions if targets is None else targets)
         signal = signal or f"kill-{jid}-{next(self.count)}"
@@ -742,11 +742,11 @@ class World:
         return names
 
     def refuse(self, times, error=None):
-        """Have the master give this answer to so many publishes, of which nothing is sent then if that is certain."""
+        """Have the master answer the next publishes with this error. If it is ``certain``, nothing is sent."""
         self.publishing += [error or PublishFailed("no", certain=True)] * times
 
     def miss(self, times):
-        """Have the master match no minion so many times."""
+        """Have the next publishes match no minion."""
         self.refuse(times, NoMinionMatched("nobody"))
 
     def store_return(self, name, jid):
@@ -758,14 +758,14 @@ class World:
             self.doings.append(records.Returned(jid, name, fun, 0, is_first, self.wall()))
 
     def hear_return(self, name, jid):
-        """The bus tells of a return."""
+        """The bus announces a return."""
         data = {"id": name, "jid": jid, "fun": "state.apply", "return": True, "retcode": 0}
         self.fire(f"salt/job/{jid}/ret/{name}", data)
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
     def ask(self, fun, arg, question, names, kept):
-        """The master publishes a question; minions that are there answer."""
+        """The master publishes a question; minions that are up answer."""
         if kept:
             self.answered[question] = {}
 
@@ -778,7 +778,7 @@ class World:
             self.later(LATENCY, lambda name=name: ask(name), engine=False)
 
     def answer(self, name, fun, arg):
-        """What a minion says."""
+        """Return a minion's answer."""
         minion = self.minions[name]
         if isinstance(fun, list):
             return {each: self.answer(name, each, given) for each, given in zip(fun, arg, strict=True)}
@@ -821,7 +821,7 @@ class World:
             self.later(self.duration, lambda name=name, life=life: self.finish(name, jid, life), engine=False)
 
     def acknowledge(self, name, jid):
-        """The bus tells that a minion has begun a job."""
+        """The bus announces that a minion has begun a job."""
         self.fire(f"salt/job/{jid}/start/{name}", {"id": name, "jid": jid})
 
     def finish(self, name, jid, life):
@@ -856,11 +856,11 @@ class World:
         self.send(lambda: self.fire(f"salt/minion/{name}/start", {"id": name}))
 
     def freeze(self, name):
-        """A minion stops for a while: it answers nothing."""
+        """A minion is frozen: it answers nothing."""
         self.minions[name].up, self.minions[name].late = False, []
 
     def wake(self, name):
-        """It goes on, and gets what was published meanwhile. No start tells of that."""
+        """A frozen minion goes on, and gets what was published meanwhile. It sends no start event."""
         minion = self.minions[name]
         if minion.late is not None:
             late, minion.late, minion.up = minion.late, None, True
@@ -879,17 +879,17 @@ class World:
         return [effect for effect in self.log if isinstance(effect, kind)]
 
     def told(self, jid):
-        """The kinds of what was announced about a job, with the minion."""
+        """The announcements about a job: (minion, kind)."""
         return [(effect.minion, effect.kind) for effect in self.effects(facts.Announce) if effect.jid == jid]
 
     def settled(self):
-        """Whether each job that was missed has run on each of its targets, or stands in the queue with a reason."""
+        """Whether every missed job has returned from each of its targets, or has an unfinished entry in the queue."""
         owed = {(name, jid) for jid, (_, targets, _) in self.published.items() for name in targets} - self.delivered
         return all(key in self.returned or self.state(*key) not in (None, State.DONE) for key in owed)
 
 
 def forty_with_a_job_each():
-    """Forty minions that are away, each of which is owed a job of its own; two publishes a second. Returns them too."""
+    """Return (world, names): forty absent minions, each owed a job of its own, with two publishes a second."""
     names = tuple(f"m{n}" for n in range(40))
     world = World(minions=names, rate=2.0)
     for name in names:
