@@ -7,7 +7,7 @@ Keeps everything of Salt's ``cache:`` in one SQLite file: jobs, minion data, the
     # sqlite_cache_path: /var/cache/salt/master/cache.sqlite
     # sqlite_cache_synchronous: NORMAL    # or FULL: every write waits for the disk
 
-Nothing needs to be installed: SQLite is a part of Python. Several processes read and write at once; the file must be on
+Nothing needs to be installed: SQLite is a part of Python. Several processes may read and write at once. The file must be on
 a local disk. It is private to the user that the master runs as, because it holds pillars and tokens.
 
 These are short functions; ``core/sqlite/banks.py`` does the work.
@@ -22,7 +22,7 @@ from typing import Any
 import salt.syspaths
 from salt.exceptions import SaltCacheError
 
-# The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
+# The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.errors import StateError
 
@@ -44,58 +44,59 @@ def __virtual__() -> str | tuple[bool, str]:
 
 
 def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The additional arguments of each function."""
+    """Return the additional arguments of each function."""
     return {"cachedir": _cachedir(kwargs.get("cachedir"))}
 
 
 def get_storage_id(kwargs: Mapping[str, Any]) -> tuple[str, str]:
-    """Identifies this storage for the cache in memory."""
+    """Return the identity of this storage, for Salt's cache in memory."""
     return ("sqlite", _cachedir(kwargs.get("cachedir")))
 
 
 def store(bank: str, key: str, data: Any, cachedir: str | None = None, expires: float | None = None) -> None:
     """
-    Store ``data``, anything that Salt's serializer takes.
+    Store ``data``: anything that Salt's serializer takes.
 
-    expires Seconds after which it counts as absent; by default it stays for ever.
+    expires
+        Seconds after which the value counts as absent; by default it never expires.
     """
     with _errors("store", bank, key):
         _banks(cachedir).store(bank, key, data, expires=expires or None)
 
 
 def fetch(bank: str, key: str, cachedir: str | None = None) -> Any:
-    """The value; ``{}`` if there is none."""
+    """Return the value; ``{}`` if there is none."""
     with _errors("fetch", bank, key):
         return _banks(cachedir).fetch(bank, key)
 
 
 def updated(bank: str, key: str, cachedir: str | None = None) -> int | None:
-    """The Unix time of the last write, in whole seconds; None if there is no value."""
+    """Return the Unix time of the last write, in whole seconds; None if there is no value."""
     with _errors("updated", bank, key):
         found = _banks(cachedir).updated(bank, key)
     return None if found is None else int(found)
 
 
 def flush(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
-    """Remove a key; without one, the bank with everything below it. Returns whether there was anything to remove."""
+    """Remove a key; without a key, the bank and everything below it. Return whether anything was removed."""
     with _errors("flush", bank, key):
         return _banks(cachedir).flush(bank, key)
 
 
 def list_(bank: str, cachedir: str | None = None) -> list[str]:
-    """The names of the keys and the banks in ``bank``."""
+    """Return the names of the keys and the banks in ``bank``."""
     with _errors("list", bank, None):
         return _banks(cachedir).list(bank)
 
 
 def list_all(bank: str, cachedir: str | None = None, include_data: bool = False) -> dict[str, Any]:
-    """``{key: value}`` of a bank. The values cost next to nothing, so they are always included."""
+    """Return ``{key: value}`` of a bank. Values cost next to nothing, so ``include_data`` is ignored."""
     with _errors("list", bank, None):
         return {key: stored.loads(value) for key, value in _banks(cachedir).items(bank)}
 
 
 def contains(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
-    """Whether there is a value; without a key, whether there is the bank."""
+    """Tell whether the key has a value; without a key, whether the bank exists."""
     with _errors("contains", bank, key):
         return _banks(cachedir).contains(bank, key)
 

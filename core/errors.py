@@ -1,4 +1,4 @@
-"""The errors of this extension: one tree under Salt's own, so that callers of Salt catch them."""
+"""The errors of this extension. They derive from Salt's own, so that code that catches Salt's errors catches them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobsError(SaltException):  # type: ignore[misc]
 
 
 class SettingsError(JobsError):
-    """An option has a value that is not accepted. The message names option, value and what is accepted."""
+    """An option has a value that is not accepted. The message names the option, the value, and the accepted values."""
 
 
 class StateError(JobsError):
@@ -31,7 +31,7 @@ class StateError(JobsError):
 
 
 class LaterVersion(StateError):
-    """A file or record was written by a later version of this extension: it is left as it is. See ``core.formats``."""
+    """A later version of this extension wrote a file or record, which is left as it is. See ``core.formats``."""
 
 
 class JobCacheError(JobsError):
@@ -39,16 +39,16 @@ class JobCacheError(JobsError):
 
 
 class SiteAway(OSError, JobsError):
-    """What the masters of a site have in common cannot be reached now, or not be used."""
+    """The storage that the masters of a site share cannot be reached now, or cannot be used."""
 
 
 class PublishFailed(JobsError):
     """
     The master did not confirm a publish.
 
-    ``certain`` is True when the master refused it, so that no minion has it, and False when nothing is known, as after
-    a time-out: the minions may have received it. ``forbidden`` is True when it will refuse the same again: the user may
-    not publish it, or no user may (``publisher_acl_blacklist``).
+    ``certain`` is True if the master refused the publish, so that no minion has the job. It is False if the outcome is not
+    known, as after a time-out: minions may have the job. ``forbidden`` is True if the master will refuse the same publish
+    again: the user may not publish it, or no user may (``publisher_acl_blacklist``).
     """
 
     def __init__(self, message: str, certain: bool = False, forbidden: bool = False) -> None:
@@ -71,8 +71,7 @@ class Refused(JobsError, CommandExecutionError, NotImplemented):  # type: ignore
     """
     A runner refuses a request. The message is one line that names the value and what to do.
 
-    It is a subclass of Salt's NotImplemented: only for that does Salt show the message without a traceback. See
-    ``core.runner``.
+    It is a subclass of Salt's NotImplemented, the only error that Salt shows without a traceback. See ``core.runner``.
     """
 
     def __init__(self, message: str) -> None:

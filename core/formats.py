@@ -1,10 +1,9 @@
 """
 Versions of this extension's formats on the disk and in the job cache.
 
-The number of a format (``FORMAT``, where the format is defined) rises when a version that only knows the lower one
-would misread the data. A new field that may be missing does not raise it. Version 0.1.0 wrote no numbers: data without
-one is 1. Data of a later format is left as it is: not acted upon, not set aside, not overwritten. The version that
-wrote it goes on with it.
+The number of a format (``FORMAT``, where the format is defined) rises when a version that knows only the lower number would
+misread the data. A new optional field does not raise it. Version 0.1.0 wrote no numbers: data without a number has format 1.
+Data of a later format is left as it is: not acted upon, not set aside, not overwritten. The later version goes on with it.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ from typing import Any
 
 from saltext.jobs.core.errors import LaterVersion
 
-#: The key under which a record has its number.
+#: The key of the number in a record.
 FIELD = "format"
 
 _FIRST = 1
 
 
 def number_of(record: Any) -> Any:
-    """Return the number of a record, as it was read; if it has none, that of version 0.1.0."""
+    """Return the number of a record, unchecked; 1 if it has none, as in version 0.1.0."""
     return record.get(FIELD, _FIRST) if isinstance(record, Mapping) else _FIRST
 
 
 def check(what: object, number: Any, known: int, until: str) -> None:
     """
-    Refuse what a later version of this extension has written.
+    Refuse data that a later version of this extension has written.
 
     :param what: the file or record.
-    :param number: as it was read.
-    :param known: the latest that is known here.
-    :param until: what stands still until then.
+    :param number: the number, as it was read.
+    :param known: the latest number that this version knows.
+    :param until: what the message says happens until the later version is installed again.
     :raises LaterVersion: when the number is later than ``known``.
     :raises ValueError: when it is not a valid number.
     """

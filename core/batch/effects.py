@@ -1,8 +1,8 @@
 """
-Performs the effects of batches: publishes, questions, kills, look-ups, announcements. Each reports back as a fact.
+Performs the effects of batches: publishes, questions, kills, look-ups, announcements. Each reports its outcome as a fact.
 
-It holds no policy about minions: the machine says whether and when one is sent to or asked again. Effects that reach no
-minion, such as a look into the job cache, are repeated here until they succeed. Everything that blocks is done in a thread.
+It holds no policy about minions: the machine decides whether and when a minion is sent to or asked again. Effects that reach
+no minion, such as reading the job cache, are repeated here until they succeed. Everything that blocks runs in a thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUEUE_PATIENCE = 120.0
 CLOCK_SLACK = 0.5
 #: Seconds before a job cache or a disk that failed is tried again.
 RETRY_PAUSE = 5.0
-#: Most minions that are named in the reason why a check failed.
+#: Most minions that the reason of a failed check names.
 _MOST_TOLD = 5
 
 
@@ -55,7 +55,7 @@ class Effects:
         self._answers = KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
-        """Begin to carry out the effects of a batch, in their order. Anything that goes wrong becomes a fact."""
+        """Start the effects of a batch, in order. Any failure becomes a fact."""
         for effect in effects:
             if type(effect) not in _AT_ONCE:
                 self._ports.loop.spawn_callback(self._carry_out, live, effect)
@@ -85,7 +85,7 @@ class Effects:
         self._ports.bus.fire(events.batch_tag(live.jid, effect.kind), announcement(live.batch, effect))
 
     def plan_progress(self, live: Live) -> None:
-        """Announce a batch's progress soon, unless that is due already."""
+        """Announce a batch's progress soon, unless an announcement is due already."""
         if live.progress_timer is None and not live.batch.finished:
             wait = max(0.0, live.progress_at + PROGRESS_PAUSE - self._ports.clock.now())
             live.progress_timer = self._ports.loop.call_later(wait, self._report_progress, live)
@@ -96,14 +96,14 @@ class Effects:
             self._announce(live, facts.Announce("progress"))
 
     def tell_last_progress(self, live: Live) -> None:
-        """When no minion is in flight any more, announce what became of those in flight when the batch was halted."""
+        """Once no minion is in flight, announce what became of the minions that were in flight when the batch was halted."""
         self._announce(live, facts.Announce("progress"))
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
     @property
     def _kept(self) -> KeptAnswers | None:
-        """The proven answers; None if the bus has to be believed, where any minion can answer in another's name."""
+        """The authenticated answers; None if the bus must be believed, on which any minion can answer in another's name."""
         return None if self._ports.cache.why_unauthenticated else self._answers
 
     async def _gather(self, live: Live, effect: facts.Gather) -> None:
@@ -130,7 +130,7 @@ class Effects:
         await self._keep_load(live, before=True)
         live.heed()
         held = live.batch.holds_publish(self._ports.clock.now())
-        if held:  # the decision changed while the disk was full
+        if held:  # paused, stopped or out of its window since the decision, as while the disk was full
             live.step(facts.PublishFailed(held, certain=True))
             return
         try:
@@ -156,7 +156,7 @@ class Effects:
         live.step(facts.Published(tuple(minion for minion in effect.minions if minion not in matched)))
 
     async def _keep_load(self, live: Live, before: bool) -> None:
-        """Have the job cache show the batch's own target: our own cache keeps the first load, others keep the last."""
+        """Have the job cache show the batch's own target: our job cache keeps the first load, others keep the last."""
         if before == self._ports.cache.keeps_first_load and not (before and live.load_kept):
             await self._store_load(live)
 
@@ -245,7 +245,7 @@ class Effects:
         spec, rights, lacking = live.batch.spec, live.batch.rights, self._ports.permission.lacking
         try:
             reason = await self._ports.rights_worker.call(lacking, spec, rights.owner, rights.on_behalf, effect.minions)
-        except Exception as exc:  # An eauth module raises anything that its client library raises.
+        except Exception as exc:  # An eauth module may raise any exception of its client library.
             log.error("Batch %s waits, since nobody can tell whether its owner still may: %s", live.jid, exc)
             live.step(facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}"))
             return
@@ -298,10 +298,10 @@ class Effects:
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def _find_opening(self, live: Live, _effect: facts.FindOpening) -> None:
-        self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # worked out then, and not now
+        self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # computed when called, not now
 
     def heed_clock(self, live: Live) -> facts.OpeningFound | None:
-        """If the wall clock was set, work out anew when a batch may send."""
+        """If the wall clock was set, compute anew when a batch may send."""
         ahead, before = self._ports.wall() - self._ports.clock.now(), live.wall_ahead
         if before is not None and abs(ahead - before) < CLOCK_SLACK:
             return None
@@ -309,7 +309,7 @@ class Effects:
         return None if before is None or not live.batch.schedule.bounded else self._opening(live)
 
     def _opening(self, live: Live) -> facts.OpeningFound:
-        """Windows follow the wall clock, deadlines the engine's own: the answer is in the engine's time."""
+        """Find the next opening. Windows follow the wall clock; the result is in the engine's time, as deadlines are."""
         spec, wall = live.batch.spec, self._ports.wall()
         try:
             found = next_opening(spec.start_at, spec.window, spec.timezone, wall)
@@ -322,7 +322,7 @@ class Effects:
     # -- the job cache and the retry queue ----------------------------------------------------------------------------
 
     async def _look_up(self, live: Live, effect: facts.LookUp) -> None:
-        """Read the job cache, again and again until it can be read: no minion is given up because it could not."""
+        """Read the job cache, and repeat that until it succeeds: no minion is given up because of a failed read."""
         told = False
         while not live.gone:
             try:
@@ -340,8 +340,8 @@ class Effects:
                 return
 
     async def _restarted(self, live: Live, minions: Iterable[str]) -> Collection[str]:
-        """Of the minions that would be sent the job again, return those that may have forgotten that they received it."""
-        # Times of files are wall time, which may have been set since: doubting a minion too many does no harm.
+        """Return the minions that would be sent the job again, but may have forgotten that they received it."""
+        # File times follow the wall clock, which may have been set since. Doubting too many minions does no harm.
         ahead = min(0.0, self._ports.wall() - self._ports.clock.now())
         since = {minion: sent + ahead for minion, sent in live.batch.rely_on_memory(minions).items()}
         return await self._ports.cache_worker.call(self._ports.restarted, since) if since else ()
@@ -358,7 +358,7 @@ class Effects:
                 live.step(facts.Queued(minions))
 
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-        """Return parts of ``minions``, each with why it was refused, if it was. A refused part does not stop the others."""
+        """Return [(minions, reason)]: the reason of a refusal, or ''. A refused part does not stop the others."""
         request: dict[str, Any] = {"do": "enqueue", "jid": live.jid, "minions": list(minions)}
         request["reason"] = "offline in a batch"
         if live.batch.rights.taken_over:
@@ -373,7 +373,7 @@ class Effects:
         return [(minions, "")]
 
     async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> None:
-        """:raises CommandExecutionError: if the queue's engine refuses, with its reason, or if it does not answer."""
+        """:raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer."""
         deadline = self._ports.clock.now() + QUEUE_PATIENCE
         while True:
             try:
@@ -398,7 +398,7 @@ def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], ti
 
 
 class _Collected:
-    """Answers to a question, handed on in groups as they come."""
+    """Gathers the answers to a question, and hands them on in groups."""
 
     def __init__(self, loop: Any, hand_on: Callable[[dict[str, bool]], None]) -> None:
         self._loop, self._hand_on = loop, hand_on
@@ -446,7 +446,7 @@ def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
     return None
 
 
-#: Effects that are done when ``perform`` returns, and those that it only begins.
+#: Effects that are complete when ``perform`` returns, and effects that it only starts.
 _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
     facts.FindOpening: Effects._find_opening,

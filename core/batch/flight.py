@@ -16,8 +16,8 @@ class Outcome(str, enum.Enum):
     """How a minion's part in a batch ended."""
 
     COMPLETED = "completed"  # returned with success
-    FAILED = "failed"  # returned without success, or absent where that counts as failed
-    LOST = "lost"  # was there, does not run the job or says nothing, and has not returned
+    FAILED = "failed"  # returned without success; or was away, and the batch counts that as failed
+    LOST = "lost"  # was there, has not returned, and now is silent or does not run the job
     OFFLINE = "offline"  # was not there
     KILLED = "killed"  # was killed by a stop, and has not returned
     TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success
@@ -37,7 +37,7 @@ class Phase(str, enum.Enum):
     KILLING = "killing"  # a kill is under way
 
 
-#: The phases that may follow each phase. A flight can end in any phase: by a return, or when it is given up or put back.
+#: The phases that may follow each phase. A flight can end in any phase: the minion returns, is given up, or is put back.
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.SENDING: frozenset({Phase.SENT, Phase.RUNNING, Phase.LOOKING}),
     Phase.SENT: frozenset({Phase.RUNNING, Phase.LOOKING, Phase.KILLING}),
@@ -64,13 +64,13 @@ class Flight:
     kills: int = 0  # kills sent
     seen: bool = False  # it is known to have begun
     idle: int = 0  # answers in a row that it does not run the job
-    unknown: bool = False  # the outcome of its publish is not known: it may never have been sent the job
-    began: float = 0.0  # when its run time began: when it said that it had begun, or else when it was sent to
-    expired: bool = False  # it was seen to run longer than it may, and is killed for that
-    deaf: bool = False  # its beginning may not have been heard, or it has forgotten that it received the job
+    unknown: bool = False  # the outcome of its publish is not known: the job may never have been sent
+    began: float = 0.0  # start of its run time: when it said that it had begun, or else when it was sent to
+    expired: bool = False  # it exceeded ``max_runtime``, and is being killed for that
+    deaf: bool = False  # the engine may have missed its start, or it may have forgotten the jid
     runs: int = 0  # answers in a row that it runs the job
     never: bool = False  # its own records say that it has not begun the job
-    acks: bool = False  # it has the executor, as was known before it was sent to, and so says when it begins
+    acks: bool = False  # it reports its start, because it has the executor; known before it was sent to
     anew: bool = False  # its process has restarted since it was sent to: it would run the job again
 
     def move(self, to: Phase, due: float | None = None) -> None:
@@ -80,12 +80,12 @@ class Flight:
         self.phase, self.due = to, due
 
     def as_list(self) -> list[Any]:
-        """Return the form of a snapshot."""
+        """Return the flight as snapshots hold it."""
         return [self.phase.value, *(getattr(self, name) for name in _AFTER_PHASE)]
 
     @classmethod
     def from_list(cls, values: Iterable[Any]) -> Flight:
-        """Return the flight of a snapshot, which may be shorter in an earlier release. :raises ValueError, TypeError:"""
+        """Return the flight in a snapshot; those of earlier releases have fewer values. :raises ValueError, TypeError:"""
         phase, *rest = values
         return cls(Phase(phase), *rest)
 

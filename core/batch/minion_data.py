@@ -1,11 +1,11 @@
 """
-What the master's cache knows of minions: their grains and pillar, by which the groups of a new batch are made; which minions
-a target may or may not match; and when they fetched their pillar, as every starting minion does.
+What the master's cache knows about minions: their grains and pillar, which form the groups of a new batch; which minions a
+target may not really match; and when they fetched their pillar, as every starting minion does.
 
 Blocks: it reads one or two files, or asks a server, for each minion.
 
-It must never conclude that a minion lacks a value because nothing of it is cached. Salt's matcher takes every such minion as
-matched by a target of grains or pillar. Such a minion must never be sent to without the target, so that it decides for
+A minion without cached data may have any value: it must never be taken for one that lacks the value. Salt's matcher assumes
+that every target of grains or pillar matches such a minion. So the minion must always be sent the target too, to decide for
 itself.
 """
 
@@ -31,10 +31,10 @@ class MinionDataUnreadable(JobsError):
 
 def values_of(opts: Mapping[str, Any], kind: str, key: str, minions: Iterable[str]) -> dict[str, Any]:
     """
-    Return ``{minion: value}`` of a grain or pillar key; None for a minion that does not have it.
+    Return ``{minion: value}`` of a grain or pillar key; the value is None if the minion does not have the key.
 
     :param kind: ``grains`` or ``pillar``.
-    :param key: the key, its parts separated by colons.
+    :param key: the key; colons separate its parts.
     :return: only minions with cached data.
     :raises MinionDataUnreadable: if the cache fails.
     """
@@ -55,10 +55,10 @@ def require_nodegroups(opts: Mapping[str, Any], names: Iterable[str]) -> Mapping
 
 def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """
-    Return ``{minion: names}``: the nodegroups of each minion, of those that are given.
+    Return ``{minion: names}``: which of some nodegroups each minion is in.
 
     :param names: nodegroups of the master's configuration.
-    :return: only minions for which that is known: a nodegroup may match by grains or pillar, which may not be cached.
+    :return: only minions whose nodegroups are known: a nodegroup may match by grains or pillar, which may not be cached.
     :raises ValueError: with the nodegroups that do not exist.
     :raises MinionDataUnreadable: if the cache fails.
     """
@@ -75,7 +75,7 @@ def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterab
 
 def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float], slack: float = 1.0) -> frozenset[str]:
     """
-    Return those of some minions whose processes may have started since a time, because they fetched their pillar since.
+    Return the minions whose process may have started since a given time: they have fetched their pillar since.
 
     If nothing is cached (``minion_data_cache: False``), no minion is returned. Blocks.
 
@@ -118,7 +118,7 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
 
     :param opts: the master's options.
     :param by: as ``grouping.parse_by`` takes it.
-    :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group: that is a slip, not a plan.
+    :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group, which must be a mistake.
     :raises MinionDataUnreadable: when the cache of minions' grains and pillar fails.
     """
     labels, wanted = _labels(opts, by, minions), parse_by(by)
@@ -130,7 +130,7 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
 
 def lanes_of(opts: Mapping[str, Any], by: str, minions: Sequence[str]) -> dict[str, str]:
     """
-    Return ``{minion: name}``: in which group each of some minions is, as ``groups_of`` says; also where none is in any.
+    Return ``{minion: name}``: the group of each minion, as ``groups_of`` says; also if no minion is in any group.
 
     :param by: as ``grouping.parse_by`` takes it.
     :raises ValueError: for nodegroups that do not exist.
@@ -154,7 +154,7 @@ def options_for(groups: Sequence[Group], by: str, batch: Any, max_failures: Any)
 
     A percentage, in ``batch`` or ``max_failures``, counts the minions of each group.
 
-    :raises ValueError: with what is malformed.
+    :raises ValueError: naming the malformed value.
     """
     counts = [len(group.minions) for group in groups]
     return {
@@ -168,9 +168,9 @@ def options_for(groups: Sequence[Group], by: str, batch: Any, max_failures: Any)
 
 #: The letter of each target type in a compound target.
 _LETTERS = {"grain": "G", "grain_pcre": "P", "pillar": "I", "pillar_pcre": "J", "ipcidr": "S", "range": "R"}
-#: Target types that depend on nothing but the minion's id.
+#: Target types that depend only on the minion's id.
 _BY_ID = frozenset({"glob", "pcre", "list"})
-#: Letters of compound targets that depend on nothing but the minion's id.
+#: Letters of compound targets that depend only on the minion's id.
 _ID_LETTERS = frozenset({"E", "L"})
 
 
@@ -178,7 +178,7 @@ def doubts_about(
     opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iterable[str], delimiter: str = ":"
 ) -> tuple[frozenset[str], str]:
     """
-    Return the matched minions that the target may not really match, and the target as a compound.
+    Return the matched minions that the target may not really match, and the target as a compound target.
 
     :param opts: the master's options.
     :raises ValueError: if there are such minions, and the target cannot be written as a compound.

@@ -1,7 +1,7 @@
 """
-The start of an engine: the outcome of everything that was under way is not known, and must be found out.
+Recovers a batch when the engine starts: the outcome of everything that was under way is unknown, and must be found out.
 
-Part of the batch machine. Until then it must never send again to a minion whose publish has no outcome. Pure: stdlib only.
+Part of the batch machine. Before that, it must never send again to a minion whose publish has no outcome. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from saltext.jobs.core.batch import holding
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue, Recovered
 from saltext.jobs.core.batch.state import POLICY, State
 
-#: If a master ended with its engine, a publish of its last so many seconds may not have left it. The master that goes on may
-#: be the same one, restarted, or another.
+#: If a master ended together with its engine, its publishes of the last so many seconds may not have left it. The batch goes
+#: on at the same master, restarted, or at another one.
 DOUBTFUL = 5.0
 
 
 def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
-    """Nothing that was under way has a known outcome, and the clock may be another one."""
+    """Recover a batch: the outcomes of what was under way are unknown, and the clock may have changed."""
     batch.room.recover(fact.shared)
     lacks_facts = bool(batch.history) and batch.history != fact.history
     batch.history = fact.history
     began: list[Effect] = []
-    if batch.started is None and lacks_facts:  # that it has begun may be among them
+    if batch.started is None and lacks_facts:  # the missing facts may include its start
         batch.started = now
         began.append(Announce("new"))
     if batch.closed or batch.started is None:
@@ -45,7 +45,7 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
-        batch.checks.end()  # it begins again once it is known whether the owner still may run the batch
+        batch.checks.end()  # it is made again once the owner's right is confirmed
     in_flight = batch.inflight.recover(now, ended + passed - DOUBTFUL if doubts else None)
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
     batch.catching_up = {*in_flight, *given_up}
@@ -54,9 +54,9 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
 
 def _follow_clock(batch: State, fact: Recovered, now: float) -> float:
     """
-    Move all times to the clock of the restarted engine, and return by how much it is ahead of the one before.
+    Move all times to the clock of the restarted engine, and return by how many seconds it is ahead of the previous one.
 
-    If that cannot be told, it is not known how long no engine ran, and that time is not in any minion's run time.
+    If the two clocks cannot be compared, how long no engine ran is unknown; no minion's run time includes that time.
     """
     is_known = bool(fact.boot) and fact.boot == batch.boot
     ahead = fact.offset - batch.clock_offset if is_known else now - batch.stepped_at
@@ -77,13 +77,13 @@ def _recover_presence(batch: State, settled_at: float, now: float) -> None:
 
 
 def _doubt_everything(batch: State, now: float) -> None:
-    """The facts so far were folded by another policy: every minion that has not ended may have been sent to."""
+    """Another policy processed the facts so far: every minion that has not ended may have been sent to."""
     _may_have_been_sent_to(batch, batch.pending(), now)
     batch.policy = POLICY
 
 
 def _doubt_sendable(batch: State, now: float) -> None:
-    """The last facts are lost: every minion that could be sent to may have been. One that answered no ping could not."""
+    """The last facts are lost: any minion may have been sent to, except those that answered no ping."""
     silent = {minion for minion, pings in batch.presence.unseen.items() if pings}
     _may_have_been_sent_to(batch, [minion for minion in batch.pending() if minion not in silent], now)
 

@@ -1,5 +1,5 @@
 """
-The beat by which an engine notices that the bus lost events: it numbers and signs its beats, and hears them come back.
+The beat shows an engine that the bus lost events: the engine numbers and signs its beats, and hears them come back.
 
 Anyone who can fire events can fire a beat. It must never believe a beat without this process's signature.
 """

@@ -1,7 +1,7 @@
 """
 Checks the answers of minions with the executor ``job_once`` about a job (executors/job_once.py).
 
-It must never take an unrecorded job of such a minion for one that was not begun.
+It must never conclude that such a minion has not begun a job because the job is not recorded.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: The executor's name, and the key of its answers and options.
+#: The executor's name. It is also the key of its answers and options.
 NAME = "job_once"
 #: Functions that the executor does not record.
 _PASS = ("saltutil.", "sys.", "job_once.")
 #: Seconds by which the clock of a recorded publish may be wrong.
 _SKEW = 5.0
-#: The advice of a minion without ``cache_jobs`` when it is asked for an old return.
+#: Part of the answer of a minion without ``cache_jobs`` that is asked for an old return.
 _NO_RETURNS = "enable cache_jobs"
 _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
 
@@ -28,7 +28,7 @@ class Record:
     A minion's record of a job.
 
     ``state``: ``never``, ``begun``, ``interrupted``, ``ended``, or ``unknown`` if it cannot read its records.
-    ``complete_for``: for how many seconds it has recorded every job that it has begun; 0 unless the state is ``never``.
+    ``complete_for``: for how many seconds the minion has recorded every job that it began; 0 unless the state is ``never``.
     """
 
     state: str
@@ -55,8 +55,8 @@ def record_of(answer: Any) -> Record | None:
 
 def keeps_nothing(answer: Any) -> bool:
     """
-    Tell whether a minion says that it keeps no returns, when it is asked for an old one. One with the executor, or with
-    ``cache_jobs``, does not say so.
+    Tell whether a minion says that it keeps no returns, in answer to a request for an old one. A minion with the executor or
+    ``cache_jobs`` does not say so.
     """
     return isinstance(answer, str) and _NO_RETURNS in answer
 
@@ -69,7 +69,7 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
     """
     given = options if isinstance(options, Mapping) else {}
     executors = given.get("module_executors")
-    # An executor before it may run the function, and Salt puts ``sudo`` in the place of the last one (``sudo_user``).
+    # An executor before job_once may run the function; Salt replaces the last one with ``sudo`` (``sudo_user``).
     if executors and not (isinstance(executors, (list, tuple)) and len(executors) > 1 and executors[0] == NAME):
         return False
     wishes = given.get("executor_opts")
@@ -81,7 +81,7 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
 
 def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:
     """
-    Tell whether a minion's kept return under a jid is of these functions: two masters may have used that jid.
+    Tell whether a minion's kept return of a jid belongs to these functions: two masters may have used the same jid.
 
     :param fun: a job's function, or a list of several.
     :param kept: the minion's answer.
@@ -90,5 +90,5 @@ def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:
 
 
 def _named(fun: Any) -> str:
-    """Return the functions of a job in the form of the executor's records."""
+    """Return the functions of a job as the executor's records name them."""
     return ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)

@@ -1,7 +1,7 @@
 """
-What is worth telling somebody of a batch, of owed jobs or of an engine, and the words for it.
+Which conditions of batches, owed jobs and engines deserve a notice, and its text.
 
-Pure: stdlib only. A notice must never hold what a minion has returned, nor an argument of a job.
+Pure: stdlib only. A notice must never contain the return of a minion or an argument of a job.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TEST = "test"
 NAMED = 20
 #: Most characters of a text.
 _LONGEST = 2000
-#: Most jobs that a text describes, and most characters of what it says of one.
+#: Most jobs that a text describes, and most characters of a function or a reason in it.
 _JOBS, _SHORT = 5, 120
-#: States of a minion of a batch with which it did not succeed, worst first.
+#: States of minions on which a batch did not succeed, worst first.
 _WRONG = ("failed", "timed_out", "lost", "killed", "offline")
 
 
@@ -40,8 +40,8 @@ class Condition:
 
     :param kind: one of KINDS, or empty if there is nothing to report.
     :param text: a sentence for people.
-    :param mark: tells one condition of a kind from the next, such as the number of the stage that waits for an approval.
-    :param over: whether nothing will change any more.
+    :param mark: distinguishes conditions of one kind, such as the number of the stage that waits for an approval.
+    :param over: whether the condition is final.
     """
 
     kind: str = ""
@@ -51,7 +51,7 @@ class Condition:
 
     @property
     def identity(self) -> str:
-        """The text that is kept once the condition was reported."""
+        """The text that is stored once the condition has been reported."""
         return f"{self.kind} {self.mark}".strip()
 
 
@@ -68,7 +68,7 @@ class GivenUp:
     """
     A job of the retry queue that was given up for some minions.
 
-    :param minions: why, of each of them.
+    :param minions: ``{minion: reason}``.
     """
 
     jid: str
@@ -100,7 +100,7 @@ def of_engine(name: str, silent: float) -> Condition:
 
 
 def of_given_up(jobs: Sequence[GivenUp]) -> str:
-    """Return what there is to say of jobs that were given up. :param jobs: at least one."""
+    """Return the text about jobs that were given up. :param jobs: at least one."""
     told = [
         f"{one.jid} ({_cut(one.fun, _SHORT)}) for {len(one.minions)} minion{'s' if len(one.minions) > 1 else ''}: "
         f"{_cut(next(iter(one.minions.values())), _SHORT)}"
@@ -120,7 +120,7 @@ def wrong_minions(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def link(console: str, jid: str) -> str:
-    """Return the address of a batch in the console. :param console: that of the console; empty where there is none."""
+    """Return the address of a batch in the console. :param console: the console's address; empty if there is none."""
     return _place(console, f"batches/{quote(jid, safe='')}") if jid else ""
 
 
@@ -141,10 +141,10 @@ def written(
     """
     Return a notice in the form that is sent.
 
-    :param number: its id, by which a receiver knows a repeated one.
+    :param number: the notice's id; a repeated notice has the same.
     :param at: Unix time.
     :param console: the address of the console.
-    :param jobs: those that were given up, where that is told.
+    :param jobs: the jobs that were given up, for a notice about these.
     """
     found: Mapping[str, Any] = seen.summary if seen else {}
     wrong = wrong_minions(seen.minions) if seen else sorted({minion for one in jobs for minion in one.minions})
@@ -169,7 +169,7 @@ def written(
 
 
 def _bounded(value: Any) -> Any:
-    """Return a value of a summary, with long lists of names cut: 200 notices may wait, each with such lists."""
+    """Return a value of a summary, and cut long lists of names: 200 notices may wait, each with such lists."""
     if isinstance(value, (list, tuple)):
         return [*value[:NAMED], *(["…"] if len(value) > NAMED else [])]
     return _cut(value) if isinstance(value, str) else value
@@ -181,8 +181,8 @@ def _cut(text: str, most: int = _LONGEST) -> str:
 
 def plain(text: str) -> str:
     """
-    Return text for a returner, without characters that have a meaning to a shell, to YAML or to Jinja, with which the
-    returner for mail renders subject and text.
+    Return text for a returner, without characters that are special to a shell, to YAML or to Jinja. The returner for mail
+    renders subject and text with Jinja.
     """
     return _UNSAFE.sub("_", text)
 
