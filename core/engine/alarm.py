@@ -45,6 +45,10 @@ class Clock:
         """Return the time in Unix seconds."""
         return self.offset + self._steady()
 
+    def go_on_from(self, unix: float) -> None:
+        """Show this time, if an earlier one is shown now."""
+        self.offset += max(0.0, unix - self.now())
+
 
 class Alarm:
     """

@@ -69,7 +69,7 @@ class Checkpoint:
 
     def __init__(self, site: Site, folder: Folder, boot: str | None = None) -> None:
         self._site, self._folder = site, folder
-        self._boot, self._offset = id_of_boot() if boot is None else boot, 0.0
+        self._boot, self._clock = id_of_boot() if boot is None else boot, Clock()
         self.at, self.search, self.ahead = 0.0, math.inf, 0.0
         self.positions: dict[str, Position] = {}
         self.open: dict[str, OpenJob] = {}
@@ -97,7 +97,7 @@ class Checkpoint:
             the store has the times of that clock, whatever the clock on the wall was set to.
         :raises LaterVersion: when a later version has written it.
         """
-        self.at, self._offset = clock.now(), clock.offset
+        self.at, self._clock = clock.now(), clock
         try:
             found = self.load()
             if found is None:
@@ -113,7 +113,7 @@ class Checkpoint:
             log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
             return
         if self._boot and found.get("boot") == self._boot:
-            self._offset = clock.offset = found["offset"]
+            clock.offset = found["offset"]
         now = clock.now()  # after a new start of the machine it may be set to an earlier time than before
         self.at, self.search, self.ahead = min(found["at"], now), found["search"], found["ahead"]
         for jid, record in found["open"].items():
@@ -144,7 +144,7 @@ class Checkpoint:
             "at": at,
             "search": search,
             "boot": self._boot,
-            "offset": self._offset,
+            "offset": self._clock.offset,
             "ahead": ahead,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
             "positions": {name: position._asdict() for name, position in positions.items()},

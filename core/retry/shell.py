@@ -13,7 +13,7 @@ import functools
 import gc
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import GAP_PAUSE, POLL, Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
-from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.ids import TIME_ZONES, is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.doings import publish_of
@@ -151,7 +151,9 @@ class RetryShell:
         jobs, entries = await self._of_store(read_queue, self._ports, self._owner)
         notes = await self._of_store(self._ports.store.notes, self._owner)
         for start in range(0, len(entries), _PART):
-            self.machine.take_up(jobs, entries[start : start + _PART], self._ports.clock.now())
+            part = entries[start : start + _PART]
+            self._heed_times(part)
+            self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # the collector need not walk through what lives for long, while all else stands still
             await compat.sleep(0)
         self.step(facts.Restored(notes, self._checkpoint.open, self._checkpoint.kills))
@@ -172,6 +174,15 @@ class RetryShell:
         if self._is_hot_hot:
             tell = self._effects.tell_who_keeps_nothing
             self._later = self._loop.call_later(self._connected, self._loop.spawn_callback, tell)
+
+    def _heed_times(self, entries: Iterable[Entry]) -> None:
+        """
+        Let the clock go on from the newest time of entries, which may be by the clock of another boot or of another master:
+        the order of what follows goes by these times.
+        """
+        clock = self._ports.clock
+        latest = clock.now() + TIME_ZONES  # one that is later is damaged, or by a clock that was never set
+        clock.go_on_from(max((entry.since for entry in entries if entry.since <= latest), default=0.0))
 
     async def _read_log(self) -> None:
         """Wait until the log was read. Of several publishes under one jid a search finds only the newest."""

@@ -11,7 +11,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.log import segments
-from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
@@ -217,3 +217,34 @@ def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
     assert stage.state("a") is State.HELD
     stage.take_requests()
     stage.until(lambda: files.read_msgpack(path)["at"] > before)
+
+
+@pytest.fixture
+def ahead(opts):
+    """The time of an entry that was queued when the machine's clock was an hour ahead, before it was started anew."""
+    ahead = time.time() + 3600
+    entry = Entry("a", JID, ahead, ahead + 86400, "was away")
+    entry.wanted_at = ahead
+    RetryStore(opts).write(changes({JID: {**snapshot_of("a"), "published_at": ahead}}, {("a", JID): entry.as_record()}))
+    return ahead
+
+
+def test_a_kill_ends_what_was_asked_for_when_the_clock_was_ahead(make, master, ahead):
+    stage = make()
+    stage.run(1.5)
+    master.kill(JID, "a")
+    stage.until(lambda: stage.state("a") is State.CANCELLED)
+
+
+def test_a_claim_outlives_the_engine_though_the_clock_was_ahead_before(make, opts, ahead):
+    stage = make()
+    stage.until(lambda: stage.shell.writer.idle)
+    RetryStore(opts).write(changes(claims={JID: {"a": stage.clock.now()}}))
+    stage.close()
+    assert make().state("a") in UNDER_WAY
+
+
+def test_a_time_in_the_queue_that_no_clock_can_have_shown_is_not_gone_by(make, opts):
+    entry = Entry("a", JID, 1e300, 1e301, "was away")
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): entry.as_record()}))
+    assert make().clock.now() < time.time() + 60
