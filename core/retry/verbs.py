@@ -101,6 +101,10 @@ class Verbs:
         job = read.job
         if job is None:
             raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
+        # The record goes by the clock on the wall, which may have been set before the publish or since. A job must never
+        # count as younger than it is: records of minions that do not reach back to its publish would be believed.
+        ahead = max(0.0, self._ports.wall() - self._ports.clock.now())
+        job = dataclasses.replace(job, published_at=job.published_at - ahead)
         if (job.load.get("kwargs") or {}).get("nocache"):
             raise ValueError(f"Job {jid} stores no returns, so nobody could tell who has run it")
         owner = (await self._ports.store_worker.call(self._ports.store.snapshot, jid)).get("owner", self._owner)

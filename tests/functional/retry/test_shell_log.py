@@ -248,3 +248,13 @@ def test_a_time_in_the_queue_that_no_clock_can_have_shown_is_not_gone_by(make, o
     entry = Entry("a", JID, 1e300, 1e301, "was away")
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): entry.as_record()}))
     assert make().clock.now() < time.time() + 60
+
+
+def test_a_job_that_is_queued_by_hand_is_as_old_by_the_clock_of_the_engine_as_it_really_is(make, master, opts):
+    stage = make()
+    master.publish(JID, "a")
+    stage.clock.offset -= 3600  # the clock on the wall was set forward since the engine began
+    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
+    stage.take_requests()
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    assert 0 <= stage.clock.now() - stage.shell.machine.jobs[JID].published_at < 3600
