@@ -32,8 +32,6 @@ RESERVE = 100  # free pages that are kept for the next records
 
 #: What ``banks_of`` reads of a master's options, and ``cache``.
 OPTIONS = ("cache", "cachedir", "sqlite_cache_path", "sqlite_cache_synchronous")
-#: What ``banks_of`` reads of a master's options, and ``cache``.
-OPTIONS = ("cache", "cachedir", "sqlite_cache_path", "sqlite_cache_synchronous")
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
 _ALIVE = "(expires IS NULL OR expires > ?)"
