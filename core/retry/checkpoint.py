@@ -57,10 +57,10 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
 
 class Checkpoint:
     """
-    ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``positions``: the same as places
-    in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the logs
-    lack; infinite if that was over. ``kills``: the last ones before ``at``. ``ahead``: seconds by which the clock on the
-    wall was ahead of the engine's when the checkpoint was written.
+    ``at``: Unix time in seconds; all that was published before is settled, or in ``open_jobs``. ``positions``: the same as
+    places in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the
+    logs lack; infinite if that was over. ``ahead``: seconds by which the clock on the wall was ahead of the engine's when
+    the checkpoint was written.
 
     :param site: has the logs.
     :param folder: the engine's own.
@@ -72,8 +72,7 @@ class Checkpoint:
         self._boot, self._clock = id_of_boot() if boot is None else boot, Clock()
         self.at, self.search, self.ahead = 0.0, math.inf, 0.0
         self.positions: dict[str, Position] = {}
-        self.open: dict[str, OpenJob] = {}
-        self.kills: list[Kill] = []
+        self._found: Mapping[str, Any] = {}
 
     def load(self) -> Mapping[str, Any] | None:
         """Return what is kept. Raises as ``read_checkpoint``."""
@@ -116,17 +115,28 @@ class Checkpoint:
             clock.offset = found["offset"]
         now = clock.now()  # after a new start of the machine it may be set to an earlier time than before
         self.at, self.search, self.ahead = min(found["at"], now), found["search"], found["ahead"]
-        for jid, record in found["open"].items():
-            with contextlib.suppress(ValueError):
-                self.open[jid] = OpenJob.from_record(record, now)
-        for record in found.get("kills", ()):  # 0.4.0 did not write it
-            with contextlib.suppress(TypeError, ValueError):
-                jid, minions, user, at = record
-                self.kills.append(Kill(str(jid), frozenset(minions), str(user), min(float(at), now)))
+        self._found = found
         positions = found.get("positions")
         for name, record in positions.items() if isinstance(positions, Mapping) else ():
             with contextlib.suppress(ValueError):
                 self.positions[str(name)] = Position.from_record(record)
+
+    def open_jobs(self, now: float) -> dict[str, OpenJob]:
+        """Return the jobs that were open. ``now``: no time of theirs counts as later."""
+        jobs = {}
+        for jid, record in self._found.get("open", {}).items():
+            with contextlib.suppress(ValueError):
+                jobs[jid] = OpenJob.from_record(record, now)
+        return jobs
+
+    def kills(self, now: float) -> list[Kill]:
+        """Return the last kills before ``at``. ``now`` as above."""
+        kills = []
+        for record in self._found.get("kills", ()):  # 0.4.0 did not write it
+            with contextlib.suppress(TypeError, ValueError):
+                jid, minions, user, at = record
+                kills.append(Kill(str(jid), frozenset(minions), str(user), min(float(at), now)))
+        return kills
 
     def write(
         self,

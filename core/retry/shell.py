@@ -156,7 +156,8 @@ class RetryShell:
             self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # the collector need not walk through what lives for long, while all else stands still
             await compat.sleep(0)
-        self.step(facts.Restored(notes, self._checkpoint.open, self._checkpoint.kills))
+        now = self._ports.clock.now()  # the times of entries are heeded
+        self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
         self.restored = True
         since = await self._take_over()
         gap = self._proof.start(self._recorded_at(self._checkpoint.at))

@@ -7,11 +7,15 @@ import time
 import pytest
 
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.log import segments
+from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.facts import Kill
+from saltext.jobs.core.retry.open_job import OpenJob
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
@@ -234,6 +238,15 @@ def test_a_kill_ends_what_was_asked_for_when_the_clock_was_ahead(make, master, a
     stage.run(1.5)
     master.kill(JID, "a")
     stage.until(lambda: stage.state("a") is State.CANCELLED)
+
+
+def test_a_job_that_was_open_when_the_clock_was_ahead_does_not_overtake_what_was_queued_before(make, opts, ahead):
+    before = Checkpoint(FileSite(opts), FileFolder(FileSite(opts).path(JOB_RETRY)), "an earlier boot")
+    kill = Kill("another", frozenset("a"), "ann", ahead)
+    before.write(ahead, {}, {"later": OpenJob(ahead, ahead, 1)}, [kill])
+    machine = make().shell.machine
+    assert machine.jobs[JID].published_at <= machine.capture.open["later"].since
+    assert list(machine.owing.kills) == [kill]
 
 
 def test_a_claim_outlives_the_engine_though_the_clock_was_ahead_before(make, opts, ahead):
