@@ -14,8 +14,7 @@ from saltext.jobs.core.batch.spec import Spec, sizes_of
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.log.reader import Reader
-from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
@@ -53,7 +52,7 @@ def ports_of(opts, loop, *, bus, publisher, inbox) -> Ports:
         publisher=publisher,
         questions=Questions(loop, publisher),
         cache=Cache(opts),
-        log=Reader(folder_of(opts["cachedir"], opts["id"])),
+        log=LogOfAll(opts["cachedir"], opts["id"]),
         store=BatchStore(opts),
         inbox=inbox,
         cache_worker=Worker(loop),
