@@ -18,6 +18,7 @@ from benchmarks.fleet.story import Arguments, Story
 from benchmarks.fleet.takeover import AIMS, Fault
 from benchmarks.fleet.verdict import Check
 from benchmarks.fleet.watch import ENGINES
+from demo.processes import wait_for
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
 #: Who takes part in batches, and who is away at first and owed jobs.
@@ -28,6 +29,8 @@ _OWED, _BATCHES, _AT_A_TIME = 5, 3, 2
 _EMPTY = 3
 #: Seconds that are left for what follows from a fault; a dead master is back after so many.
 _FOLLOWS, _DEAD = 45.0, 30.0
+#: Seconds within which a request has its answer.
+_ANSWERED = 30.0
 _KILLED = "the leader killed"
 
 
@@ -239,8 +242,10 @@ def _recovered(site: Masters, truth: Any, course: _Course, names: list[str]) -> 
 
 
 def _answered(site: Masters, course: _Course) -> Check:
-    """Judge whether each request was answered once: none is left, and each start has made one batch."""
-    left, there = site.unanswered(), {row["jid"] for row in site.ask("batch.list", limit=1000)}
+    """Judge whether each request was answered once: none is left for long, and each start has made one batch."""
+    asked = set(site.unanswered())  # one may have been left at this very moment
+    wait_for(lambda: asked.isdisjoint(site.unanswered()), _ANSWERED)
+    left, there = asked.intersection(site.unanswered()), {row["jid"] for row in site.ask("batch.list", limit=1000)}
     known = len(course.limits)
     good = not left and known <= len(there) <= course.starts and course.limits.keys() <= there
     told = "; ".join(f"{count} {what}" for what, count in course.requests.most_common())
