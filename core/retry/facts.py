@@ -89,21 +89,12 @@ class Acknowledged(Fact):
 
 
 class Sign(enum.Enum):
-    """How minions showed that they are there."""
+    """How minions showed that they are there. It counts if the option ``triggers`` has ``any`` or this value."""
 
     START = "start"  # the minion has just started, and has forgotten which jids it has seen
     PRESENCE = "presence"  # the master saw it connect
     ACTIVITY = "activity"  # a return or a beacon
-    ANSWER = "answer"  # to a question of ours
-
-
-#: The values of the option ``triggers`` with which a sign of life counts. An answer to a question of ours always counts.
-TRIGGERED_BY: Mapping[Sign, frozenset[str]] = {
-    Sign.START: frozenset({"start", "any"}),
-    Sign.PRESENCE: frozenset({"presence", "any"}),
-    Sign.ACTIVITY: frozenset({"any"}),
-    Sign.ANSWER: frozenset({"start", "presence", "any"}),
-}
+    ANSWER = "answer"  # to a question of ours; it counts with any trigger
 
 
 @dataclass(frozen=True)
@@ -400,4 +391,4 @@ class Warn(Effect):
 class Answer(Effect):
     """The answer to the request that this step was given. The operator gets it once all Saves so far are durable."""
 
-    value: int | bool = field(default=0)
+    value: int | bool = 0

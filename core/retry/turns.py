@@ -60,11 +60,6 @@ class Turns:
         elif start and backlog.replay.step in RESTING:
             self._queue.timers.set(("replay", minion), self._queue.now + settle)
 
-    def _note_start(self, minion: str) -> None:
-        """A minion has started: it may have begun any job before that, and has forgotten which jids it has seen."""
-        if minion in self._queue.backlogs:
-            self._queue.backlogs[minion].started = self._queue.now
-
     def _may_delay(self, backlog: Backlog) -> bool:
         """Tell whether a start may delay the next replay. Starts can be forged, so the whole delay is limited."""
         if backlog.delayed == 0.0:
@@ -118,16 +113,16 @@ class Turns:
         """Begin replays to minions soon, if such a sign counts by the option ``triggers``. Starts are noted in any case."""
         start, counts = fact.sign is facts.Sign.START, self._counts(fact.sign)
         for minion in fact.minions:
-            if start:
-                self._note_start(minion)
-            if not counts:
-                continue
-            if start:
+            if start and minion in self._queue.backlogs:
+                self._queue.backlogs[minion].started = self._queue.now
+            if start and counts:
                 self._remember_start(minion, self._queue.now)
-            self.alive(minion, start, settled=fact.sign is facts.Sign.ANSWER)
+            if counts:
+                self.alive(minion, start, settled=fact.sign is facts.Sign.ANSWER)
 
     def _counts(self, sign: facts.Sign) -> bool:
-        return not facts.TRIGGERED_BY[sign].isdisjoint(self._queue.settings.triggers)
+        triggers = self._queue.settings.triggers
+        return bool(triggers) if sign is facts.Sign.ANSWER else not {sign.value, "any"}.isdisjoint(triggers)
 
     def started(self, minion: str, now: float) -> None:
         """A minion without entries has started. It may miss a survey that is under way."""

@@ -27,8 +27,6 @@ OWNER_GONE = 180.0
 
 Request = Mapping[str, Any]
 Given = Mapping[str, Any]
-#: Verbs whose function in owing.py has another name. Recovered entries are taken in like those of another master.
-_DO = {"take_up": "adopt"}
 _Make = Callable[[Request], Given | Awaitable[Given]]
 
 
@@ -53,22 +51,22 @@ class Verbs:
         made: dict[str, _Make] = {
             "enqueue": self._enqueue,
             "adopt": self._adopt,
-            "take_up": self._take_up,
             "replay": lambda asked: {"minion": str(asked.get("minion"))},
-            "retry": lambda asked: {**selected(asked), "asker": asker_of(asked), "asked_at": asked["asked_at"]},
-            "cancel": selected,
+            "retry": lambda asked: {**_selected(asked), **_asked(asked)},
+            "cancel": _selected,
             "purge": lambda asked: {"states": tuple(asked["states"])},
             "pause": self._pause,
             "resume": self._resume,
         }
-        return {verb: self._in_order(verb, make) for verb, make in made.items()}
+        verbs = {verb: self._in_order(verb, make) for verb, make in made.items()}
+        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}  # as those of another master
 
     def _in_order(self, do: str, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
             # The order is settled here, before any request waits for anything.
             before, self._last = self._last, compat.Future()
             asked = {**request, "asked_at": self._time_of(request["asked_at"])}
-            return self._carry_out(_DO.get(do, do), make, asked, before, self._last)
+            return self._carry_out(do, make, asked, before, self._last)
 
         return verb
 
@@ -126,7 +124,7 @@ class Verbs:
             raise ValueError(f"Job {jid} cannot be delivered: {job.obstacle}; name the minions")
         reason = str(request.get("reason") or "by an operator")
         given = {"job": job, "minions": owed, "reason": reason, "is_new_load": bool(request.get("who"))}
-        return {**given, "named": named is not None, "asker": asker_of(request), "asked_at": request["asked_at"]}
+        return {**given, "named": named is not None, **_asked(request)}
 
     async def _adopt(self, request: Request) -> Given:
         owner = str(request.get("owner"))
@@ -152,18 +150,13 @@ class Verbs:
         return {"jobs": jobs, "entries": entries}
 
 
-def selected(request: Request) -> Given:
-    """Return which entries a request is about: those of one minion or of all, of one job or of all."""
+def _selected(request: Request) -> Given:
     return {"minion": request.get("minion"), "jid": request.get("jid")}
 
 
-def asker_of(request: Request) -> Asker | None:
-    """
-    Return who has asked by hand for a job to be delivered. None for a batch, whose user is that of the job.
-
-    :raises ValueError: when the request does not name the user as the runner does.
-    """
-    return Asker.from_record(request.get("asker"))
+def _asked(request: Request) -> Given:
+    # No batch names an asker: its user is that of the job.
+    return {"asker": Asker.from_record(request.get("asker")), "asked_at": request["asked_at"]}
 
 
 def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, Job], list[Entry]]:
