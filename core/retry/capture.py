@@ -46,11 +46,8 @@ class Capture:
     The jobs whose outcome is not known yet.
 
     These timers are set here: ``("open", jid)``; ``("survey",)``, when minions are to be asked which jobs they run; and
-    ``("vet",)``, when the keys of ``claimed`` are to be checked.
+    ``("keys",)``, when the keys of ``claimed`` are to be checked.
 
-    :param queue: what is owed.
-    :param notes: what is known of minions without an entry.
-    :param owing: queues jobs, and cancels them.
     :param patience: seconds from a publish to its deadline.
     """
 
@@ -92,7 +89,7 @@ class Capture:
             # Such claims can be forged for made-up names, so keys are checked once there are many.
             if len(job.begun) > job.most_begun:
                 job.most_begun = 2 * len(job.begun)  # so each name is checked a few times at most
-                self._timers.no_later(("vet",), self._queue.now)
+                self._timers.no_later(("keys",), self._queue.now)
 
     def claimed(self) -> set[str]:
         """Return the minions that claim to have begun an open job that many claim to have begun."""

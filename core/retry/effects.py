@@ -31,8 +31,6 @@ _SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
 _COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
 #: Seconds for which answers to a ping are gathered into one sign of life.
 _HEARD = 0.1
-#: Seconds for which key events are gathered into one look at the keys.
-KEYS_PAUSE = 1.0
 
 
 class Effects:
@@ -61,7 +59,6 @@ class Effects:
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
         # releases.
         self._compound = bool(opts.get("minion_data_cache", True))
-        self._keys_asked = False
         # A forged answer could end what the minion is owed, or have it run a job twice.
         self._kept = None if ports.cache.why_unauthenticated else KeptAnswers(ports.cache, ports.cache_worker)
 
@@ -307,16 +304,6 @@ class Effects:
 
     async def _check_keys(self, effect: facts.CheckKeys) -> Any:
         return await self._look(self._ports.reader.check_keys, effect.minions)
-
-    def check_keys_soon(self) -> None:
-        """Read the keys soon, once for many events about keys. The events may be forged."""
-        if not self._keys_asked and self._machine.backlogs:
-            self._keys_asked = True
-            self._loop.call_later(KEYS_PAUSE, self._check_keys_now)
-
-    def _check_keys_now(self) -> None:
-        self._keys_asked = False
-        self.perform(self._machine.check_keys())
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 

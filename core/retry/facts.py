@@ -106,6 +106,11 @@ class SignOfLife(Fact):
 
 
 @dataclass(frozen=True)
+class KeysChanged(Fact):
+    """A key may have been accepted, deleted or made anew."""
+
+
+@dataclass(frozen=True)
 class Gap(Fact):
     """Events were lost. ``returns``: no log tells of the returns among them."""
 

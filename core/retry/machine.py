@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Seconds from a replay to its record in the job cache, at most; seconds by which the time of such a record may be wrong.
 _RECORDED, _SLACK = 10.0, 1.0
+#: Seconds for which events about keys, which may be forged, are gathered into one look at the keys.
+_KEYS_CHANGED = 1.0
 #: Seconds by which two clocks that nobody sets may drift apart from one step to the next.
 _NOT_SET = 1.0
 #: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
@@ -89,6 +91,7 @@ class Retry:
             facts.Kill: lambda fact: capture.kill([fact]),
             facts.Acknowledged: self._acknowledged,
             facts.SignOfLife: self._sign_of_life,
+            facts.KeysChanged: self._keys_changed,
             facts.Gap: lambda fact: self._look_again(fact.returns),
             facts.JobRead: capture.read,
             facts.LookedUp: replays.looked_up,
@@ -107,14 +110,13 @@ class Retry:
             **{name: functools.partial(replays.due, name) for name in GATHERINGS},
             "open": capture.due,
             "note": self._note_due,
-            "keys": self._keys_due,
+            "keys": self._check_keys,
             "opening": self._opening_due,
             "end": self._end_due,
             "minion": replays.begin,
             "replay": replays.overdue,
             "sweep": self._sweep,
             "again": self._look_at_part,
-            "vet": self._check_keys,
             "survey": lambda: self.outbox.line_up(Kind.SURVEY),
             "rate": lambda: None,  # what may be published is published after every fact
         }
@@ -130,11 +132,6 @@ class Retry:
     def total(self) -> int:
         """The number of entries."""
         return self.queue.total
-
-    @property
-    def publishes(self) -> int:
-        """The number of publishes so far."""
-        return self.outbox.publishes
 
     def knows(self, jid: str) -> bool:
         """Tell whether the load of a job is still needed."""
@@ -274,16 +271,13 @@ class Retry:
         else:
             self.capture.unreadable(fact.jid)
 
-    def check_keys(self) -> facts.Effect:
-        """Return the effect that finds out whose keys are gone, and which claimed minions have none."""
-        return facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed()))
+    def _keys_changed(self, _fact: facts.KeysChanged) -> None:
+        if self.queue.backlogs:
+            self._timers.no_later(("keys",), self.queue.now + _KEYS_CHANGED)
 
     def _check_keys(self) -> None:
-        self.queue.want(self.check_keys())
-
-    def _keys_due(self) -> None:
-        if self.owing.keyless:
-            self._check_keys()
+        """Find out whose keys are gone, and which claimed minions have none."""
+        self.queue.want(facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed())))
 
     def _keys_read(self, fact: facts.KeysRead) -> None:
         if not fact.none:  # otherwise they could not be read

@@ -42,7 +42,6 @@ class Outbox:
 
     def __init__(self, rate: float, timers: Timers) -> None:
         self._rate, self._timers = rate, timers
-        self.publishes = 0
         self._tokens, self._filled = max(1.0, rate), 0.0
         self._waiting: dict[Kind, dict[str, dict[str, None]]] = {kind: {} for kind in Kind}  # kind -> jid -> minions
 
@@ -69,7 +68,6 @@ class Outbox:
                 self._timers.set(("rate",), now + (1 - self._tokens) / self._rate)
                 return
             self._tokens -= 1
-            self.publishes += 1
             yield self._next()
         self._timers.cancel(("rate",))
 

@@ -137,7 +137,7 @@ class Owing:
                     self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
                 self.remove(entry)
         if self.keyless - suspects:
-            self._queue.timers.set(("keys",), self._queue.now + _KEYS_AGAIN)
+            self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_AGAIN)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 

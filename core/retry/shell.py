@@ -272,7 +272,7 @@ class RetryShell:
 
     def _tell(self, tag: str, fact: events.BusFact | None, data: Mapping[str, Any]) -> None:
         if tag == events.KEY:
-            self._effects.check_keys_soon()
+            self.step(facts.KeysChanged())
         elif isinstance(fact, events.JobReturned):
             self._returned(fact, data)
         elif isinstance(fact, events.JobStarted):

@@ -639,6 +639,18 @@ def test_a_machine_with_a_new_key_gets_nothing_of_what_the_one_before_it_was_owe
     assert ("b", "cancelled") in world.told("j1")
 
 
+def test_many_events_about_keys_make_one_look_at_them_and_none_if_nothing_is_owed():
+    for world, looks in ((away(), 1), (World(), 0)):
+        world.run(60)
+        checks = len(world.effects(facts.CheckKeys))
+        for _ in range(5):
+            world.fire("salt/key", {"id": "b", "act": "accept", "result": True})
+        world.run(0.9)
+        assert len(world.effects(facts.CheckKeys)) == checks
+        world.run(5)
+        assert len(world.effects(facts.CheckKeys)) == checks + looks
+
+
 def test_a_key_that_is_there_again_as_it_was_is_the_minion_s_own():
     world = away()
     world.tell(facts.KeysRead(frozenset({"b"})))
