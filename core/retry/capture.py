@@ -152,11 +152,11 @@ class Capture:
             self._later(fact.jid, now)
         elif fact.kills:
             self._drop(fact.jid)  # and the note of who has killed the signal
-            if job.at > -math.inf:  # otherwise it was carried out before it was itself killed
-                # For the minions that the log has named, it has told when the kill was.
-                new, at = fact.kills[0].minions - self._owing.signalled(fact.jid), job.since
-                kills = [dataclasses.replace(kill, minions=new, at=at, signal=fact.jid) for kill in fact.kills if new]
-                self.kill(kills, job.place)
+            # For the minions that the log has named, it has told when the kill was.
+            new = fact.kills[0].minions - self._owing.signalled(fact.jid)
+            if new and job.at > -math.inf:  # otherwise it was carried out before it was itself killed
+                for kill in fact.kills:
+                    self.kill(dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place)
         elif not fact.recorded and waited < LATEST:
             wait = max(_KILL_DELAY, waited / 4) if job.signal else max(self._patience - waited, waited)
             self._later(fact.jid, now + wait)
@@ -209,27 +209,24 @@ class Capture:
             self._owing.owe(job, (minion,), State.CANCELLED, f"killed by {killed[minion]}")
         self._owing.owe(job, sorted(minions - killed.keys()), state, reason, alive)
 
-    def kill(self, kills: Iterable[facts.Kill], place: int | None = None) -> None:
+    def kill(self, kill: facts.Kill, place: int | None = None) -> None:
         """
         Cancel what an operator has killed: entries at once, and others once it is known what their minions do.
 
         :param place: after how many publishes that was; None for all so far.
         """
-        place = self._place if place is None else place
-        for kill in kills:
-            jids = [kill.jid]
-            if not kill.jid:
-                waiting = {jid for jid, job in self.open.items() if not job.signal and job.place <= place}
-                jids = sorted(waiting.union(jid for jid, note in self._notes.by_jid.items() if note.begun))
-            killed = dict.fromkeys(sorted(kill.minions), kill.user)
-            for jid in jids:
-                # The note is stored before the signal counts as settled. The look strikes off those that returned the job.
-                self._notes.add(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
-                if jid in self.open:  # a search may find again what the log has told
-                    self.open[jid].killed_at = max(place, self.open[jid].killed_at)
-                self._look_now(jid)
-        for kill in kills:
-            self._owing.killed(kill)
+        place, jids = self._place if place is None else place, [kill.jid]
+        if not kill.jid:
+            waiting = {jid for jid, job in self.open.items() if not job.signal and job.place <= place}
+            jids = sorted(waiting.union(jid for jid, note in self._notes.by_jid.items() if note.begun))
+        killed = dict.fromkeys(sorted(kill.minions), kill.user)
+        for jid in jids:
+            # The note is stored before the signal counts as settled. The look strikes off those that returned the job.
+            self._notes.add(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
+            if jid in self.open:  # a search may find again what the log has told
+                self.open[jid].killed_at = max(place, self.open[jid].killed_at)
+            self._look_now(jid)
+        self._owing.killed(kill)
 
     # -- surveys ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.coverage import about_records
-from saltext.jobs.core.retry.entry import Job, Key, Kind
+from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
@@ -189,8 +189,10 @@ class Effects:
             # Minions that have answered need not wait for the others.
             self._loop.spawn_callback(tell, said)
 
-        questions, expression = self._ports.questions, _expression(job)
-        said = await questions.find_either(jid, effect.minions, self._timeout, expression, self._kept, told, doubted)
+        # Its own target, which a minion may no longer match.
+        expression = None if job is None or job.obstacle else expression_of(job.load)
+        find = self._ports.questions.find_either
+        said = await find(jid, effect.minions, self._timeout, expression, self._kept, told, doubted)
         return await self._asked(jid, said, False)
 
     async def _asked(self, jid: str, said: Found, more: bool) -> facts.Asked:
@@ -313,14 +315,6 @@ class Effects:
 
     def _warn(self, effect: facts.Warn) -> None:
         log.warning("%s", effect.message)
-
-
-def _expression(job: Job | None) -> str | None:
-    """Return a job's own target, if a minion may no longer match it."""
-    try:
-        return None if job is None else expression_of(job.load)
-    except ValueError:
-        return None
 
 
 def answer_time(opts: Mapping[str, Any]) -> float:

@@ -243,8 +243,8 @@ class Job:
     What the queue needs to know of a job.
 
     ``load``: the load as it was published, without secrets; the machine does not look into it. ``digest``: equal for jobs
-    with the same functions and arguments. ``kept_out``: why it is never queued. ``obstacle``: why it cannot be published
-    again to single minions. ``by_id``: its target goes by the ids of minions, which do not change.
+    with the same functions and arguments. ``kept_out``: it is never queued. ``obstacle``: why it cannot be published again
+    to single minions. ``by_id``: its target goes by the ids of minions, which do not change.
     """
 
     jid: str
@@ -252,7 +252,7 @@ class Job:
     published_at: float
     digest: str = ""
     limits: Limits = Limits()
-    kept_out: str = ""
+    kept_out: bool = False
     obstacle: str = ""
     by_id: bool = False
     load: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -57,9 +57,8 @@ ANSWERS = frozenset({Evidence.RUNS, Evidence.IDLE, Evidence.FETCHED})
 
 
 class Verdict(enum.Enum):
-    """What follows for a job that may be with its minion."""
+    """What follows for a job that may be with its minion and was not returned."""
 
-    RETURNED = "returned"
     RUNS = "runs"  # it runs, or began after the minion was asked
     NEVER = "never"  # it was not published, or the minion's records say that it was not begun
     INTERRUPTED = "interrupted"  # it was begun, and ended without a return
@@ -158,8 +157,6 @@ class Knowledge:
     def verdict(self, acks: bool) -> Verdict:
         """Return what follows from all that is known. ``acks``: whether minions say when they begin a job."""
         entry, sent_at = self.entry, self.entry.sent_at or 0.0
-        if self.last in (Evidence.RETURNED, Evidence.FETCHED):
-            return Verdict.RETURNED
         unpublished = self.published is not None and self.published < sent_at
         if entry.state is State.CLAIMED and not entry.acknowledged and unpublished:
             return Verdict.NEVER

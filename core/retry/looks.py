@@ -79,25 +79,14 @@ class Inflow:
 
     def __init__(self, least: float) -> None:
         self._least = least
-        self._since: dict[str, float] = {}
-        self._last: dict[str, float] = {}  # in the order of these times
-
-    def __len__(self) -> int:
-        """Return for how many jobs there is a wave."""
-        return len(self._last)
+        self.waves: dict[
+            str, tuple[float, float]
+        ] = {}  # by job: its first minion and its last, in the order of the last
 
     def wait(self, jid: str, now: float) -> float:
         """One more minion comes in for a job. Returns for how many seconds it may wait, if no other waits yet."""
-        if now > self._last.pop(jid, now) + _PAUSE:
-            self._since.pop(jid)
-        self._forget(now)
-        self._last[jid] = now
-        age = now - self._since.setdefault(jid, now)
-        return max(self._least, min(LONGEST, _SHARE * age))
-
-    def _forget(self, now: float) -> None:
-        while self._last:
-            jid = next(iter(self._last))
-            if now <= self._last[jid] + _PAUSE:
-                return
-            del self._last[jid], self._since[jid]
+        while self.waves and now > next(iter(self.waves.values()))[1] + _PAUSE:
+            del self.waves[next(iter(self.waves))]
+        first, _ = self.waves.pop(jid, (now, now))
+        self.waves[jid] = first, now
+        return max(self._least, min(LONGEST, _SHARE * (now - first)))

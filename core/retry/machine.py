@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
@@ -88,7 +89,7 @@ class Retry:
         self.handlers: Mapping[type, Callable[[Any], object]] = {
             facts.Published: self._published,
             facts.Returned: replays.returned,
-            facts.Kill: lambda fact: capture.kill([fact]),
+            facts.Kill: capture.kill,
             facts.Acknowledged: self._acknowledged,
             facts.SignOfLife: self._sign_of_life,
             facts.KeysChanged: self._keys_changed,
@@ -114,7 +115,7 @@ class Retry:
             "opening": self._opening_due,
             "end": self._end_due,
             "minion": replays.begin,
-            "replay": replays.overdue,
+            "replay": functools.partial(replays.doubt, Evidence.DUE),
             "sweep": self._sweep,
             "again": self._look_at_part,
             "survey": lambda: self.outbox.line_up(Kind.SURVEY),
@@ -241,7 +242,7 @@ class Retry:
             left -= len(backlog.entries)
             backlog.free_at = 0.0  # it may have restarted
             if backlog.replay is not None:
-                self.replays.doubt(minion)
+                self.replays.doubt(Evidence.GAP, minion)
                 continue
             minions.append(minion)
             if any(entry.state in UNDER_WAY for entry in backlog.entries.values()):

@@ -197,10 +197,6 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
     funs = tuple(str(name) for name in fun) if isinstance(fun, (list, tuple)) else (str(fun),) if fun else ()
     raw = load.get("kwargs")
     options = raw if isinstance(raw, Mapping) else {}
-    kept_out = ""
-    if load.get(BATCH_MARK):
-        kept_out = "it belongs to a batch"
-    elif options.get("nocache"):
-        kept_out = "its returns are not stored"
+    kept_out = bool(load.get(BATCH_MARK) or options.get("nocache"))  # then its returns are not stored
     limits = limits_of(jid, options.get("metadata"))
     return Job(jid, funs, published_at, work_of(load), limits, kept_out, obstacle(load), is_by_id(load), load)

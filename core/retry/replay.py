@@ -206,17 +206,13 @@ class Replays:
 
     # -- looks at the job cache ---------------------------------------------------------------------------------------
 
-    def doubt(self, minion: str, evidence: Evidence = Evidence.GAP) -> None:
+    def doubt(self, evidence: Evidence, minion: str) -> None:
         """If a minion may have a job, find out what became of it, unless its receipt may still come."""
         backlog = self._queue.backlogs.get(minion)
         replay = backlog.replay if backlog else None
         if backlog and replay and replay.step in RESTING:
             replay.known.take(evidence)
             self._decide(backlog.entries[replay.jid], replay, Permits(heard=self._heard))
-
-    def overdue(self, minion: str) -> None:
-        """A minion has neither acknowledged nor returned its job in time."""
-        self.doubt(minion, Evidence.DUE)
 
     def due(self, gathering: str, jid: str) -> None:
         """Look up the minions that have gathered for a job."""

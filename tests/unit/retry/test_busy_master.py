@@ -51,9 +51,9 @@ def test_the_last_job_is_begun_as_soon_as_the_workers_allow(need):
 @pytest.mark.parametrize("within, publishes", [(10.0, 24), (30.0, 48), (80.0, 70)])
 def test_a_fleet_that_comes_back_slowly_takes_few_publishes_and_keeps_the_last_one_waiting_no_longer(within, publishes):
     world = fleet_that_was_away(1.0)
-    before = world.machine.publishes
+    before = world.publishes
     assert bring_back(world, within) <= within + CALM
-    assert world.machine.publishes - before <= publishes
+    assert world.publishes - before <= publishes
     assert set(world.runs.values()) == {1}
 
 

@@ -40,4 +40,4 @@ def test_a_job_for_which_no_minion_comes_in_any_more_is_forgotten():
     inflow = Inflow(2.0)
     for number in range(1000):
         inflow.wait(f"j{number}", 1000.0 + number)
-    assert len(inflow) <= 2 * LONGEST + 1
+    assert len(inflow.waves) <= 2 * LONGEST + 1

@@ -226,11 +226,11 @@ def test_minions_owed_the_same_job_are_one_publish():
 
 def test_publishes_keep_to_the_rate():
     world, names = forty_with_a_job_each()
-    before, begun = world.machine.publishes, world.now
+    before, begun = world.publishes, world.now
     for name in names:
         world.start(name)
     world.run(15)
-    assert world.machine.publishes - before <= 2.0 * (world.now - begun) + 3
+    assert world.publishes - before <= 2.0 * (world.now - begun) + 3
 
 
 def test_a_late_return_removes_the_entry():
@@ -455,13 +455,13 @@ def test_a_job_that_restarts_its_minion_does_not_loop(acks, most):
 
 def test_a_flapping_minion_causes_no_storm():
     world = away(duration=0.1)
-    before = world.machine.publishes
+    before = world.publishes
     for _ in range(20):
         world.start("b")
         world.run(1.5)
         world.stop("b")
         world.run(1.5)
-    assert world.machine.publishes - before <= 8
+    assert world.publishes - before <= 8
     world.start("b")
     world.run(120)
     assert world.runs["b", "j1"] == 1

@@ -167,6 +167,7 @@ class Publisher:
     async def publish(
         self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, once=None, natively=True, **_
     ):
+        self._world.publishes += 1
         named = re.findall(r"L@(\S+)", tgt) if tgt_type == "compound" else tgt
         names = frozenset(name for several in named for name in several.split(","))
         if not question:
@@ -410,7 +411,8 @@ class World:
         self.killed = set()  # (minion, jid) whose process was killed
         self.delivered = set()  # (minion, jid) that the operator's own publish reached
         self.runs, self.refused = collections.Counter(), collections.Counter()
-        self.published_at = []  # times of the engine's publishes
+        self.published_at = []  # times of the engine's publishes of jobs
+        self.publishes = 0  # of the engine: jobs, questions and pings
         self.known = set()  # (minion, jid) that began, according to the store
         # What the engine stores, and its requests.
         self.banks, self.checkpoint = collections.defaultdict(dict), None
