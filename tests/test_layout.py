@@ -112,7 +112,6 @@ SHELLS = {
         "checkpoint",
         "coverage",
         "doctor",
-        "doings",
         "effects",
         "owner",
         "ports",

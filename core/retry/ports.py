@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.engine.alarm import Clock, since_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
@@ -24,7 +25,7 @@ from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.owner import settle_owner
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.site import Folder, Lease, Log, Site, site_of
+from saltext.jobs.core.site import Folder, Lease, Log, site_of
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,15 @@ def ports_of(
     :param others: bus, publisher and questions, and any other port in place of that of a master.
     :raises LaterVersion: when a later version of this extension has driven the queue.
     """
-    site, clock = site_of(opts), others.pop("clock", None) or Clock(steady=since_boot)
-    folder = site.folder(JOB_RETRY, lease)
+    site = site_of(opts)
+    folder, banks = site.folder(JOB_RETRY, lease), site.banks(lease) if lease else None
     made = {
         "cache": cache,
         "reader": JobReader(opts, cache, trust),
-        "store": _store(opts, site, lease),
+        "store": RetryStore(opts, open_banks=banks and (lambda: banks), fence=lease.check if lease else no_fence),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),
-        "clock": clock,
+        "clock": Clock(steady=since_boot),
         "acks": compat.HAS_START_EVENT,
         "inbox": Inbox(opts, JOB_RETRY, lease),
         "checkpoint": Checkpoint(site, folder),
@@ -96,10 +97,3 @@ def ports_of(
         "earlier": site.path(JOB_RETRY),
     }
     return Ports(**{**made, **others})
-
-
-def _store(opts: Mapping[str, Any], site: Site, lease: Lease | None) -> RetryStore:
-    if lease is None:
-        return RetryStore(opts)
-    banks = site.banks(lease)
-    return RetryStore(opts, open_banks=banks and (lambda: banks), fence=lease.check)

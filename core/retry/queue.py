@@ -251,11 +251,11 @@ class Queue:
     def terms_of(self, entry: Entry) -> Terms:
         """Return the rules by which an entry is tried again."""
         limits, terms = self.jobs[entry.jid].limits, self._terms
-        if limits.max_attempts is None and limits.retry_interrupted is None:
-            return terms
-        attempts = terms.max_attempts if limits.max_attempts is None else limits.max_attempts
-        again = terms.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
-        return dataclasses.replace(terms, max_attempts=attempts, retry_interrupted=again)
+        if limits.max_attempts is not None:
+            terms = dataclasses.replace(terms, max_attempts=limits.max_attempts)
+        if limits.retry_interrupted is not None:
+            terms = dataclasses.replace(terms, retry_interrupted=limits.retry_interrupted)
+        return terms
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

@@ -1,6 +1,6 @@
 """
-What the retry queue learns about a job from the job cache, the keys and the access lists. All of it blocks, and runs in a
-Worker.
+What the retry queue learns about a job from the log, and from the job cache, the keys and the access lists. All but the log
+blocks, and runs in a Worker.
 
 It must never believe a bus event, nor pass on a secret. A job is owed only to minions to which this master published it: the
 job cache's list does not prove that, because any accepted minion can add others to it.
@@ -8,6 +8,7 @@ job cache's list does not prove that, because any accepted minion can add others
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,13 +17,15 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.log.records import EVERY_JOB
+from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.doings import ended_by
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache
 from saltext.jobs.core.master.secrets import without_secrets
+from saltext.jobs.core.retry.capture import NEVER
 from saltext.jobs.core.retry.entry import Asker, Job
-from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp
+from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp, Published
 from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
 from saltext.jobs.core.store.records import work_of
 
@@ -103,8 +106,7 @@ class JobReader:
             except Exception as exc:  # An eauth module may raise any exception of its client library.
                 raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
             minions = minions.difference(standing.denied, standing.unsure)
-        user = str(load.get("user") or "somebody")
-        return tuple(Kill("" if each == EVERY_JOB else each, minions, user) for each in ended if minions)
+        return _kills_of(ended if minions else (), minions, load.get("user"))
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
         if "Minions" not in load and not self._warned:
@@ -189,6 +191,33 @@ class JobReader:
         renewed = frozenset(m for m in back if compat.key_changed_at(self._opts, m) >= self._gone_at[m] - _COARSE)
         self._gone_at = {minion: self._gone_at.get(minion, now) for minion in gone}
         return KeysRead(gone, renewed, not accepted)
+
+
+def of_record(record: Record, at: float, heard: bool = False) -> Iterable[Published | Kill]:
+    """
+    Return what a publish in the log means for the queue. Publishes of this extension's engines mean nothing, except kills.
+
+    Two kinds of signals are left to be read in the job cache: one among several functions, because its user may not be
+    permitted all of them, and one to minions that the log does not name.
+
+    :param at: the Unix time of the publish.
+    :param heard: whether the record was made from an event.
+    """
+    functions = record.functions.split(",")
+    if not record.sent or (NEVER.issuperset(functions) and not record.ends):
+        return ()
+    if record.ends and record.minions is not None and len(functions) == 1:
+        return _kills_of(record.ends, frozenset(record.minions), record.user, at, record.jid)
+    if record.ends or not record.origin:
+        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard)]
+    return ()
+
+
+def _kills_of(
+    ended: Iterable[str], minions: frozenset[str], user: Any, at: float = math.inf, signal: str = ""
+) -> tuple[Kill, ...]:
+    name = str(user or "somebody")
+    return tuple(Kill("" if jid == EVERY_JOB else jid, minions, name, at, signal) for jid in ended)
 
 
 def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:

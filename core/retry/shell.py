@@ -27,7 +27,7 @@ from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.doings import publish_of
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
-from saltext.jobs.core.retry import doings, facts
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
 from saltext.jobs.core.retry.effects import Effects, answer_time
@@ -37,6 +37,7 @@ from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.owner import earlier_queues, retire
 from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
@@ -318,7 +319,7 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
-            for fact in doings.of_record(record, self._time_of(record.at, self._read_at), self._ports.log is None):
+            for fact in of_record(record, self._time_of(record.at, self._read_at), self._ports.log is None):
                 self.step(fact)
         elif self._logs_returns and self.waits_for(record.jid, record.minion):
             if record.first and record.functions == ",".join(self.machine.jobs[record.jid].funs):
