@@ -61,10 +61,6 @@ class Checkpoint:
     places in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the
     logs lack; infinite if that was over. ``ahead``: seconds by which the clock on the wall was ahead of the engine's when
     the checkpoint was written.
-
-    :param site: has the logs.
-    :param folder: the engine's own.
-    :param boot: the id of this boot.
     """
 
     def __init__(self, site: Site, folder: Folder, boot: str | None = None) -> None:

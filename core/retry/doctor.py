@@ -33,13 +33,7 @@ NOBODY = Caller("", grants=())
 
 
 def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
-    """
-    Return the engine's options.
-
-    :param opts: the master's options.
-    :param sources: as for ``read_settings``.
-    :raises SettingsError: when the engine cannot start with these.
-    """
+    """Return the engine's options, from ``sources`` as ``read_settings`` takes them. :raises SettingsError:"""
     settings = read_settings(RetrySettings, JOB_RETRY, *sources)
     cache = opts.get("master_job_cache")
     if cache != OURS and not settings.trust_job_cache:
@@ -72,7 +66,6 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     """
     Return what an operator should know.
 
-    :param opts: the master's options.
     :param who: returns the caller. With hot-hot masters minions are asked what they keep, if the caller may ask them.
     :return: engine (whether it runs), process (its pid, user and host; None if unknown),
         job_cache (the one that gets the returns), answers_proven (whether what a minion says has to be in the job cache

@@ -34,14 +34,6 @@ _HEARD = 0.1
 
 
 class Effects:
-    """
-    :param loop: the engine's tornado loop.
-    :param ports: what they are performed with.
-    :param machine: the machine that wants them.
-    :param opts: the master's options.
-    :param step: takes a fact.
-    """
-
     def __init__(
         self,
         loop: Any,

@@ -151,9 +151,6 @@ class Waiting:
     """
     What entries wait for, for the operator: the window of their job, and when it opens. It must never tell another window
     than the one that the machine goes by.
-
-    :param settings: the options under ``job_retry``.
-    :param now: Unix time.
     """
 
     def __init__(self, settings: RetrySettings, now: float) -> None:

@@ -20,12 +20,7 @@ _PAUSE = 2 * LONGEST
 
 
 class Gathering:
-    """
-    Minions, by job, that wait for the same thing and get it together.
-
-    :param name: the timers' key is ``(name, jid)``.
-    :param timers: the machine's.
-    """
+    """Minions, by job, that wait for the same thing and get it together. The timers ``(name, jid)`` are set here."""
 
     def __init__(self, name: str, timers: Timers) -> None:
         self._name, self._timers = name, timers

@@ -60,7 +60,6 @@ class Retry:
     """
     The retry queue of one master.
 
-    :param settings: the options under ``job_retry``.
     :param patience: seconds after which a published job should have been returned or be running.
     :param paused: whether replays begin paused.
     :param acks: whether minions say when they begin a job.

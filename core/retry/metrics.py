@@ -16,14 +16,7 @@ _TOLD = ("queued", "sent", "done", "held", "expired", "cancelled", "dead")
 
 
 def metrics_of(entries: Iterable[Entry], told: Mapping[str, int], paused: bool, now: float) -> list[Metric]:
-    """
-    Return the figures.
-
-    :param entries: all entries of the queue.
-    :param told: how often each kind of announcement was made.
-    :param paused: whether replays are paused.
-    :param now: Unix time.
-    """
+    """Return the figures. ``told``: how often each kind of announcement was made."""
     states: Counter[State] = Counter()
     oldest, expiry = now, math.inf
     minions, jobs = set(), set()

@@ -20,7 +20,8 @@ from saltext.jobs.core.retry.timers import Timers
 @dataclass(slots=True, eq=False)
 class Note:
     """
-    ``until``: Unix time until which the job can be owed. ``begun``, ``settled``: minions. ``killed``: ``{minion: user}``.
+    ``until``: Unix time until which the job can be owed. ``begun``: minions that have begun it. ``settled``: those that are
+    not owed it any more, although no return will come. ``killed``: ``{minion: user}``: where it was killed, and by whom.
     """
 
     until: float
@@ -50,10 +51,7 @@ class Note:
 
 
 class Notes:
-    """
-    :param timers: the machine's; the keys ``("note", jid)`` are used here.
-    :param changed: the keys of what is to be stored anew, or removed.
-    """
+    """``changed``: the keys of what is to be stored anew, or removed. The timers ``("note", jid)`` are set here."""
 
     def __init__(self, timers: Timers, changed: dict[Key, None]) -> None:
         self._timers, self._changed = timers, changed
@@ -76,14 +74,7 @@ class Notes:
         settled: Iterable[str] = (),
         killed: Mapping[str, str] | None = None,
     ) -> None:
-        """
-        Add minions to the note about a job.
-
-        :param until: Unix time until which the job can be owed.
-        :param begun: minions that have begun it.
-        :param settled: minions that are not owed it any more, although no return will come.
-        :param killed: ``{minion: user}``: on which minions it was killed, and by whom.
-        """
+        """Add minions to the note about a job, for at least as long as it can be owed."""
         note = self.by_jid.get(jid) or Note(until)
         note.until = max(note.until, until)
         known = len(note.begun) + len(note.settled)

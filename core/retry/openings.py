@@ -37,10 +37,8 @@ def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
 
 class Openings:
     """
-    ``find``: tells when a window opens next, as ``next_opening`` does.
-
-    :param settings: the options under ``job_retry``.
-    :param timers: the machine's; the keys ``("opening", window, timezone)`` are set here.
+    ``find``: tells when a window opens next, as ``next_opening`` does. The timers ``("opening", window, timezone)`` are set
+    here.
     """
 
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:

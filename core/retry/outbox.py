@@ -35,10 +35,7 @@ class Turn:
 
 
 class Outbox:
-    """
-    :param rate: publishes per second.
-    :param timers: the machine's; the key ``("rate",)`` is set here.
-    """
+    """``rate``: publishes per second. The timer ``("rate",)`` is set here."""
 
     def __init__(self, rate: float, timers: Timers) -> None:
         self._rate, self._timers = rate, timers

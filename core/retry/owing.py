@@ -25,14 +25,7 @@ _REMEMBERED = 600.0
 
 
 class Owing:
-    """
-    The timer ``("keys",)`` is set here.
-
-    :param queue: what is owed.
-    :param notes: what is known of minions without an entry.
-    :param turns: whether minions are there, and when the next replay begins.
-    :param replays: what is under way.
-    """
+    """The timer ``("keys",)`` is set here."""
 
     def __init__(self, queue: Queue, notes: Notes, turns: Turns, replays: Replays) -> None:
         self._queue, self._notes, self._turns, self._replays = queue, notes, turns, replays

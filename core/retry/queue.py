@@ -46,11 +46,6 @@ class Queue:
     """
     What is owed, and what all parts of the machine share: ``settings``, ``timers`` and ``now``, the time of the present
     step. The timers ``("end", minion)`` are set here.
-
-    :param settings: the options under ``job_retry``.
-    :param timers: the machine's.
-    :param openings: told of the jobs that come and go.
-    :param acks: whether minions say when they begin a job.
     """
 
     def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:

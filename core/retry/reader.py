@@ -39,8 +39,6 @@ _COARSE = 1.0
 
 class JobReader:
     """
-    :param opts: the master's options.
-    :param cache: the master's job cache.
     :param trust: whether job caches other than this extension's are believed.
     :param access: who may publish what; default: as ``opts`` say.
     :param wall: returns the Unix time of the wall clock, which stamps the records of the job cache.

@@ -27,13 +27,7 @@ _HEEDFUL = frozenset({Step.TO_SEND, Step.CLAIMING, *PUBLISHED})
 
 
 class Replays:
-    """
-    The timers ``replay`` and those of GATHERINGS are set here.
-
-    :param queue: what is owed.
-    :param outbox: what waits for its turn to be published.
-    :param turns: when the next replay begins.
-    """
+    """The timers ``replay`` and those of GATHERINGS are set here."""
 
     def __init__(self, queue: Queue, outbox: Outbox, turns: Turns) -> None:
         self._queue, self._outbox, self._turns = queue, outbox, turns

@@ -65,9 +65,6 @@ class RetryShell:
     """
     The job_retry engine's work; an engine.App, and the Listener of its bus.
 
-    :param opts: the master's options.
-    :param settings: the engine's options.
-    :param loop: the engine's tornado loop.
     :param ports: what it reaches the world through; closed with it.
     :param latest: seconds after which the job cache is searched a second time, for what it got late.
     :param poll: longest pause in seconds between two looks at the log.

@@ -1,8 +1,8 @@
 """
-The steps of a replay. Pure: stdlib only.
+The steps of a replay, and the only table of how one follows another. Pure: stdlib only.
 
-The table of transitions is here and nowhere else. A replay must never change its step in any other way. A replay can end at
-any step: its entry has then changed its state (core/retry/entry.py).
+A replay must never change its step in any other way. It can end at any step: its entry has then changed its state
+(core/retry/entry.py).
 """
 
 from __future__ import annotations

@@ -91,7 +91,6 @@ class _Damaged(Exception):
 
 class RetryStore:
     """
-    :param opts: the master's options.
     :param read_only: write nothing, and leave unusable records where they are.
     :param open_banks: opens the storage; default: the driver that ``cache`` names.
     :param fence: raises OSError if this process may no longer write, or if that is unknown.

@@ -26,14 +26,7 @@ _LONGEST_ID = 255
 
 
 class Turns:
-    """
-    The timers ``("minion", id)`` and ``("replay", id)`` are set here.
-
-    :param queue: what is owed.
-    :param openings: which jobs may be replayed now.
-    :param outbox: where pings wait for their turn to be published.
-    :param paused: whether no replay begins.
-    """
+    """The timers ``("minion", id)`` and ``("replay", id)`` are set here. If ``paused``, no replay begins."""
 
     def __init__(self, queue: Queue, openings: Openings, outbox: Outbox, paused: bool) -> None:
         self._queue, self._openings, self._outbox, self.paused = queue, openings, outbox, paused

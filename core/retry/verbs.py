@@ -32,7 +32,6 @@ _Make = Callable[[Request], Given | Awaitable[Given]]
 
 class Verbs:
     """
-    :param ports: what is read.
     :param take: gives the machine a fact, and returns a future of its answer. It resolves once all changes are durable.
     :param time_of: returns when a request was made, by the engine's clock, from the time that it states.
     """

@@ -30,9 +30,8 @@ _PART = 500
 
 class Writer:
     """
-    :param loop: the engine's tornado loop; all methods are called on its thread.
-    :param worker: the thread in which the store is used.
-    :param store: the store to write to.
+    All methods are called on the thread of ``loop``. The store is used in ``worker``.
+
     :param record_of: returns the present record of a key; None if there is none. Called just before the write.
     :param refused: called with (jid, reason) if the store refuses a record of a job.
     """
