@@ -147,7 +147,7 @@ class Owing:
         named: bool,
         asker: Asker | None,
         is_new_load: bool = False,
-        asked_at: float = math.inf,
+        wanted_at: float = math.inf,
     ) -> int:
         """
         Queue a job for minions. An entry that has ended becomes pending again. Returns how many entries are new, or pending
@@ -156,7 +156,7 @@ class Owing:
         :param named: whether the operator named the minions, so that they need not match the job's target.
         :param asker: the operator, whose rights count beside those of the job's publisher.
         :param is_new_load: whether this load replaces the one that the queue has of the job.
-        :param asked_at: Unix time at which the operator asked for it. Later kills cancel it.
+        :param wanted_at: Unix time since when the operator wants it. Later kills cancel it.
         """
         ttl = self._queue.ttl_of(job)
         if known := self._queue.jobs.get(job.jid):
@@ -169,7 +169,7 @@ class Owing:
         queued = self._add(job, new, reason, self._queue.now + ttl)
         for entry in (*again, *queued):
             entry.named, entry.asker = named, asker
-        self._want((*again, *queued), asked_at)
+        self._want((*again, *queued), wanted_at)
         self._turns.ping(minion for minion in minions if minion in self._queue.backlogs)
         return len(queued) + len(again)
 
@@ -190,23 +190,23 @@ class Owing:
         minion: str | None = None,
         jid: str | None = None,
         asker: Asker | None = None,
-        asked_at: float = math.inf,
+        wanted_at: float = math.inf,
     ) -> int:
-        """Make held and dead entries pending again. ``asked_at`` as above. Returns how many."""
+        """Make held and dead entries pending again. ``wanted_at`` as above. Returns how many."""
         found = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
             ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
             entry.asker = asker or entry.asker
             self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
-        self._want(found, asked_at)
+        self._want(found, wanted_at)
         self._turns.ping(entry.minion for entry in found)
         return len(found)
 
-    def _want(self, entries: Collection[Entry], asked_at: float) -> None:
+    def _want(self, entries: Collection[Entry], wanted_at: float) -> None:
         """Note since when an operator wants these delivered. Those that were killed later are cancelled."""
         jids = {entry.jid for entry in entries}
         for entry in entries:
-            entry.wanted_at = min(asked_at, self._queue.now)
+            entry.wanted_at = min(wanted_at, self._queue.now)
         for kill in [kill for kill in self.kills if kill.jid in jids]:
             self._cancel_killed(kill)
 

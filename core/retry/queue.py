@@ -36,11 +36,6 @@ class Backlog(Signs):
     urged: float = 0.0  # when an operator last asked for a replay now
     at_any_time: set[str] = field(default_factory=set)  # the jobs asked for then: their windows need not be open
 
-    @property
-    def open(self) -> int:
-        """How much of it has not ended."""
-        return sum(entry.state not in ENDED for entry in self.entries.values())
-
 
 class Queue:
     """
@@ -121,8 +116,8 @@ class Queue:
         for minion in minions:
             if self.has(minion, job.jid):
                 continue
-            backlog = self.backlogs.get(minion)
-            full = backlog is not None and backlog.open >= self.settings.max_queue_per_minion
+            waiting = sum(entry.state not in ENDED for entry in self.of(minion, None))
+            full = waiting >= self.settings.max_queue_per_minion
             if full or self.total >= self.settings.max_queue:
                 self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
                 continue

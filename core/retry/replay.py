@@ -73,13 +73,12 @@ class Replays:
             self._queue.move(entry, decision.state, decision.reason)
         if decision.begun:
             self._note_begun(entry, decision.begun)
+        self._count(entry, replay, decision)
         if decision.step is not None and replay is not None:
             self._go(entry, replay, decision.step, decision.wait)
         elif decision.state is State.PENDING and replay is not None:
             self.land(entry) if decision.at_once else self._try_again(entry, replay, decision)
         elif decision.state is not None:
-            if decision.state is not State.DONE:
-                self._count(entry, replay, decision)
             self.end(entry, decision.state, decision.reason)
 
     def _note_begun(self, entry: Entry, reason: str) -> None:
@@ -133,7 +132,6 @@ class Replays:
         for the pause that was decided.
         """
         backlog, known, now = self._queue.backlogs[entry.minion], replay.known, self._queue.now
-        self._count(entry, replay, decision)
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
         if entry.state is not State.PENDING:
             self._queue.move(entry, State.PENDING, decision.reason)

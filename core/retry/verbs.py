@@ -50,10 +50,10 @@ class Verbs:
         made: dict[str, _Make] = {
             "enqueue": self._enqueue,
             "adopt": self._adopt,
-            "replay": lambda asked: {"minion": str(asked.get("minion"))},
-            "retry": lambda asked: {**_selected(asked), **_asked(asked)},
+            "replay": lambda request: {"minion": str(request.get("minion"))},
+            "retry": lambda request: {**_selected(request), **_wish(request)},
             "cancel": _selected,
-            "purge": lambda asked: {"states": tuple(asked["states"])},
+            "purge": lambda request: {"states": tuple(request["states"])},
             "pause": self._pause,
             "resume": self._resume,
         }
@@ -64,8 +64,8 @@ class Verbs:
         def verb(request: Request) -> Awaitable[Any]:
             # The order is settled here, before any request waits for anything.
             before, self._last = self._last, compat.Future()
-            asked = {**request, "asked_at": self._time_of(request["asked_at"])}
-            return self._carry_out(do, make, asked, before, self._last)
+            timed = {**request, "asked_at": self._time_of(request["asked_at"])}
+            return self._carry_out(do, make, timed, before, self._last)
 
         return verb
 
@@ -123,7 +123,7 @@ class Verbs:
             raise ValueError(f"Job {jid} cannot be delivered: {job.obstacle}; name the minions")
         reason = str(request.get("reason") or "by an operator")
         given = {"job": job, "minions": owed, "reason": reason, "is_new_load": bool(request.get("who"))}
-        return {**given, "named": named is not None, **_asked(request)}
+        return {**given, "named": named is not None, **_wish(request)}
 
     async def _adopt(self, request: Request) -> Given:
         owner = str(request.get("owner"))
@@ -153,9 +153,9 @@ def _selected(request: Request) -> Given:
     return {"minion": request.get("minion"), "jid": request.get("jid")}
 
 
-def _asked(request: Request) -> Given:
+def _wish(request: Request) -> Given:
     # No batch names an asker: its user is that of the job.
-    return {"asker": Asker.from_record(request.get("asker")), "asked_at": request["asked_at"]}
+    return {"asker": Asker.from_record(request.get("asker")), "wanted_at": request["asked_at"]}
 
 
 def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, Job], list[Entry]]:

@@ -180,14 +180,14 @@ class Adversary(World):
         elif do == "replay":
             self.urged.setdefault(given["minion"], set()).update(self.published)
         elif do == "enqueue":
-            self._is_wanted({(name, given["job"].jid) for name in given["minions"]}, given["asked_at"])
+            self._is_wanted({(name, given["job"].jid) for name in given["minions"]}, given["wanted_at"])
         elif do == "retry":
             ended = [e for e in self.machine.entries() if e.jid == given["jid"] and e.state in (State.HELD, State.DEAD)]
-            self._is_wanted({(entry.minion, entry.jid) for entry in ended}, given["asked_at"])
+            self._is_wanted({(entry.minion, entry.jid) for entry in ended}, given["wanted_at"])
 
-    def _is_wanted(self, keys, asked_at):
+    def _is_wanted(self, keys, wanted_at):
         """An operator wants these jobs to run, whatever became of them before the request."""
-        keys = {key for key in keys if self.last_kill.get(key, -math.inf) < asked_at}
+        keys = {key for key in keys if self.last_kill.get(key, -math.inf) < wanted_at}
         self.again |= keys
         self.gone -= keys
         for key in keys:
@@ -521,10 +521,10 @@ class Clocks(CutOff):
         self.most = max(self.clock_ahead, self.most)
         self.last_set = self.now
 
-    def _is_wanted(self, keys, asked_at):
+    def _is_wanted(self, keys, wanted_at):
         """If the clock was set after a kill, the engine may order the kill and the request either way."""
         unsure = {key for key in keys if self.last_kill.get(key, math.inf) <= self.last_set}
-        super()._is_wanted(keys - unsure, asked_at)
+        super()._is_wanted(keys - unsure, wanted_at)
         super()._is_wanted(unsure, math.inf)
         self.gone |= unsure
 
