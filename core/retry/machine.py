@@ -34,7 +34,7 @@ from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
+from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
@@ -117,7 +117,7 @@ class Retry:
             "replay": functools.partial(replays.doubt, Evidence.DUE),
             "sweep": self._sweep,
             "again": self._look_at_part,
-            "survey": lambda: self.outbox.line_up(Kind.SURVEY),
+            "survey": lambda: self.outbox.line_up(Purpose.SURVEY),
             "rate": lambda: None,  # what may be published is published after every fact
         }
 
@@ -168,8 +168,8 @@ class Retry:
         self.handlers[type(fact)](fact)
         for key in self._timers.due(self.queue.now):
             self._timed[key[0]](*key[1:])
-        for turn in self.outbox.release(self.queue.now):
-            self._publish(turn)
+        for purpose, jid, minions in self.outbox.release(self.queue.now):
+            self._publish(purpose, jid, minions)
         return self.queue.take_due()
 
     def _heed_clock(self, ahead: float) -> None:
@@ -178,13 +178,13 @@ class Retry:
         for hours in self.openings.hours() if was_set else ():
             self._opening_due(*hours)
 
-    def _publish(self, turn: Turn) -> None:
-        if turn.kind is Kind.JOB:
-            self.replays.claim(turn.jid, turn.minions)
-        elif turn.kind is Kind.PING:
-            self.queue.want(facts.Ping(turn.minions))
-        elif turn.kind is Kind.QUESTION:
-            self.replays.ask(turn.jid, turn.minions)
+    def _publish(self, purpose: Purpose, jid: str, minions: tuple[str, ...]) -> None:
+        if purpose is Purpose.JOB:
+            self.replays.claim(jid, minions)
+        elif purpose is Purpose.PING:
+            self.queue.want(facts.Ping(minions))
+        elif purpose is Purpose.QUESTION:
+            self.replays.ask(jid, minions)
         else:
             self.capture.survey()
 

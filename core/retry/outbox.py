@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from saltext.jobs.core.retry.timers import Timers
 
@@ -16,7 +15,7 @@ from saltext.jobs.core.retry.timers import Timers
 _EPSILON = 1e-6
 
 
-class Kind(enum.Enum):
+class Purpose(enum.Enum):
     """What is published."""
 
     JOB = "job"
@@ -25,28 +24,20 @@ class Kind(enum.Enum):
     QUESTION = "question"
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One publish whose turn has come. A ping and a survey have no jid, and a survey has no minions."""
-
-    kind: Kind
-    jid: str
-    minions: tuple[str, ...]
-
-
 class Outbox:
     """``rate``: publishes per second. The timer ``("rate",)`` is set here."""
 
     def __init__(self, rate: float, timers: Timers) -> None:
         self._rate, self._timers = rate, timers
         self._tokens, self._filled = max(1.0, rate), 0.0
-        self._waiting: dict[Kind, dict[str, dict[str, None]]] = {kind: {} for kind in Kind}  # kind -> jid -> minions
+        # By purpose and jid: the minions.
+        self._waiting: dict[Purpose, dict[str, dict[str, None]]] = {purpose: {} for purpose in Purpose}
 
-    def line_up(self, kind: Kind, jid: str = "", minions: Iterable[str] = ()) -> None:
-        """Line up a publish to minions. A job and a question have a jid; a survey has no minions."""
+    def line_up(self, purpose: Purpose, jid: str = "", minions: Iterable[str] = ()) -> None:
+        """Line up a publish to minions. A ping and a survey have no jid, and a survey has no minions."""
         wanted = dict.fromkeys(minions)
-        if wanted or kind is Kind.SURVEY:
-            self._waiting[kind].setdefault(jid, {}).update(wanted)
+        if wanted or purpose is Purpose.SURVEY:
+            self._waiting[purpose].setdefault(jid, {}).update(wanted)
 
     def withdraw(self, minion: str, jid: str = "") -> None:
         """Let a minion wait no more: for a job or a question with this jid, or, without one, for a ping."""
@@ -56,8 +47,8 @@ class Outbox:
                 if not waiting[jid]:
                     del waiting[jid]
 
-    def release(self, now: float) -> Iterator[Turn]:
-        """Yield what may be published by now."""
+    def release(self, now: float) -> Iterator[tuple[Purpose, str, tuple[str, ...]]]:
+        """Yield purpose, jid and minions of what may be published by now."""
         gained = (now - self._filled) * self._rate
         self._tokens, self._filled = min(max(1.0, self._rate), self._tokens + gained), now
         while any(self._waiting.values()):
@@ -65,10 +56,7 @@ class Outbox:
                 self._timers.set(("rate",), now + (1 - self._tokens) / self._rate)
                 return
             self._tokens -= 1
-            yield self._next()
+            purpose = next(purpose for purpose in Purpose if self._waiting[purpose])
+            jid = next(iter(self._waiting[purpose]))
+            yield purpose, jid, tuple(self._waiting[purpose].pop(jid))
         self._timers.cancel(("rate",))
-
-    def _next(self) -> Turn:
-        kind = next(kind for kind in Kind if self._waiting[kind])
-        jid = next(iter(self._waiting[kind]))
-        return Turn(kind, jid, tuple(self._waiting[kind].pop(jid)))

@@ -15,7 +15,7 @@ from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, de
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
-from saltext.jobs.core.retry.outbox import Kind, Outbox
+from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
 from saltext.jobs.core.retry.turns import Turns
@@ -96,9 +96,9 @@ class Replays:
         if replay.step is not step:
             replay.go(step)
         if step in QUESTIONS:
-            self._outbox.line_up(Kind.QUESTION, jid, (minion,))
+            self._outbox.line_up(Purpose.QUESTION, jid, (minion,))
         elif step is Step.TO_SEND:
-            self._outbox.line_up(Kind.JOB, jid, (minion,))
+            self._outbox.line_up(Purpose.JOB, jid, (minion,))
         elif step is Step.CLAIMING:
             entry.claim(now)
             self._queue.touch(entry)

@@ -14,7 +14,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import IN_VAIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.outbox import Kind, Outbox
+from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.steps import RESTING
 
@@ -137,7 +137,7 @@ class Turns:
         """Ping those of these minions to which something could be sent now."""
         backlogs = self._queue.backlogs
         there = (minion for minion in minions if self.first(backlogs[minion]) is not None)
-        self._outbox.line_up(Kind.PING, minions=there)
+        self._outbox.line_up(Purpose.PING, minions=there)
 
     def ping_without_replay(self, minions: Iterable[str]) -> None:
         """Ping those that have no replay."""
