@@ -8,15 +8,15 @@ target is published as a compound target with the ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.options import duration
+from saltext.jobs.core.options import FLAG, TIMEZONE, WINDOW, seconds, whole
 from saltext.jobs.core.retry.entry import Entry, Limits, State
 from saltext.jobs.core.retry.openings import Hours, hours_of
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.windows import find_zone, next_opening, parse_windows
+from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
 
@@ -24,7 +24,6 @@ log = lines.logger(__name__)
 _LONGEST_TTL = 10 * 365 * 86400.0
 #: Most characters of a window. Its publisher chooses it, and it is parsed again and again.
 _LONGEST_WINDOW = 1000
-_KNOWN = frozenset({"ttl", "max_attempts", "retry_interrupted", "window", "timezone"})
 #: Types of targets that only the id decides.
 _BY_ID = frozenset({"glob", "pcre", "list"})
 #: Letters in a compound target, by type.
@@ -64,30 +63,26 @@ def limits_of(jid: str, metadata: Any) -> Limits:
 def _limits(wish: Mapping[str, Any]) -> Limits:
     if not isinstance(wish, Mapping):
         raise ValueError("it is no mapping")
-    if unknown := set(wish) - _KNOWN:
+    if unknown := set(wish) - _READ.keys():
         raise ValueError(f"{', '.join(sorted(map(str, unknown)))} is not known")
-    ttl = duration(wish["ttl"]) if "ttl" in wish else None
-    if ttl is not None and ttl > _LONGEST_TTL:
-        raise ValueError(f"its ttl is {ttl:g} s")
-    attempts = wish.get("max_attempts")
-    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
-        raise ValueError(f"its max_attempts is {attempts!r}")
-    again = wish.get("retry_interrupted")
-    if again is not None and not isinstance(again, bool):
-        raise ValueError(f"its retry_interrupted is {again!r}")
-    window, timezone = wish.get("window"), wish.get("timezone")
-    if window:
-        window = "; ".join(window) if isinstance(window, (list, tuple)) else window
-        if isinstance(window, str) and len(window) > _LONGEST_WINDOW:
-            raise ValueError(f"its window has more than {_LONGEST_WINDOW} characters")
-        parse_windows(window)
-    elif window not in (None, ""):
-        raise ValueError(f"its window is {window!r}")
-    if timezone:
-        find_zone(timezone)
-    elif timezone not in (None, ""):
-        raise ValueError(f"its timezone is {timezone!r}")
-    return Limits(given=True, ttl=ttl, max_attempts=attempts, retry_interrupted=again, window=window, timezone=timezone)
+    return Limits(given=True, **{name: _READ[name](value) for name, value in wish.items() if value is not None})
+
+
+def _window(value: Any) -> Any:
+    text = "; ".join(value) if value and isinstance(value, (list, tuple)) else value
+    if isinstance(text, str) and len(text) > _LONGEST_WINDOW:
+        raise ValueError(f"its window has more than {_LONGEST_WINDOW} characters")
+    return WINDOW.read(text)
+
+
+#: What a job may say, and how it is read: as the option of that name.
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "ttl": seconds(maximum=_LONGEST_TTL).read,
+    "max_attempts": whole(1).read,
+    "retry_interrupted": FLAG.read,
+    "window": _window,
+    "timezone": TIMEZONE.read,
+}
 
 
 def is_by_id(load: Mapping[str, Any]) -> bool:
