@@ -20,7 +20,7 @@ from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.summary import announcement
-from saltext.jobs.core.engine.answers import KeptAnswers
+from saltext.jobs.core.engine.answers import Collected, KeptAnswers
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
@@ -109,7 +109,7 @@ class Effects:
     async def _gather(self, live: Live, effect: facts.Gather) -> None:
         spec = live.batch.spec
         tgt, tgt_type = spec.target_for(effect.minions) if effect.minions else (spec.tgt, spec.tgt_type)
-        answers = _Collected(self._ports.loop, lambda found: live.step(facts.Seen(tuple(found))))
+        answers = Collected(self._ports.loop, GATHER, lambda found: live.step(facts.Seen(tuple(found))))
         try:
             await self._ports.questions.ping(
                 tgt,
@@ -177,7 +177,7 @@ class Effects:
 
     async def _probe(self, live: Live, effect: facts.Probe) -> None:
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
-        answers = _Collected(self._ports.loop, lambda found: live.step(_probed(found)))
+        answers = Collected(self._ports.loop, GATHER, lambda found: live.step(_probed(found)))
         try:
             said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add, kept=self._kept)
         except NoMinionMatched:
@@ -395,31 +395,6 @@ def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], ti
     if minion not in given:
         return f"no answer within {timeout:g} s"
     return not_passed(given[minion], failed.get(minion, 0))
-
-
-class _Collected:
-    """Gathers the answers to a question, and hands them on in groups."""
-
-    def __init__(self, loop: Any, hand_on: Callable[[dict[str, bool]], None]) -> None:
-        self._loop, self._hand_on = loop, hand_on
-        self._answers: dict[str, bool] = {}
-        self._timer: Any = None
-
-    def add(self, minion: str, answer: bool) -> None:
-        self._answers[minion] = answer or self._answers.get(minion, False)  # one of two answers may be forged
-        if self._timer is None:
-            self._timer = self._loop.call_later(GATHER, self._hand_on_all)
-
-    def rest(self) -> dict[str, bool]:
-        """Return the answers that have not been handed on yet."""
-        if self._timer is not None:
-            self._loop.remove_timeout(self._timer)
-            self._timer = None
-        answers, self._answers = self._answers, {}
-        return answers
-
-    def _hand_on_all(self) -> None:
-        self._hand_on(self.rest())
 
 
 def _probed(answers: Mapping[str, bool]) -> facts.Probed:

@@ -1,6 +1,6 @@
 """
-Answers to questions, read from the job cache. Any accepted minion can forge an event. A return is stored under the name
-of the minion whose key it came with.
+Answers to questions: gathered as they come, or read from the job cache. Any accepted minion can forge an event. A return is
+stored under the name of the minion whose key it came with.
 
 That is so only if ``JobCache.why_unauthenticated`` is empty; otherwise the events are believed. The job cache is used in its
 Worker.
@@ -8,7 +8,8 @@ Worker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine.worker import Worker
@@ -17,6 +18,36 @@ from saltext.jobs.core.master.asking import Answer
 from saltext.jobs.core.master.job_cache import JobCache
 
 log = lines.logger(__name__)
+
+
+class Collected:
+    """
+    Gathers the answers to a question, and hands them on in groups.
+
+    :param pause: seconds for which answers are gathered into one group.
+    """
+
+    def __init__(self, loop: Any, pause: float, hand_on: Callable[[dict[str, bool]], object]) -> None:
+        self._loop, self._pause, self._hand_on = loop, pause, hand_on
+        self._answers: dict[str, bool] = {}
+        self._timer: Any = None
+
+    def add(self, minion: str, answer: bool) -> None:
+        """Take an answer."""
+        self._answers[minion] = answer or self._answers.get(minion, False)  # one of two answers may be forged
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._pause, self._hand_on_all)
+
+    def rest(self) -> dict[str, bool]:
+        """Return the answers that have not been handed on yet."""
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        answers, self._answers = self._answers, {}
+        return answers
+
+    def _hand_on_all(self) -> None:
+        self._hand_on(self.rest())
 
 
 class KeptAnswers:

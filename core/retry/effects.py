@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.answers import KeptAnswers
+from saltext.jobs.core.engine.answers import Collected, KeptAnswers
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
@@ -278,19 +278,13 @@ class Effects:
             log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
     async def _ping(self, effect: facts.Ping) -> None:
-        asked, there = frozenset(effect.minions), list[str]()
-
-        def tell() -> None:
-            minions = tuple(there)
-            there.clear()
-            self._step(facts.SignOfLife(minions, facts.Sign.ANSWER))
+        asked, step = frozenset(effect.minions), self._step
+        # A minion that answers need not wait for those that do not.
+        there = Collected(self._loop, _HEARD, lambda found: step(facts.SignOfLife(tuple(found), facts.Sign.ANSWER)))
 
         def heard(minion: str, _value: Any) -> None:
-            # A minion that answers need not wait for those that do not.
             if minion in asked:
-                if not there:
-                    self._loop.call_later(_HEARD, tell)
-                there.append(minion)
+                there.add(minion, True)
 
         await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard)
 
