@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.advice import examined
 from saltext.jobs.core.batch import usable
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_returns, around
+from saltext.jobs.core.engine.findings import about_returns, around, standing
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import JobCache
@@ -42,15 +40,8 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
             f"the journals of {len(aside)} batches could not be read, and these are driven no more: see "
             f"{store.folder.where(BATCHES)}, and start batches for the minions that have not returned"
         )
-    process = requests.process_of(opts, BATCH_MANAGER)
-    standing = {
-        "engine": requests.is_running(opts, BATCH_MANAGER),
-        "process": process and str(process),
-        "job_cache": cache.name,
-        "returns_proven": not cache.why_unauthenticated,
-        "set_aside": aside,
-    }
-    return examined(standing, found)
+    more = {"job_cache": cache.name, "returns_proven": not cache.why_unauthenticated}
+    return standing(opts, BATCH_MANAGER, found, **more, set_aside=aside)
 
 
 def _about_options(opts: Mapping[str, Any]) -> list[str]:

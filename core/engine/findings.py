@@ -12,7 +12,7 @@ from typing import Any
 import salt.version
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.advice import Advice
+from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
@@ -45,6 +45,13 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
         *_about_clients(opts),
         *map(Advice, compat.untested()),
     ]
+
+
+def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any) -> dict[str, Any]:
+    """Return what a doctor returns: how the engine stands, with ``more`` of its own, and what was found."""
+    process = requests.process_of(opts, engine)
+    told = {"engine": requests.is_running(opts, engine), "process": process and str(process), **more}
+    return examined(told, found)
 
 
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:

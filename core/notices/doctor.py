@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from saltext.jobs.core.advice import Advice, examined
+from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_engine, around
+from saltext.jobs.core.engine.findings import about_engine, around, standing
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import EngineAbsent, LaterVersion, SettingsError, StateError
 from saltext.jobs.core.notices.files import LedgerFile
@@ -58,16 +58,8 @@ def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> d
         found += _about_waiting(waiting)
     elif not about_engine(opts, JOB_NOTICES):
         found += _about_work(opts, delivered)
-    process = requests.process_of(opts, JOB_NOTICES)
-    standing = {
-        "engine": runs,
-        "process": process and str(process),
-        "targets": targets,
-        "waiting": waiting,
-        "delivered": delivered,
-        "reachable": reachable,
-    }
-    return examined(standing, found)
+    more = {"targets": targets, "waiting": waiting, "delivered": delivered, "reachable": reachable}
+    return standing(opts, JOB_NOTICES, found, **more)
 
 
 def _kept(opts: Mapping[str, Any], found: list[str]) -> Mapping[str, Any]:

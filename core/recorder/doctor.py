@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.advice import examined
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_engine, around
+from saltext.jobs.core.engine.findings import about_engine, around, standing
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.recorder.carry_over import check_format
@@ -44,8 +43,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         found.append(f"the engine does not start: {exc}")
     if runs and not about_engine(opts, JOB_RECORDER):
         found += _about_work(opts)
-    process = requests.process_of(opts, JOB_RECORDER)
-    return examined({"engine": runs, "process": process and str(process), "returners": returners}, found)
+    return standing(opts, JOB_RECORDER, found, returners=returners)
 
 
 def _about_options(opts: Mapping[str, Any], settings: RecorderSettings) -> list[str]:

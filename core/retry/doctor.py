@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.advice import Advice, examined
+from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_folders, about_returns, around
+from saltext.jobs.core.engine.findings import about_folders, about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, Refused, SettingsError, StateError
 from saltext.jobs.core.master.caller import Caller, require_no_peer
@@ -95,16 +95,8 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
     found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *_about_minions(opts, who)]
-    process = requests.process_of(opts, JOB_RETRY)
-    standing = {
-        "engine": runs,
-        "process": process and str(process),
-        "job_cache": cache.name,
-        "answers_proven": not cache.why_unauthenticated,
-        "set_aside": aside,
-        "refused": refused,
-    }
-    return examined(standing, found)
+    more = {"job_cache": cache.name, "answers_proven": not cache.why_unauthenticated}
+    return standing(opts, JOB_RETRY, found, **more, set_aside=aside, refused=refused)
 
 
 def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[str]:
