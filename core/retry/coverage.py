@@ -75,11 +75,7 @@ def _keeps_returns(told: Any) -> bool:
 
 
 def doubts_about(found: Mapping[str, Any]) -> list[str]:
-    """
-    Return what a takeover of hot-hot masters may lose by what minions do not keep, a sentence each.
-
-    :param found: what ``coverage`` has returned.
-    """
+    """Return what a takeover of hot-hot masters may lose, a sentence each, by what ``coverage`` has ``found`` of minions."""
     nothing = {minion: lack for minion, lack in found["lacks"].items() if minion not in found["keeps"]}
     return [*about_records(len(found["has"]) + len(found["lacks"]), list(nothing)), *_about_silent(found["silent"])]
 

@@ -120,11 +120,7 @@ NOTHING_ELSE = Permits()
 
 
 def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
-    """
-    Return what to do.
-
-    :param step: the step of the replay; None if there is no replay.
-    """
+    """Return what to do. ``step``: that of the replay; None if there is no replay."""
     if known.last is Evidence.RETURNED:
         return _RETURNED
     if known.last is Evidence.FETCHED:

@@ -79,11 +79,7 @@ class Signs:
 
 @dataclass(slots=True, eq=False)
 class Knowledge:
-    """
-    What is known of one job and one minion during a replay.
-
-    :param since: Unix time at which the replay began.
-    """
+    """What is known of one job and one minion during a replay, which began at ``since``, in Unix time."""
 
     entry: Entry
     signs: Signs

@@ -154,11 +154,7 @@ class Waiting:
         self._opens: dict[Hours, float | None] = {}
 
     def of(self, entry: Entry, load: Mapping[str, Any]) -> tuple[str | None, float | None]:
-        """
-        Return what a pending entry waits for beside its minion, and when that comes in Unix time, None if unknown.
-
-        :param load: the load of its job.
-        """
+        """Return what a pending entry waits for beside its minion, and when that comes in Unix time, None if unknown."""
         if entry.jid not in self._hours:
             options = load.get("kwargs")
             metadata = options.get("metadata") if isinstance(options, Mapping) else None

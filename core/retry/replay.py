@@ -282,11 +282,7 @@ class Replays:
             self._answered.hasten(fact.jid, self._queue.now)
 
     def acknowledged(self, fact: facts.Acknowledged, proven: bool = False) -> None:
-        """
-        Take the claim that a minion has begun a job, or returned it, however late it comes.
-
-        :param proven: whether the claim is authenticated.
-        """
+        """Take the claim that a minion has begun a job, or returned it, however late. ``proven``: it is authenticated."""
         entry = self._queue.entry(fact.minion, fact.jid)
         if entry is None:
             return

@@ -171,11 +171,7 @@ class RetryStore:
                 self._do("store", ASIDE, name, {"jid": jid, "reason": reason[:1000]})
 
     def snapshots(self, owner: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-        """
-        Yield (jid, snapshot), of all owners or of one. Unusable snapshots are set aside.
-
-        :raises StateError: when the store cannot be read at all.
-        """
+        """Yield (jid, snapshot), of all owners or of one. Unusable ones are set aside. Raises as ``entries``."""
         for jid in self._do("list", JOBS) or ():
             try:
                 snapshot = self.snapshot(jid)
