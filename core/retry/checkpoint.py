@@ -6,8 +6,9 @@ begins there.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import formats, lines
@@ -128,10 +129,11 @@ class Checkpoint:
     def kills(self, now: float) -> list[Kill]:
         """Return the last kills before ``at``. ``now`` as above."""
         kills = []
-        for record in self._found.get("kills", ()):  # 0.4.0 did not write it
+        found = self._found.get("kills", ()), self._found.get("signals", ())  # 0.4.0 wrote neither, 0.5.0 no signals
+        for record, signal in itertools.zip_longest(*found, fillvalue=""):
             with contextlib.suppress(TypeError, ValueError):
                 jid, minions, user, at = record
-                kills.append(Kill(str(jid), frozenset(minions), str(user), min(float(at), now)))
+                kills.append(Kill(str(jid), frozenset(minions), str(user), min(float(at), now), str(signal)))
         return kills
 
     def write(
@@ -139,7 +141,7 @@ class Checkpoint:
         at: float,
         positions: Mapping[str, Position],
         open_jobs: Mapping[str, OpenJob],
-        kills: Iterable[Kill] = (),
+        kills: Sequence[Kill] = (),
         search: float = math.inf,
         ahead: float = 0.0,
         durable: bool = False,
@@ -155,6 +157,7 @@ class Checkpoint:
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
             "positions": {name: position._asdict() for name, position in positions.items()},
             "kills": [[kill.jid, sorted(kill.minions), kill.user, kill.at] for kill in kills],
+            "signals": [kill.signal for kill in kills],  # in the same order
             "closed": {},  # 0.2.0 needs it
         }
         try:

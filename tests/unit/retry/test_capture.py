@@ -757,6 +757,26 @@ def test_a_part_of_a_kill_that_is_stored_late_counts_although_another_one_preced
     assert [world.state(name, "j1") for name in "ab"] == [State.CANCELLED] * 2
 
 
+def test_a_further_part_of_a_kill_that_a_search_finds_leaves_alone_what_was_wanted_since_the_first_after_a_restart_too():
+    world = World(duration=300.0)
+    for name in ("a", "b"):
+        world.stop(name)
+    world.publish("j1", targets=("a", "b"))
+    world.run(PATIENCE + ANSWERS + 5)
+    signal = world.kill("j1", targets=("a",))
+    world.run(5)
+    world.enqueue("j1", ["a"])
+    world.run(20)
+    assert [world.state(name, "j1") for name in "ab"] == [State.PENDING] * 2
+    world.kill("j1", targets=("b",), signal=signal)
+    world.run(20)
+    world.crash()
+    world.lose_log()
+    world.boot()
+    world.run(60)
+    assert [world.state(name, "j1") for name in "ab"] == [State.PENDING, State.CANCELLED]
+
+
 @pytest.mark.parametrize("kind", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 def test_kills_that_come_every_minute_hold_nothing_back(kind):
     world = World(minions=("a", "b"), duration=1.0)
