@@ -13,7 +13,7 @@ import functools
 import gc
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import GAP_PAUSE, POLL, Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
-from saltext.jobs.core.ids import TIME_ZONES, is_plain
+from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.doings import publish_of
@@ -38,7 +38,7 @@ from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.owner import earlier_queues, retire
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
-from saltext.jobs.core.retry.verbs import Verbs, read_queue
+from saltext.jobs.core.retry.verbs import Verbs, heed_times, read_queue
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.store.records import work_of
@@ -150,7 +150,7 @@ class RetryShell:
         notes = await self._of_store(self._ports.store.notes, self._owner)
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
-            self._heed_times(part)
+            heed_times(self._ports.clock, part)
             self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # the collector need not walk through what lives for long, while all else stands still
             await compat.sleep(0)
@@ -174,15 +174,6 @@ class RetryShell:
             tell = self._effects.tell_who_keeps_nothing
             self._later = self._loop.call_later(self._connected, self._loop.spawn_callback, tell)
 
-    def _heed_times(self, entries: Iterable[Entry]) -> None:
-        """
-        Let the clock go on from the newest time of entries, which may be by the clock of another boot or of another master:
-        the order of what follows goes by these times.
-        """
-        clock = self._ports.clock
-        latest = clock.now() + TIME_ZONES  # one that is later is damaged, or by a clock that was never set
-        clock.go_on_from(max((entry.since for entry in entries if entry.since <= latest), default=0.0))
-
     async def _read_log(self) -> None:
         """Wait until the log was read. Of several publishes under one jid a search finds only the newest."""
         patience = self._ports.clock.now() + _LOG_READ
@@ -203,6 +194,7 @@ class RetryShell:
         for queue in earlier_queues(self._ports.earlier):
             jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
             if queue.owner != self._owner:
+                heed_times(self._ports.clock, entries)
                 self.step(facts.Requested("adopt", {"jobs": jobs, "entries": entries}))
             log.info("The %d entries of the master %s are taken over", len(entries), queue.owner)
             self.writer.when_durable(functools.partial(retire, queue, self._ports.folder))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import LaterVersion
-from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.ids import TIME_ZONES, is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import PAUSED
@@ -141,11 +142,13 @@ class Verbs:
         jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
         if not jobs:
             raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
+        heed_times(self._ports.clock, entries)
         return {"jobs": jobs, "entries": entries}
 
     async def _take_up(self, request: Request) -> Given:
         """Take up entries that ``job_cache.recover`` has brought back into this master's own queue."""
         jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
+        heed_times(self._ports.clock, entries)
         return {"jobs": jobs, "entries": entries}
 
 
@@ -156,6 +159,15 @@ def _selected(request: Request) -> Given:
 def _wish(request: Request) -> Given:
     # No batch names an asker: its user is that of the job.
     return {"asker": Asker.from_record(request.get("asker")), "wanted_at": request["asked_at"]}
+
+
+def heed_times(clock: Clock, entries: Iterable[Entry]) -> None:
+    """
+    Let the clock go on from the newest time of entries, which may be by the clock of another boot or of another master: the
+    order of what follows goes by these times.
+    """
+    latest = clock.now() + TIME_ZONES  # one that is later is damaged, or by a clock that was never set
+    clock.go_on_from(max((entry.since for entry in entries if entry.since <= latest), default=0.0))
 
 
 def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, Job], list[Entry]]:
