@@ -160,7 +160,7 @@ class Effects:
         jid, look_up = effect.jid, self._ports.reader.look_up
         load = self._machine.jobs[jid].load
         found = await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
-        return found if found.last is None else dataclasses.replace(found, last=self._time_of(found.last))
+        return found if found.only is None else dataclasses.replace(found, only=self._time_of(found.only))
 
     async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
         returned = await self._look(self._ports.cache.have_returned, effect.jid, effect.minions)

@@ -157,8 +157,8 @@ class LookedUp(Fact):
     What is known of a job and some ``minions`` now.
 
     ``returned``: the job cache has their return. ``barred``: their key is not accepted. ``denied``: ``{minion: reason}``: it
-    must not be published to them any more. ``unsure``: ``{minion: reason}``: whether it may cannot be determined. ``last``:
-    Unix time of the job's newest publish; None if that was not looked for, or is not known.
+    must not be published to them any more. ``unsure``: ``{minion: reason}``: whether it may cannot be determined. ``only``:
+    Unix time of the job's only publish; None if there were others, if that was not looked for, or is not known.
     """
 
     jid: str
@@ -167,7 +167,7 @@ class LookedUp(Fact):
     barred: frozenset[str] = frozenset()
     denied: Mapping[str, str] = field(default_factory=dict)
     unsure: Mapping[str, str] = field(default_factory=dict)
-    last: float | None = None
+    only: float | None = None
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class Read(Effect):
 class LookUp(Effect):
     """
     Look up returns, keys, and the access of the publisher and of the ``askers``; then give LookedUp or Unreadable. With
-    ``publish`` the time of the job's newest publish is looked up as well.
+    ``publish`` the time of the job's only publish is looked up as well.
     """
 
     jid: str

@@ -89,7 +89,7 @@ class Knowledge:
     said: Said = Said.NOTHING  # what the minion's records said in its last answer
     asked: float = 0.0  # when the minion was asked last
     begun: float = 0.0  # when its start was first claimed
-    published: float | None = None  # the job's newest publish, if the job cache was asked for it
+    unsent: bool = False  # the job cache has the first publish of the job, and no other
     # When the job was last claimed before this replay, and so may have been sent.
     sent_before: float | None = field(init=False)
 
@@ -152,9 +152,8 @@ class Knowledge:
 
     def verdict(self, acks: bool) -> Verdict:
         """Return what follows from all that is known. ``acks``: whether minions say when they begin a job."""
-        entry, sent_at = self.entry, self.entry.sent_at or 0.0
-        unpublished = self.published is not None and self.published < sent_at
-        if entry.state is State.CLAIMED and not entry.acknowledged and unpublished:
+        entry = self.entry
+        if entry.state is State.CLAIMED and not entry.acknowledged and self.unsent:
             return Verdict.NEVER
         if self.last is Evidence.RUNS or self.begun > self.asked:
             return Verdict.RUNS

@@ -132,7 +132,7 @@ class JobReader:
         askers: Mapping[str, Asker] | None = None,
     ) -> LookedUp:
         """
-        Return what became of a job; with ``publish`` also when it was last published.
+        Return what became of a job; with ``publish`` also when it was published, if that was only once.
 
         :param askers: ``{minion: the user who requested the job for it by hand}``.
         :raises JobCacheError: when the job cache cannot be read.
@@ -146,7 +146,8 @@ class JobReader:
         except Exception as exc:  # An eauth module may raise any exception of its client library.
             raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
         publication = self._cache.publication(jid) if publish else None
-        return LookedUp(jid, minions, returned, barred, denied, unsure, last=publication.last if publication else None)
+        only = publication.at if publication and publication.last <= publication.at else None
+        return LookedUp(jid, minions, returned, barred, denied, unsure, only=only)
 
     def _access_to(
         self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Asker]

@@ -22,6 +22,9 @@ from saltext.jobs.core.retry.turns import Turns
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or its time.
 GATHERINGS = ("company", "answered", "look")
+#: Seconds by which the time of a publish and that of its record may differ. If they differ more, the record was removed and
+#: a replay made it anew, or the clock on the wall was set.
+_SAME = 60.0
 #: Steps at which a claimed start is acted on at once. At the others it counts before the job is sent.
 _HEEDFUL = frozenset({Step.TO_SEND, Step.CLAIMING, *PUBLISHED})
 
@@ -244,9 +247,11 @@ class Replays:
     def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists tell."""
         self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
+        job = self._queue.jobs.get(fact.jid)
+        unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
         for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
             minion, permits = entry.minion, NOTHING_ELSE
-            replay.known.published = fact.last
+            replay.known.unsent = unsent
             replay.known.take(Evidence.NOT_RETURNED)
             if replay.step is Step.LAST_LOOK:
                 permits = Permits(waited_for=self._turns.is_waited_for(entry))

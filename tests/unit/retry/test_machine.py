@@ -784,6 +784,80 @@ def test_entries_of_another_master_are_taken_over_as_they_stand():
     assert world.runs["b", "j9"] == 1
 
 
+def test_what_was_killed_after_it_was_wanted_on_a_clock_that_is_ahead_is_killed_where_another_master_takes_it_over():
+    world = World()
+    world.stop("b")
+    load = {"jid": "j9", "fun": "state.apply", "tgt": "*", "tgt_type": "glob", "user": "root"}
+    world.loads["j9"] = load
+    at = START + 3600.0
+    snapshot = {"owner": "there", "published_at": START - 100.0, "load": load, "minions": ["b"], "format": FORMAT}
+    entry = Entry("b", "j9", at, at + 8000.0, "by an operator")
+    entry.wanted_at = at
+    world.banks["job_retry/jobs"]["j9"] = snapshot
+    world.banks["job_retry/queue/b"]["j9"] = {**entry.as_record(), "format": FORMAT}
+    world.request("adopt", owner="there")
+    world.run(2)
+    assert world.state("b", "j9") is State.PENDING
+    world.kill("j9")
+    world.run(5)
+    assert world.state("b", "j9") is State.CANCELLED
+
+
+# -- a publish that was only claimed ----------------------------------------------------------------------------------
+
+
+def claimed_and_dead(sent):
+    """A world whose engine has died after it claimed a job, before or after the master took the publish."""
+    world = away()
+    world.start("b")
+    if sent:
+        world.run_until(lambda: world.published_at)
+        world.run(0.06)
+    else:
+        world.run_until(lambda: world.claims)
+    world.crash()
+    assert world.stored["b", "j1"]["state"] != "sent"
+    assert world.runs["b", "j1"] == sent
+    return world
+
+
+def looked_at(world):
+    """Start the minion, whose job has died, and the engine. Returns why the job waits then."""
+    world.start("b")
+    world.boot()
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    return world.machine.entry("b", "j1").reason
+
+
+UNPUBLISHED = "the engine ended before it was published"
+
+
+def test_a_job_that_was_claimed_and_not_published_is_known_to_be_unpublished():
+    assert looked_at(claimed_and_dead(sent=False)) == UNPUBLISHED
+
+
+@pytest.mark.parametrize("ahead", [0.0, 7200.0, -7200.0])
+def test_a_job_that_was_published_never_counts_as_unpublished_whatever_the_clock_is_set_to(ahead):
+    world = claimed_and_dead(sent=True)
+    world.clock_ahead = ahead
+    assert looked_at(world) != UNPUBLISHED
+    assert world.machine.entry("b", "j1").lost == 1
+
+
+@pytest.mark.parametrize("ahead", [0.0, 7200.0, -7200.0])
+def test_a_job_that_was_published_never_counts_as_unpublished_where_its_first_record_was_removed(ahead):
+    world = away()
+    del world.recorded["j1"]
+    world.run(300)
+    world.start("b")
+    world.run_until(lambda: world.published_at)
+    world.run(0.06)
+    world.crash()
+    assert "j1" in world.recorded
+    world.clock_ahead = ahead
+    assert looked_at(world) != UNPUBLISHED
+
+
 # -- entries ----------------------------------------------------------------------------------------------------------
 
 

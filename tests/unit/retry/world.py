@@ -683,7 +683,8 @@ class World:
         def record():
             self.loads.setdefault(jid, load)
             self.named[jid].update(names)
-            self.recorded[jid] = self.recorded.get(jid, (self.wall(),))[0], self.wall()
+            first, last = self.recorded.get(jid, (self.wall(), 0.0))
+            self.recorded[jid] = first, max(self.wall(), last + 0.001)  # later, also if the clock was set back
 
         self.later(self.lag, record, engine=False) if self.lag else record()
 
