@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import formats, lines
@@ -130,7 +130,8 @@ class Checkpoint:
         """Return the last kills before ``at``. ``now`` as above."""
         kills = []
         found = self._found.get("kills", ()), self._found.get("signals", ())  # 0.4.0 wrote neither, 0.5.0 no signals
-        for record, signal in itertools.zip_longest(*found, fillvalue=""):
+        both: Iterable[tuple[Any, Any]] = itertools.zip_longest(*found, fillvalue="")
+        for record, signal in both:
             with contextlib.suppress(TypeError, ValueError):
                 jid, minions, user, at = record
                 kills.append(Kill(str(jid), frozenset(minions), str(user), min(float(at), now), str(signal)))

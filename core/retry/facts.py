@@ -258,7 +258,7 @@ class Restored(Fact):
 class Requested(Fact):
     """
     An operator asks for something. ``do`` names the function of ``owing.py`` that does it, with the arguments ``given``. Its
-    value is the answer.
+    value is the answer. Requests are carried out in their order, one after the other, and a long one takes several steps.
     """
 
     do: str
@@ -394,6 +394,9 @@ class Warn(Effect):
 
 @dataclass(frozen=True)
 class Answer(Effect):
-    """The answer to the request that this step was given. The operator gets it once all Saves so far are durable."""
+    """
+    The answer to the first request without one, or why it failed. The operator gets it once all Saves so far are durable.
+    """
 
     value: int | bool = 0
+    failed: Exception | None = None

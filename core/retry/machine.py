@@ -23,9 +23,10 @@ read and the minion is asked.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry import facts
@@ -35,7 +36,7 @@ from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
-from saltext.jobs.core.retry.owing import Owing
+from saltext.jobs.core.retry.owing import Owing, Work
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
 from saltext.jobs.core.retry.timers import AGAIN, Timers
@@ -50,6 +51,8 @@ _RECORDED, _SLACK = 10.0, 1.0
 _KEYS_CHANGED = 1.0
 #: Seconds by which two clocks that nobody sets may drift apart from one step to the next.
 _NOT_SET = 1.0
+#: Entries that a request changes in one step, and timers that ring in one.
+_PART_CHANGED = 10_000
 #: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
 _PART, _PAUSE = 30_000, 0.05
 #: Minions whose returns are looked for in one go, since the answer is taken in one step.
@@ -58,7 +61,7 @@ _LOOK = 10_000
 
 class Retry:
     """
-    The retry queue of one master.
+    The retry queue of one master. ``part``: how many entries a request changes in one step, and how many timers ring in one.
 
     :param patience: seconds after which a published job should have been returned or be running.
     :param paused: whether replays begin paused.
@@ -67,6 +70,7 @@ class Retry:
 
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
         self.settings = settings
+        self.part = _PART_CHANGED
         self._timers = Timers()
         self.openings = Openings(settings, self._timers)
         self.queue = Queue(settings, self._timers, self.openings, acks)
@@ -79,6 +83,8 @@ class Retry:
         self._ahead = 0.0  # seconds by which the clock on the wall is ahead
         # What is still to be looked at because events may have been missed.
         self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
+        # What is still to be done of the requests of operators; and jobs whose time is over, with the minions.
+        self._requests, self._over = deque[Work](), dict[str, list[str]]()
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
@@ -103,7 +109,7 @@ class Retry:
             facts.KeysRead: self._keys_read,
             facts.Refused: owing.refused,
             facts.Restored: self._restored,
-            facts.Requested: lambda fact: self.queue.want(facts.Answer(getattr(owing, fact.do)(**fact.given))),
+            facts.Requested: self._requested,
             facts.Tick: lambda _fact: None,  # what is due is done after every fact
         }
         self._timed: Mapping[str, Callable[..., object]] = {
@@ -117,6 +123,7 @@ class Retry:
             "replay": functools.partial(replays.doubt, Evidence.DUE),
             "sweep": self._sweep,
             "again": self._look_at_part,
+            "work": self._work,
             "survey": lambda: self.outbox.line_up(Purpose.SURVEY),
             "rate": lambda: None,  # what may be published is published after every fact
         }
@@ -166,8 +173,10 @@ class Retry:
         self.queue.now = max(now, self.queue.now)
         self._heed_clock(0.0 if wall is None else wall - now)
         self.handlers[type(fact)](fact)
-        for key in self._timers.due(self.queue.now):
+        for key in itertools.islice(self._timers.due(self.queue.now), self.part):
             self._timed[key[0]](*key[1:])
+        for jid in list(self._over):
+            self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
         for purpose, jid, minions in self.outbox.release(self.queue.now):
             self._publish(purpose, jid, minions)
         return self.queue.take_due()
@@ -286,6 +295,31 @@ class Retry:
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
+    def _requested(self, fact: facts.Requested) -> None:
+        self._requests.append(self._carry_out(fact))
+        if len(self._requests) == 1:
+            self._work()
+
+    def _carry_out(self, fact: facts.Requested) -> Work:
+        done: Work | int = getattr(self.owing, fact.do)(**fact.given)
+        return (yield from done) if isinstance(done, Generator) else done
+
+    def _work(self) -> None:
+        """Do a part of what operators ask for."""
+        left = self.part
+        while self._requests and left > 0:
+            try:
+                left -= next(self._requests[0])
+                continue
+            except StopIteration as done:
+                answer = facts.Answer(done.value)
+            except Exception as exc:
+                answer = facts.Answer(failed=exc)
+            self._requests.popleft()
+            self.queue.want(answer)
+        if self._requests:
+            self._timers.set(("work",), self.queue.now + _PAUSE)
+
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
         """Take up a part of what the store holds. This comes before Restored, and has no effects."""
         self.queue.now = max(now, self.queue.now)
@@ -314,7 +348,7 @@ class Retry:
                 self.owing.remove(entry)
             else:
                 # It expires once the job cache was read and has no return of it.
-                self.queue.want(facts.FindReturns(entry.jid, (minion,)))
+                self._over.setdefault(entry.jid, []).append(minion)
                 following = min(following, self.queue.now + AGAIN)
         if minion in self.queue.backlogs:
             self._timers.no_later(("end", minion), following)

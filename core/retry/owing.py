@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
@@ -22,6 +22,9 @@ from saltext.jobs.core.retry.turns import Turns
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
 #: Seconds for which a kill is remembered: an earlier request may be carried out after it, and a search may find it again.
 _REMEMBERED = 600.0
+#: Work on many entries. It yields how many it has changed, so that others get their turn in between, and returns an answer.
+#: Meanwhile entries may come, go and move.
+Work = Generator[int, None, int]
 
 
 class Owing:
@@ -72,7 +75,9 @@ class Owing:
     def killed(self, kill: facts.Kill) -> None:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
         self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
-        self._cancel_killed(kill)
+        for minion in sorted(kill.minions):
+            for entry in self._queue.of(minion, kill.jid or None):
+                self._cancel_killed(kill, entry)
 
     def signalled(self, signal: str) -> set[str]:
         """Return the minions for which the kills of this jid have been taken."""
@@ -85,13 +90,11 @@ class Owing:
         for kill in [kill for kill, taken in self.kills.items() if taken < now - _REMEMBERED]:
             del self.kills[kill]
 
-    def _cancel_killed(self, kill: facts.Kill) -> None:
-        for minion in sorted(kill.minions):
-            for entry in self._queue.of(minion, kill.jid or None):
-                is_sent = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
-                is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
-                if is_owed if kill.jid else is_sent:
-                    self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
+    def _cancel_killed(self, kill: facts.Kill, entry: Entry) -> None:
+        is_sent = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
+        is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
+        if is_owed if kill.jid else is_sent:
+            self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
     def refused(self, fact: facts.Refused) -> None:
         """Give up a job that cannot be stored: it cannot be claimed either."""
@@ -134,10 +137,18 @@ class Owing:
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    def adopt(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
+    def adopt(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> Work:
         """Take over entries of another master, or recovered ones. Returns how many are new."""
+        by_job: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_job.setdefault(entry.jid, []).append(entry)
+        count = 0
+        for its in by_job.values():  # at once, since the stored job names all of them
+            new = self.take_up(jobs, its)
+            count += new
+            yield new
         self._queue.timers.set(("sweep",), self._queue.now)
-        return self.take_up(jobs, entries)
+        return count
 
     def enqueue(
         self,
@@ -148,7 +159,7 @@ class Owing:
         asker: Asker | None,
         is_new_load: bool = False,
         wanted_at: float = math.inf,
-    ) -> int:
+    ) -> Work:
         """
         Queue a job for minions. An entry that has ended becomes pending again. Returns how many entries are new, or pending
         again.
@@ -158,20 +169,26 @@ class Owing:
         :param is_new_load: whether this load replaces the one that the queue has of the job.
         :param wanted_at: Unix time since when the operator wants it. Later kills cancel it.
         """
-        ttl = self._queue.ttl_of(job)
+        ttl, count = self._queue.ttl_of(job), 0
         if known := self._queue.jobs.get(job.jid):
             job = self._queue.replace(known, job.load) if is_new_load else known
-        minions = list(dict.fromkeys(minions))
-        again = [entry for minion in minions if (entry := self._queue.entry(minion, job.jid)) and entry.state in ENDED]
-        for entry in again:
-            self._queue.renew(entry, self._queue.now + ttl, reason)
-        new = [minion for minion in minions if not self._queue.has(minion, job.jid)]
-        queued = self._add(job, new, reason, self._queue.now + ttl)
-        for entry in (*again, *queued):
-            entry.named, entry.asker = named, asker
-        self._want((*again, *queued), wanted_at)
-        self._turns.ping(minion for minion in minions if minion in self._queue.backlogs)
-        return len(queued) + len(again)
+        for minion in dict.fromkeys(minions):
+            entry = self._queue.entry(minion, job.jid)
+            if entry is None:
+                queued = self._add(job, (minion,), reason, self._queue.now + ttl)
+            elif entry.state in ENDED:
+                self._queue.renew(entry, self._queue.now + ttl, reason)
+                queued = [entry]
+            else:
+                queued = []
+            for each in queued:
+                each.named, each.asker = named, asker
+                self._want(each, wanted_at)
+            if minion in self._queue.backlogs:
+                self._turns.ping((minion,))
+            count += len(queued)
+            yield 1
+        return count
 
     def replay(self, minion: str) -> int:
         """Deliver what a minion is owed now, whatever its windows and waits. Returns how many entries that is."""
@@ -191,39 +208,53 @@ class Owing:
         jid: str | None = None,
         asker: Asker | None = None,
         wanted_at: float = math.inf,
-    ) -> int:
+    ) -> Work:
         """Make held and dead entries pending again. ``wanted_at`` as above. Returns how many."""
-        found = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
-        for entry in found:
-            ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
-            entry.asker = asker or entry.asker
-            self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
-        self._want(found, wanted_at)
-        self._turns.ping(entry.minion for entry in found)
-        return len(found)
+        count = 0
+        for entry in self._each(minion, jid):
+            if entry.state in (State.HELD, State.DEAD):
+                ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
+                entry.asker = asker or entry.asker
+                self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
+                self._want(entry, wanted_at)
+                self._turns.ping((entry.minion,))
+                count += 1
+                yield 1
+        return count
 
-    def _want(self, entries: Collection[Entry], wanted_at: float) -> None:
-        """Note since when an operator wants these delivered. Those that were killed later are cancelled."""
-        jids = {entry.jid for entry in entries}
-        for entry in entries:
-            entry.wanted_at = min(wanted_at, self._queue.now)
-        for kill in [kill for kill in self.kills if kill.jid in jids]:
-            self._cancel_killed(kill)
+    def _each(self, minion: str | None, jid: str | None) -> Iterator[Entry]:
+        """Yield the entries of a minion, or of all; of a job, or of all. Those that go meanwhile are left out."""
+        for entry in self._queue.of(minion, jid):
+            if self._queue.entry(entry.minion, entry.jid) is entry:
+                yield entry
 
-    def cancel(self, minion: str | None = None, jid: str | None = None) -> int:
+    def _want(self, entry: Entry, wanted_at: float) -> None:
+        """Note since when an operator wants an entry delivered. One that was killed later is cancelled."""
+        entry.wanted_at = min(wanted_at, self._queue.now)
+        for kill in self.kills:
+            if kill.jid == entry.jid and entry.minion in kill.minions:
+                self._cancel_killed(kill, entry)
+
+    def cancel(self, minion: str | None = None, jid: str | None = None) -> Work:
         """Cancel entries that have not ended. Returns how many."""
-        found = [entry for entry in self._queue.of(minion, jid) if entry.state not in ENDED]
-        for entry in found:
-            late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
-            self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
-        return len(found)
+        count = 0
+        for entry in self._each(minion, jid):
+            if entry.state not in ENDED:
+                late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
+                self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
+                count += 1
+                yield 1
+        return count
 
-    def purge(self, states: Collection[str]) -> int:
+    def purge(self, states: Collection[str]) -> Work:
         """Forget the entries in some states. Returns how many."""
-        found = [entry for entry in self._queue.of(None, None) if entry.state.value in states]
-        for entry in found:
-            self.remove(entry)
-        return len(found)
+        count = 0
+        for entry in self._each(None, None):
+            if entry.state.value in states:
+                self.remove(entry)
+                count += 1
+                yield 1
+        return count
 
     def pause(self) -> bool:
         """Pause replays. Returns False if they were paused already."""
@@ -231,8 +262,11 @@ class Owing:
         self._replays.pause()
         return is_new
 
-    def resume(self) -> bool:
+    def resume(self) -> Work:
         """Let replays go on, and ping for that. Returns False if they were not paused."""
         is_new, self._turns.paused = self._turns.paused, False
-        self._turns.ping_without_replay(self._queue.backlogs)
+        for minion in list(self._queue.backlogs):
+            if minion in self._queue.backlogs:
+                self._turns.ping_without_replay((minion,))
+                yield 1
         return is_new

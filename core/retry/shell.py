@@ -112,6 +112,7 @@ class RetryShell:
         verbs = Verbs(ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at))
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
+        self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come
         self._told: collections.Counter[str] = collections.Counter()
         self._untold: collections.deque[facts.Effect] = collections.deque()  # of which the bus is still to be told
 
@@ -156,8 +157,8 @@ class RetryShell:
             await compat.sleep(0)
         now = self._ports.clock.now()  # the times of entries are heeded
         self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
-        self.restored = True
         since = await self._take_over()
+        self.restored = True
         gap = self._proof.start(self._recorded_at(self._checkpoint.at))
         if self._checkpoint.search < math.inf:
             gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
@@ -195,7 +196,7 @@ class RetryShell:
             jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
             if queue.owner != self._owner:
                 heed_times(self._ports.clock, entries)
-                self.step(facts.Requested("adopt", {"jobs": jobs, "entries": entries}))
+                await self._ask(facts.Requested("adopt", {"jobs": jobs, "entries": entries}))
             log.info("The %d entries of the master %s are taken over", len(entries), queue.owner)
             self.writer.when_durable(functools.partial(retire, queue, self._ports.folder))
             since = min(since, queue.at)
@@ -350,14 +351,13 @@ class RetryShell:
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
-    def step(self, fact: facts.Fact) -> int | bool | None:
-        """Give the machine a fact, and perform the effects. Returns the answer if the fact is a request."""
-        answer = None
+    def step(self, fact: facts.Fact) -> None:
+        """Give the machine a fact, and perform the effects."""
         effects = self.machine.step(fact, self._ports.clock.now(), self._ports.wall())
         are_many = len(effects) > _PART
         for effect in effects:
             if isinstance(effect, facts.Answer):
-                answer = effect.value
+                self.writer.when_durable(functools.partial(_give, self._asked.popleft(), effect))
                 continue
             if isinstance(effect, facts.Announce):
                 self._told[effect.kind] += 1
@@ -368,7 +368,6 @@ class RetryShell:
                     continue
             self._effects.perform(effect)
         self._alarm.set(self.machine.next_due)
-        return answer
 
     def _tell_part(self) -> None:
         """Tell the bus of some of many changes; others get their turn meanwhile."""
@@ -400,10 +399,13 @@ class RetryShell:
         """Take what an operator asks for. Returns a future of the answer, which resolves once all changes are stored."""
         # An engine that starts from an older checkpoint would find again what the operator removes.
         self._write_checkpoint()
-        durable: Any = compat.Future()
-        answer = self.step(fact)
-        self.writer.when_durable(lambda: durable.set_result(answer))
-        return durable
+        return self._ask(fact)
+
+    def _ask(self, fact: facts.Fact) -> Any:
+        answer = compat.Future()
+        self._asked.append(answer)
+        self.step(fact)
+        return answer
 
     def take_requests(self) -> None:
         """Carry out what runners have asked for."""
@@ -507,3 +509,10 @@ class RetryShell:
             except JobCacheError as exc:
                 log.warning("The job cache cannot be used now, and is tried again: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
+
+
+def _give(future: Any, answer: facts.Answer) -> None:
+    if answer.failed is None:
+        future.set_result(answer.value)
+    else:
+        future.set_exception(answer.failed)

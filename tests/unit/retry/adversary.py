@@ -79,6 +79,7 @@ class Adversary(World):
 
     def __init__(self, seed):
         self.random = random.Random(seed)
+        self.part = random.Random(f"{seed}, part").choice([1, 3, World.part])
         self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the share of genuine events that is lost
         self.parts, self.heard = (
             {},

@@ -379,6 +379,7 @@ class World:
     """The engine under test, and everything around it."""
 
     opts = OPTS
+    part = 10_000  # entries that a request changes in one step, and timers that are due in one
 
     def __init__(
         self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, why_unauthenticated="", **options
@@ -514,6 +515,7 @@ class World:
             count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL)
+        self.machine.part = self.part
         step = self.machine.step
 
         def recorded(fact, now, wall=None):
