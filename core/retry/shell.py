@@ -45,7 +45,7 @@ from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 
-#: Seconds between two checkpoints, heartbeats and looks at the inbox.
+#: How often that is done by default.
 MAINTENANCE = 10.0
 #: Seconds after which all minions have connected to the master of an engine that takes over, and its first work is done.
 CONNECTED = 120.0
@@ -69,6 +69,7 @@ class RetryShell:
     :param latest: seconds after which the job cache is searched a second time, for what it got late.
     :param poll: longest pause in seconds between two looks at the log.
     :param connected: seconds after which minions of hot-hot masters are asked what they keep.
+    :param maintenance: seconds between two checkpoints, heartbeats and looks at the inbox; an attribute too.
     :raises LaterVersion: when a later version of this extension has driven the queue.
     """
 
@@ -81,8 +82,9 @@ class RetryShell:
         latest: float = LATEST,
         poll: float = POLL,
         connected: float = CONNECTED,
+        maintenance: float = MAINTENANCE,
     ) -> None:
-        self._loop, self._ports, self._latest = loop, ports, latest
+        self._loop, self._ports, self._latest, self.maintenance = loop, ports, latest, maintenance
         self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         self._is_hot_hot, self._connected = bool(opts.get("saltext_jobs_site")), connected
@@ -416,7 +418,7 @@ class RetryShell:
     # -- maintenance --------------------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        self._loop.call_later(MAINTENANCE, self._maintain)
+        self._loop.call_later(self.maintenance, self._maintain)
         self.take_requests()
         self.service.sweep(self._ports.wall())
         self._write_checkpoint()

@@ -419,6 +419,9 @@ class Adversary(World):
             self.do_cache()
         self.store_up = self.keeps_returns = True
         self._die_at, self.lossy, self.windows_known, self.publishing = None, 0.0, True, []
+        self.maintenance = 200.0  # nothing needs a checkpoint from now on, and they take half of the time of a world
+        if self.shell is not None:
+            self.shell.maintenance = self.maintenance
 
     def _is_over(self):
         """Whether nothing more happens by itself."""

@@ -33,7 +33,7 @@ from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader, job_of
-from saltext.jobs.core.retry.shell import RetryShell
+from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, count_claim
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
@@ -379,7 +379,8 @@ class World:
     """The engine under test, and everything around it."""
 
     opts = OPTS
-    part = 10_000  # entries that a request changes in one step, and timers that are due in one
+    part = 10_000  # entries that a request changes in one step, and timers that ring in one
+    maintenance = MAINTENANCE  # seconds between two checkpoints of the engine
 
     def __init__(
         self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, why_unauthenticated="", **options
@@ -514,7 +515,7 @@ class World:
         for entry in entries:
             count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
-        self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL)
+        self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL, maintenance=self.maintenance)
         self.machine.part = self.part
         step = self.machine.step
 
