@@ -66,6 +66,21 @@ def test_the_next_one_has_what_was_queued_and_what_was_published_while_nobody_le
     assert {owner_of(opts) for opts in masters.opts.values()} == {"one"}, "the queue keeps its name"
 
 
+def test_the_folder_of_a_queue_that_is_taken_over_goes_when_all_its_jobs_are_there(masters, opts):
+    folder, jids = FileSite(opts).path(JOB_RETRY), [str(int(JID) + number) for number in range(4)]
+    files.write_msgpack(folder / "one" / "checkpoint", {"format": FORMAT, "at": 1.0, "open": {}})
+    for jid in jids:
+        snapshot = {**snapshot_of("a"), "owner": "one"}
+        snapshot["load"] = {**snapshot["load"], "jid": jid}
+        RetryStore(opts).write(changes({jid: snapshot}, {("a", jid): {**record_of("a"), "jid": jid}}))
+    stage = Stage(masters.opts["two"], masters.job_cache, has_log=True)
+    masters.stages = [stage]
+    stage.shell.machine.part = 1
+    stage.start()
+    stage.until(lambda: not list(folder.glob("one/checkpoint")))
+    assert dict(RetryStore(opts).snapshots("two")).keys() == set(jids)
+
+
 def test_what_masters_of_a_cluster_had_of_their_own_is_taken_over(masters, opts):
     folder = FileSite(opts).path(JOB_RETRY)
     for name, minion in (("one", "a"), ("two", "b")):
