@@ -43,8 +43,6 @@ OURS = "salt_cache"
 EXACT = frozenset((OURS, "local_cache"))
 #: The job caches of Salt's releases that store the minions of a job.
 KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
-#: A job may be published again under its jid within so many seconds.
-_AGAIN_WITHIN = 2 * 86400.0
 #: Returns of a job that are read at a time, if their content is wanted.
 _RETURNS_AT_ONCE = 5
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
@@ -282,12 +280,9 @@ class JobCache:
 
     def _published_jids(self, since: float) -> list[str]:
         """Return the jids that may have been published at or after ``since``."""
-        store, bank = self._store, PUBLISHED
-        keys = self._guard(OURS, f"list {bank}", lambda: store.driver.changed_keys(bank, since))
-        if keys is not None:
-            return [jid for jid in map(store.decode, keys) if is_plain(jid)]
-        keys = self._guard(OURS, f"list {bank}", lambda: store.keys(bank))
-        return [jid for jid in map(store.decode, keys) if is_plain(jid) and not _is_surely_before(jid, since)]
+        index = self._store.driver.index
+        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: index.written_since(PUBLISHED, since))
+        return [jid for jid in map(self._store.decode, keys) if is_plain(jid)]
 
     @property
     def _store(self) -> Store:
@@ -394,12 +389,6 @@ class JobCache:
             return call()
         except Exception as exc:  # A driver raises anything that its client library raises.
             raise JobCacheError(f"The job cache {name!r} failed at {what}: {type(exc).__name__}: {exc}") from exc
-
-
-def _is_surely_before(jid: str, since: float) -> bool:
-    """Tell whether a jid's last publish was before ``since``: a job may be published again long after its first time."""
-    at = jid_time(jid)
-    return at is not None and at < since - _AGAIN_WITHIN
 
 
 def load_of(

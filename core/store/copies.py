@@ -167,7 +167,6 @@ def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
 
 
 def _file_of(store: Store, what: str) -> SqliteBanks:
-    banks = store.driver.banks_file
-    if banks is None:
+    if store.driver.one_file is None:
         raise Refused(f"job_cache.{what} is for cache: sqlite; the master has cache: {store.driver.name}")
-    return banks
+    return store.driver.one_file.banks_file

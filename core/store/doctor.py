@@ -18,7 +18,7 @@ from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files, about_sqlite
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.drivers import Driver, has_date
+from saltext.jobs.core.store.drivers import OneFile, has_date
 from saltext.jobs.core.store.store import Store
 
 #: With so many jobs, a driver that keeps files for each is slow to list, and takes many inodes.
@@ -70,7 +70,7 @@ def _about_limits(store: Store) -> list[str]:
 
 def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> list[str]:
     if store.driver.name == "sqlite":
-        return _about_database(store.driver, str(opts.get("user") or "root"))
+        return _about_database(store.driver.one_file, str(opts.get("user") or "root"))
     if store.driver.name not in ("localfs", "mmap_cache"):
         return []
     folder, user = pathlib.Path(store.cachedir, "jobs"), str(opts.get("user") or "root")
@@ -95,12 +95,12 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
     return found
 
 
-def _about_database(driver: Driver, user: str) -> list[str]:
+def _about_database(file: OneFile | None, user: str) -> list[str]:
     try:
-        banks = driver.banks_file
+        banks = None if file is None else file.banks_file
     except Exception:  # an option that is not accepted; the driver itself has said so
         banks = None
-    if banks is None:
+    if file is None or banks is None:
         return []
     path = banks.path
     folder = pathlib.Path(path).parent
@@ -115,7 +115,7 @@ def _about_database(driver: Driver, user: str) -> list[str]:
             found.append(f"{name} does not belong to the master's user {user}: chown {user} {name}")
         if status.st_mode & 0o077:
             found.append(f"{name} can be read by others, and holds pillars: chmod 600 {name}")
-    damage = driver.damage()
+    damage = file.damage()
     if damage:
         found.append(
             f"{path} is damaged ({damage}): when the master starts it is set aside, and what can be read of it is kept"
@@ -139,8 +139,8 @@ def figures_of(store: Store) -> dict[str, Any]:
     found["returns"] = store.driver.index.count_returns(RETURNS, keys)
     found["oldest"] = store.decode(timed[0]) if timed else None
     found["newest"] = store.decode(timed[-1]) if timed else None
-    banks = store.driver.banks_file
-    if banks is not None:
+    if store.driver.one_file is not None:
+        banks = store.driver.one_file.banks_file
         return {**found, "bytes": banks.file_bytes(), "free_bytes": banks.free_bytes()}
     found["bytes"] = _bytes(store) if store.driver.name in ("localfs", "mmap_cache") else None
     if store.driver.bank_bytes:

@@ -3,27 +3,30 @@ A driver of ``salt.cache`` as the job cache needs it.
 
 :py:class:`Port` is what a driver must do. Salt's own drivers do it; how one of them differs is in a module of its own beside
 this one. All else that the job cache needs of a driver is written here on top of ``Port``. A driver with a faster way, or
-with an index of its own, replaces it.
+with an index of its own, replaces it. What only a driver with one file of its own can do is in ``OneFile``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import ASIDE, LOADS, OWED
+from saltext.jobs.core.banks import ASIDE, LOADS
 from saltext.jobs.core.disk.tally import Tally
-from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
 if TYPE_CHECKING:  # Python may have been built without sqlite3
     from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
+#: A job may be published again under its jid within so many seconds.
+_AGAIN_WITHIN = 2 * 86400.0
 
 #: Tells whether a function or user is searched for.
 Matches = Callable[[str], bool]
@@ -86,6 +89,29 @@ class Port(Calls):
         self._call("flush", f"{parent}/{name}")
 
 
+class OneFile(Protocol):
+    """What a driver does besides if it keeps all banks in one file of its own."""
+
+    @property
+    def banks_file(self) -> SqliteBanks:
+        """The file. :raises StateError: for an option that is not accepted."""
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Return a transaction that keeps others from writing."""
+
+    def give_way(self) -> None:
+        """Let others write who had to wait for this process."""
+
+    def tidy(self) -> None:
+        """Do the regular upkeep. No writer waits long for it."""
+
+    def used_bytes(self) -> int:
+        """Return how many bytes of the file are in use."""
+
+    def damage(self) -> str | None:
+        """Return what a check of the whole file finds; None if it is sound."""
+
+
 class Driver(Port):
     """
     A driver with a server, or one that is not known here.
@@ -101,23 +127,21 @@ class Driver(Port):
         #: Finds jobs by more than their keys.
         self.index = JobIndex(self)
 
-    # -- several at once: a driver with a server may do them in one round trip --------------------------------------
-
-    def raw_keys(self, bank: str) -> list[str]:
-        """As ``keys``, or, if that is faster, names that sort as the keys do."""
-        return self.keys(bank)
+    @property
+    def one_file(self) -> OneFile | None:
+        """The driver itself, if it keeps all banks in one file of its own."""
+        return None
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a value, without reading the values."""
         return set(keys).intersection(self.keys(bank))
 
-    def owed(self, keys: Iterable[str]) -> set[str]:
-        """Return those of some jobs, given by the keys of their jids, that the retry queue still owes a minion."""
-        return self.present(OWED, keys)
-
-    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """Yield (key, value) for each of ``keys`` that has a value; a SaltCacheError in place of one that cannot be read."""
-        for key in keys:
+    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
+        """
+        Yield (key, value) for each of ``keys`` that has a value, by default for all of the bank; a SaltCacheError in place
+        of a value that cannot be read.
+        """
+        for key in self.keys(bank) if keys is None else keys:
             try:
                 value = self.fetch(bank, key)
                 if value != {} or self.contains(bank, key):
@@ -127,20 +151,12 @@ class Driver(Port):
             except SaltCacheError as exc:
                 yield key, exc
 
-    def fetch_in_parts(self, bank: str, keys: Iterable[str], most: int) -> Iterator[tuple[str, Any]]:
-        """As ``fetch_each``, by ``read_all``, for at most ``most`` values at a time."""
-        wanted = list(keys)
-        for start in range(0, len(wanted), most):
-            part = wanted[start : start + most]
-            values = self.read_all([(bank, key) for key in part])
-            yield from ((key, value) for key, value in zip(part, values, strict=True) if value is not ABSENT)
-
-    def fetch_all(self, bank: str) -> Iterator[tuple[str, Any]]:
-        """As ``fetch_each``, for all keys of a bank."""
-        return self.fetch_each(bank, self.keys(bank))
-
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
-        """Return the values of (bank, key) pairs; ABSENT for a missing one, an Undecodable for a damaged one."""
+        """
+        Return the values of (bank, key) pairs; ABSENT for a missing one, an Undecodable for a damaged one.
+
+        :raises SaltCacheError: if one of them cannot be read.
+        """
         return [self._read(bank, key) for bank, key in items]
 
     def _read(self, bank: str, key: str) -> Any:
@@ -172,67 +188,47 @@ class Driver(Port):
         self.flush(bank, key)
         return True
 
-    def bank_updated(self, bank: str) -> float | None:
-        """Return the Unix time of the last write of any key in ``bank``; None if there is no key."""
-        return max((at for at in (self.updated(bank, key) for key in self.keys(bank)) if at), default=None)
-
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
         """Return the Unix time of the last write to any of (bank, key) pairs or in a bank; None if there was none."""
-        times = [self.updated(*item) for item in items if self.contains(*item)]
-        return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
+        times = [self.updated(*item) for item in items]
+        return max((at for at in (*times, self._last_in(bank)) if at), default=None)
 
-    def changed_keys(self, bank: str, since: float) -> list[str] | None:
-        """Return the keys that may have been written at or after a Unix time; None if that takes a search."""
-        return None
+    def _last_in(self, bank: str) -> float | None:
+        """Return the Unix time of the last write of any key in a bank; None if there is no key."""
+        return max((at for at in (self.updated(bank, key) for key in self.keys(bank)) if at), default=None)
 
-    def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
-        """Remove the bank ``parent/name`` and then (bank, key) pairs, in this order."""
-        self.drop_bank(parent, name)
-        for bank, key in items:
-            if self.contains(bank, key):
-                self.flush(bank, key)
-
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
+    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
         """
-        As ``remove``, for those of some jobs that were last written before the Unix time ``than``.
-
-        :param banks: the banks in which the names of the jobs are keys.
+        Remove those of some jobs that were last written before the Unix time ``than``, by default all: of each the bank
+        ``parent/name``, and then the key ``name`` of some banks, in this order. Returns the others.
         """
-        last = {name: self._remove_older([(bank, name) for bank in banks], parent, name, than) for name in names}
+        last = {name: self._remove_one([(bank, name) for bank in banks], parent, name, than) for name in names}
         kept = [at for at in last.values() if at is not None and at >= than]
         return Left([name for name in names if last[name] is None], min(kept, default=None))
 
-    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
-        """Remove one job if it is old, and return when it was last written."""
-        last = self.last_updated(items, f"{parent}/{name}")
+    def _remove_one(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
+        """Remove one job if it is old, and return when it was last written; before all time if all are removed."""
+        last = self.last_updated(items, f"{parent}/{name}") if than < math.inf else -math.inf
         if last is not None and last < than:
-            self.remove(items, parent, name)
+            self.drop_bank(parent, name)
+            for bank, key in items:
+                if self.contains(bank, key):
+                    self.flush(bank, key)
         return last
 
-    # -- upkeep ---------------------------------------------------------------------------------------------------
 
-    @property
-    def banks_file(self) -> SqliteBanks | None:
-        """The one file of all banks; None if there is none. :raises StateError: for an option that is not accepted."""
-        return None
+class InParts(Driver):
+    """A driver that reads many values in one round trip, by ``read_all``."""
 
-    def alone(self) -> contextlib.AbstractContextManager[None] | None:
-        """Return a transaction that keeps others from writing; None if the driver has none."""
-        return None
+    #: Most values that are read at a time.
+    chunk = 500
 
-    def give_way(self) -> None:
-        """Let others write who had to wait for this process."""
-
-    def tidy(self) -> None:
-        """Do the regular upkeep; the sweep calls it. No writer waits long for it."""
-
-    def used_bytes(self) -> int | None:
-        """Return how many bytes the storage uses; None if that takes a search."""
-        return None
-
-    def damage(self) -> str | None:
-        """Return what a check of the whole storage finds; None if it is sound, or if there is no such check."""
-        return None
+    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
+        wanted = list(self.keys(bank) if keys is None else keys)
+        for start in range(0, len(wanted), self.chunk):
+            part = wanted[start : start + self.chunk]
+            values = self.read_all([(bank, key) for key in part])
+            yield from ((key, value) for key, value in zip(part, values, strict=True) if value is not ABSENT)
 
 
 class JobIndex:
@@ -242,8 +238,6 @@ class JobIndex:
     :param driver: the driver with the jobs.
     """
 
-    #: Whether ``shown`` works without reading loads.
-    keeps_shown = False
     #: Whether the newest jids are found without listing the others.
     orders_jids = False
 
@@ -252,7 +246,7 @@ class JobIndex:
 
     def count_loads(self) -> int:
         """Return how many loads there are."""
-        return len(self._driver.raw_keys(LOADS))
+        return len(self._driver.keys(LOADS))
 
     def count_returns(self, bank: str, jids: Iterable[str]) -> int:
         """
@@ -269,9 +263,12 @@ class JobIndex:
         keys = self._driver.keys(LOADS)
         return heapq.nsmallest(count, keys, lambda key: (jid_at(undated[key]) if key in undated else key, key))
 
-    def shown(self) -> Iterator[Shown]:
-        """Yield what ``jobs.list_jobs`` shows of all loads, some at a time; None for a load that must be read."""
-        raise NotImplementedError
+    def shown(self) -> Iterator[Shown] | None:
+        """
+        Yield what ``jobs.list_jobs`` shows of all loads, some at a time; None for a load that must be read. None if all must
+        be.
+        """
+        return None
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
         """
@@ -286,6 +283,10 @@ class JobIndex:
         yield from sorted(
             (key for key in self._driver.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True
         )
+
+    def written_since(self, bank: str, since: float) -> list[str]:
+        """Return the jids in a bank that may have been written at or after a Unix time."""
+        return [key for key in self._driver.keys(bank) if not _is_surely_before(key, since)]
 
     def undated_jids(self) -> dict[str, float]:
         """Return the keys of loads that do not begin with a date, with the Unix times of their last write."""
@@ -324,3 +325,9 @@ class JobIndex:
 def has_date(key: str) -> bool:
     """Tell whether a jid begins with a date, so that it tells when the job was published."""
     return key[:8].isdigit() and len(key) > 7 and key[:8].isascii()
+
+
+def _is_surely_before(jid: str, since: float) -> bool:
+    """Tell whether a jid's last publish was before ``since``: a job may be published again long after its first time."""
+    at = jid_time(jid)
+    return at is not None and at < since - _AGAIN_WITHIN

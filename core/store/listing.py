@@ -31,7 +31,7 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     """Return ``{jid: description}`` of every job, with its ``EndTime`` if that is wanted and known."""
     jobs: dict[str, dict[str, Any]] = {}
     with _without_collector():
-        unread = _add_shown(store, jobs) if store.driver.index.keeps_shown else None
+        unread = _add_shown(store, jobs)
     for key, load in loads(store, unread):
         jid = store.decode(key)
         jobs[jid] = _described(jid, load)
@@ -41,10 +41,13 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     return jobs
 
 
-def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
-    """Add the jobs that the driver's index describes, and return the keys of those that it does not describe."""
+def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str] | None:
+    """Add the jobs that the driver's index describes, and return the keys of the others; None if it describes none."""
+    described = store.driver.index.shown()
+    if described is None:
+        return None
     unread, day, begun = [], "", ""
-    for jids, marks, found in store.driver.index.shown():
+    for jids, marks, found in described:
         for jid, (function, user), shown in zip(jids, marks, found, strict=True):
             if jid[:8] != day:  # the jids come in order
                 day, begun = jid[:8], _begun(jid[:8])
@@ -77,7 +80,7 @@ def _without_collector() -> Iterator[None]:
 
 def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield (key, value) of some keys of a bank, or of all. Values that cannot be read are logged and skipped."""
-    for key, value in store.driver.fetch_all(bank) if keys is None else store.driver.fetch_each(bank, keys):
+    for key, value in store.driver.fetch_each(bank, keys):
         if isinstance(value, SaltCacheError):
             log.error("Skipped in the job cache: %s", value)
         else:

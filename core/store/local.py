@@ -7,12 +7,13 @@ strips every ``p`` and dot off the end of a name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.store.calling import Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, Driver
+from saltext.jobs.core.store.drivers import ABSENT, Driver, JobIndex
 
 Result = TypeVar("Result")
 #: Most keys that are looked for one by one: with more, listing the bank of a large fleet is as fast.
@@ -27,6 +28,7 @@ class Local(Driver):
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
         self._banks = LocalBanks(opts["cachedir"], readable=True)
+        self.index = LocalIndex(self)
 
     def fetch(self, bank: str, key: str) -> Any:
         return self._do(self._banks.fetch, "fetch", bank, key)
@@ -40,9 +42,9 @@ class Local(Driver):
                 return error
             raise error from exc
 
-    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
         fetch = self._banks.fetch
-        for key in keys:
+        for key in self.keys(bank) if keys is None else keys:
             try:
                 value = fetch(bank, key, ABSENT)
             except Exception as exc:
@@ -74,17 +76,16 @@ class Local(Driver):
         self._do(self._banks.set_aside, "set aside", bank, key)
         return True
 
-    def bank_updated(self, bank: str) -> float | None:
+    def _last_in(self, bank: str) -> float | None:
         return self._do(self._banks.bank_updated, "updated", bank)
 
-    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
-        times = [self.updated(*item) for item in items]
-        return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
-
-    def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
-        self.drop_bank(parent, name)
-        for item in items:
-            self._do(self._banks.unlink, "flush", *item)
+    def _remove_one(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
+        last = self.last_updated(items, f"{parent}/{name}") if than < math.inf else -math.inf
+        if last is not None and last < than:
+            self.drop_bank(parent, name)
+            for item in items:
+                self._do(self._banks.unlink, "flush", *item)
+        return last
 
     def flush(self, bank: str, key: str) -> None:
         self._do(self._banks.flush, "flush", bank, key)
@@ -95,13 +96,11 @@ class Local(Driver):
     def keys(self, bank: str) -> list[str]:
         return self._do(self._banks.list, "list", bank)
 
-    def changed_keys(self, bank: str, since: float) -> list[str] | None:
+    def changed(self, bank: str, since: float) -> list[str]:
+        """Return the keys that may have been written at or after a Unix time."""
         return self._do(lambda bank: self._banks.changed(bank, since), "list", bank)
 
     def banks(self, bank: str) -> list[str]:
-        return self.raw_keys(bank)
-
-    def raw_keys(self, bank: str) -> list[str]:
         return self._do(self._banks.names, "list", bank)
 
     def _do(self, call: Callable[..., Result], name: str, bank: str, *key: str) -> Result:
@@ -109,3 +108,13 @@ class Local(Driver):
             return call(bank, *key)
         except Exception as exc:  # msgpack raises many kinds for a broken file
             raise self.error(name, bank, key[0] if key else None, exc) from exc
+
+
+class LocalIndex(JobIndex):
+    """An index that sees from the files when they were written."""
+
+    def __init__(self, driver: Local) -> None:
+        self._driver: Local = driver
+
+    def written_since(self, bank: str, since: float) -> list[str]:
+        return self._driver.changed(bank, since)

@@ -60,14 +60,13 @@ class Mmap(Driver):
         return self.updated(bank, key) is not None
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        return {key for key in keys if self.contains(bank, key)}
-
-    def owed(self, keys: Iterable[str]) -> set[str]:
         """The retry queue is kept in files, since it has a bank for each minion."""
+        if bank != OWED:
+            return {key for key in keys if self.contains(bank, key)}
         try:
-            return {key for key in keys if self._files.updated(OWED, key) is not None}
+            return {key for key in keys if self._files.updated(bank, key) is not None}
         except OSError as exc:
-            raise self.error("contains", OWED, None, exc) from exc
+            raise self.error("contains", bank, None, exc) from exc
 
     def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
         self._make_index(bank)

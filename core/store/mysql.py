@@ -5,23 +5,23 @@ The driver mysql. It lists no banks. Its client is one connection, though Salt 3
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core.banks import NOCACHE
 from saltext.jobs.core.store.calling import OUTAGE_SECONDS, run
-from saltext.jobs.core.store.drivers import ABSENT, Driver
+from saltext.jobs.core.store.drivers import ABSENT, InParts
 
-CHUNK = 100  # values read at a time
 LARGE = 500_000  # bytes from which on the server's limit is checked first
 
 
-class Mysql(Driver):
+class Mysql(InParts):
     """The driver mysql, with a server that may be frozen, and with others that write to it."""
 
     lists_banks = False
+    chunk = 100
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
@@ -42,9 +42,6 @@ class Mysql(Driver):
             self._opened = None
             return False
         return True
-
-    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        return self.fetch_in_parts(bank, keys, CHUNK)
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         if not items:

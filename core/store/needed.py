@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.banks import OWED
 from saltext.jobs.core.site import Site
 from saltext.jobs.core.store.store import Store
 
@@ -34,7 +35,7 @@ def not_needed(store: Store, keys: Sequence[str]) -> list[str]:
 
     :raises SaltCacheError: when that cannot be told.
     """
-    owed = store.driver.owed(keys) if keys else set()
+    owed = store.driver.present(OWED, keys) if keys else set()
     try:
         return [key for key in keys if key not in owed and not is_batch(store.site, store.decode(key), OPEN)]
     except OSError as exc:

@@ -6,8 +6,8 @@ All that a publish stores is one statement or transaction; so is the removal of 
 
 from __future__ import annotations
 
-import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.banks import ASIDE
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import JobsError
-from saltext.jobs.core.postgresql.banks import CHUNK, Banks, banks_of
+from saltext.jobs.core.postgresql.banks import Banks, banks_of
 from saltext.jobs.core.postgresql.job_lookup import JobLookup
 from saltext.jobs.core.postgresql.trouble import Rejected
 from saltext.jobs.core.store.calling import Outage
@@ -49,24 +49,15 @@ class Postgresql(TableDriver):
         found = self.do(lambda banks: banks.read_all(items), "fetch", *items[0])
         return [ABSENT if data is None else self._decoded(*item, data) for item, data in zip(items, found, strict=True)]
 
-    def _read(self, bank: str, key: str) -> Any:
-        return self.read_all([(bank, key)])[0]
-
     def _decoded(self, bank: str, key: str, data: bytes) -> Any:
         try:
             return packed.loads(data)
         except Exception as exc:  # msgpack raises many kinds for a broken value
             return self.error("fetch", bank, key, exc)
 
-    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        wanted = list(keys)
-        for start in range(0, len(wanted), CHUNK):
-            part = wanted[start : start + CHUNK]
-            some = self.do(functools.partial(_picked, bank, part), "fetch", bank)
-            yield from ((key, self._decoded(bank, key, data)) for key, data in some)
-
-    def fetch_all(self, bank: str) -> Iterator[tuple[str, Any]]:
-        found = self.do(lambda banks: banks.items(bank), "fetch", bank)
+    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
+        wanted = None if keys is None else list(keys)
+        found = self.do(lambda banks: banks.items(bank) if wanted is None else banks.pick(bank, wanted), "fetch", bank)
         for key, data in self.each(found, "fetch", bank):
             yield key, self._decoded(bank, key, data)
 
@@ -79,9 +70,6 @@ class Postgresql(TableDriver):
 
     def updated(self, bank: str, key: str) -> float | None:
         return self.do(lambda banks: banks.updated(bank, key), "updated", bank, key)
-
-    def bank_updated(self, bank: str) -> float | None:
-        return self.last_updated((), bank)
 
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
         return self.do(lambda banks: banks.last_updated(items, bank), "updated", bank)
@@ -108,7 +96,7 @@ class Postgresql(TableDriver):
     def drop_bank(self, parent: str, name: str) -> None:
         self.do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
 
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
+    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
         return Left([], self.do(lambda table: table.remove_older(banks, parent, names, than), "flush", parent))
 
     def keys(self, bank: str) -> list[str]:
@@ -141,7 +129,3 @@ class Postgresql(TableDriver):
         if isinstance(exc, JobsError) and not isinstance(exc, Rejected):
             return Outage(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {exc}")
         return super().error(name, bank, key, exc)
-
-
-def _picked(bank: str, keys: Sequence[str], banks: Banks) -> list[tuple[str, bytes]]:
-    return list(banks.pick(bank, keys))

@@ -179,9 +179,9 @@ def lacks_publications(store: Store) -> bool:
     Jobs of a runner, of salt-ssh or of a minion on its own do not count: their loads have no ``cmd`` for a master, or
     name the one who ran them as the target.
     """
-    if store.driver.raw_keys(PUBLISHED):
+    if store.keys(PUBLISHED):
         return False
-    loads = (load for _, load in store.driver.fetch_all(LOADS))
+    loads = (load for _, load in store.driver.fetch_each(LOADS))
     return any(isinstance(load, dict) and "cmd" in load and load.get("tgt") != load.get("id") for load in loads)
 
 
@@ -458,9 +458,9 @@ def set_aside(store: Store, bank: str, key: str, kind: type = object) -> bool:
 
 def drop(store: Store, jid: str) -> None:
     """Remove all records of a job. Its load is removed last: if a sweep dies in between, the next one finds the job."""
-    store.driver.remove([(bank, jid) for bank in reversed(BANKS)], RETURNS, jid)
+    store.driver.remove(BANKS[::-1], RETURNS, [jid])
 
 
 def drop_older(store: Store, jids: Sequence[str], than: float) -> Left:
     """As ``drop``, for those jobs that were last written before the Unix time ``than``. Returns the others."""
-    return store.driver.remove_older(list(reversed(BANKS)), RETURNS, jids, than)
+    return store.driver.remove(BANKS[::-1], RETURNS, jids, than)

@@ -9,19 +9,18 @@ if it talks to a cluster of servers, it is used as any other driver.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core.store.calling import OUTAGE_SECONDS, run
-from saltext.jobs.core.store.drivers import ABSENT, Driver
-
-CHUNK = 500  # values read at a time
+from saltext.jobs.core.store.drivers import ABSENT, InParts
 
 
-class Redis(Driver):
+class Redis(InParts):
     """The driver redis, with a server that may be frozen, and with others that write to it."""
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
@@ -34,9 +33,6 @@ class Redis(Driver):
         data = salt.payload.dumps(value)
         done = self._pipe("store", bank, key, lambda layout, pipe: layout.add(pipe, bank, key, data))
         return super().store_new(bank, key, value) if done is None else bool(done[0])
-
-    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        return self.fetch_in_parts(bank, keys, CHUNK)
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         if not items:
@@ -69,25 +65,14 @@ class Redis(Driver):
         members = self._members(bank)
         return super().last_updated(items, bank) if members is None else self._last(items, bank, members)
 
-    def bank_updated(self, bank: str) -> float | None:
-        members = self._members(bank)
-        return super().bank_updated(bank) if members is None else self._last((), bank, members)
-
-    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
+    def _remove_one(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
         members = self._members(f"{parent}/{name}")
         if members is None:
-            return super()._remove_older(items, parent, name, than)
-        last = self._last(items, f"{parent}/{name}", members)
+            return super()._remove_one(items, parent, name, than)
+        last = self._last(items, f"{parent}/{name}", members) if than < math.inf else -math.inf
         if last is not None and last < than:
             self._drop(items, parent, name, members)
         return last
-
-    def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
-        members = self._members(f"{parent}/{name}")
-        if members is None:
-            super().remove(items, parent, name)
-        else:
-            self._drop(items, parent, name, members)
 
     def _members(self, bank: str) -> list[str] | None:
         """Return the keys in a bank; None if the driver's layout is not known here."""

@@ -59,11 +59,11 @@ def trim(store: Store, now: float) -> None:
             _drop_old(store, store.driver.index.oldest_jids(excess), RUNNING, now)
     if store.max_bytes is None:
         return
-    used = store.driver.used_bytes()
-    if used is None:
+    file = store.driver.one_file
+    if file is None:
         store.quiet.error("max_bytes", "max_bytes is for cache: sqlite, and does nothing with %s", store.driver.name)
         return
-    count = store.driver.index.count_loads()
+    used, count = file.used_bytes(), store.driver.index.count_loads()
     while used > store.max_bytes and count:
         # As many as would be too many if all jobs had the same size. They have not, so it is done in steps.
         part = max(1, min(count, int(count * (used - store.max_bytes) / used) // 2))
@@ -71,7 +71,7 @@ def trim(store: Store, now: float) -> None:
         left = store.driver.index.count_loads()
         if left == count:
             return  # all may be running
-        used, count = store.driver.used_bytes() or 0, left
+        used, count = file.used_bytes(), left
 
 
 def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
@@ -83,8 +83,8 @@ def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
     free = not_needed(store, jids)
     written = now if len(free) == len(jids) else 0.0
     for number, part in enumerate(_parts(free, store.driver.removed_at_once)):
-        if number:
-            store.driver.give_way()
+        if number and store.driver.one_file is not None:
+            store.driver.one_file.give_way()
         try:
             with store.lock(part[0]) if store.driver.removed_at_once == 1 else contextlib.nullcontext():
                 left = drop_older(store, part, now - keep)
@@ -139,12 +139,11 @@ def _listed_outside(store: Store, bank: str, low: str, high: str, keep: float, n
     """
     at, first, last = store.swept.pop(bank, (0.0, low, high))
     if now - at >= keep or first < low or last > high:
-        names = store.driver.banks(bank) if bank == RETURNS else store.driver.raw_keys(bank)
-        at, first, last = now, min(names, default=low), max(names, default=high)
+        jids = store.driver.banks(bank) if bank == RETURNS else store.keys(bank)
+        at, first, last = now, min(jids, default=low), max(jids, default=high)
         if first < low or last > high:
-            jids = names if bank == RETURNS else store.keys(bank)
             return [jid for jid in jids if not low <= jid <= high]
-        if len(names) < large:
+        if len(jids) < large:
             return []
     store.swept[bank] = (at, first, last)
     return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from saltext.jobs.core.sqlite.banks import OPTIONS, SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.salvage import end, to_come
 from saltext.jobs.core.store.calling import Outage, Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, Left
+from saltext.jobs.core.store.drivers import ABSENT, Left, OneFile
 from saltext.jobs.core.store.tabled import TableDriver, TableIndex
 
 Result = TypeVar("Result")
@@ -58,6 +59,10 @@ class Sqlite(TableDriver):
         self._checked = 0  # the process that has checked the file
 
     @property
+    def one_file(self) -> OneFile:
+        return self
+
+    @property
     def banks_file(self) -> SqliteBanks:
         """The file. :raises StateError: for an option that is not accepted."""
         if self._made is None:
@@ -85,12 +90,9 @@ class Sqlite(TableDriver):
         except Exception as exc:  # msgpack raises many kinds for a broken value
             return self.error("fetch", bank, key, exc)
 
-    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        wanted = list(keys)
-        return self._decoded(bank, lambda banks: banks.pick(bank, wanted))
-
-    def fetch_all(self, bank: str) -> Iterator[tuple[str, Any]]:
-        return self._decoded(bank, lambda banks: banks.items(bank))
+    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
+        wanted = None if keys is None else list(keys)
+        return self._decoded(bank, lambda banks: banks.items(bank) if wanted is None else banks.pick(bank, wanted))
 
     def _decoded(
         self, bank: str, ask: Callable[[SqliteBanks], Iterator[tuple[str, bytes]]]
@@ -108,7 +110,7 @@ class Sqlite(TableDriver):
     def updated(self, bank: str, key: str) -> float | None:
         return self.do(lambda banks: banks.updated(bank, key), "updated", bank, key)
 
-    def bank_updated(self, bank: str) -> float | None:
+    def _last_in(self, bank: str) -> float | None:
         return self.do(lambda banks: banks.bank_updated(bank), "updated", bank)
 
     def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
@@ -141,27 +143,24 @@ class Sqlite(TableDriver):
     def drop_bank(self, parent: str, name: str) -> None:
         self.do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
 
-    def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
-        def write(banks: SqliteBanks) -> None:
-            with banks.transaction():
-                banks.flush(f"{parent}/{name}")
-                for item in items:
-                    banks.flush(*item)
+    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
+        def write(file: SqliteBanks) -> None:
+            with file.transaction():
+                for name in names:
+                    file.flush(f"{parent}/{name}")
+                    for bank in banks:
+                        file.flush(bank, name)
 
-        self.do(write, "flush", f"{parent}/{name}")
-
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
-        return Left([], self.do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent))
+        if than < math.inf:
+            return Left([], self.do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent))
+        self.do(write, "flush", parent)
+        return Left([], None)
 
     def give_way(self) -> None:
         self.banks_file.give_way()
 
-    def used_bytes(self) -> int | None:
+    def used_bytes(self) -> int:
         return self.do(lambda banks: banks.used_bytes(), "measure", "")
-
-    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
-        times = [self.updated(*item) for item in items]
-        return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
 
     def tidy(self) -> None:
         """

@@ -151,7 +151,8 @@ class Store:
 
     def lock(self, *names: str) -> AbstractContextManager[None]:
         """Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time."""
-        return self.driver.alone() or self._locks.hold(*names)
+        file = self.driver.one_file
+        return self._locks.hold(*names) if file is None else file.alone()
 
 
 def _driver(name: str, opts: Mapping[str, Any]) -> Driver:

@@ -71,7 +71,6 @@ class TableIndex(JobIndex):
     :param driver: the driver with the tables.
     """
 
-    keeps_shown = True
     orders_jids = True
 
     def __init__(self, driver: TableDriver) -> None:

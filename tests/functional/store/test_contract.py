@@ -726,14 +726,14 @@ class Contract:
             job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
         called = self.watch(job_cache)
         job_cache.clean_old_jobs()
-        assert {name for name, _ in called} <= {"raw_keys", "banks", "keys"}
+        assert {name for name, _ in called} <= {"banks", "keys"}
         assert len(called) <= 12
 
     @staticmethod
     def watch(job_cache):
         """The calls of the driver from now on, as (name, bank)."""
         store, called = job_cache.store, []
-        for name in ("fetch", "contains", "updated", "keys", "banks", "raw_keys", "remove_older"):
+        for name in ("fetch", "contains", "updated", "keys", "banks", "remove"):
             call = getattr(store.driver, name)
 
             def noted(bank, *key, name=name, call=call):
@@ -751,7 +751,7 @@ class Contract:
         called = self.watch(job_cache)
         for _ in range(3):
             job_cache.sweep_in(0, large=2)
-        assert called.count(("raw_keys", "jobs/loads")) == (
+        assert called.count(("keys", "jobs/loads")) == (
             0 if self.driver in ("sqlite", "postgresql") else 1
         )  # which have an index
         job_cache.save_load(OLD, LOAD, minions=["web1"])
@@ -768,7 +768,7 @@ class Contract:
         called = self.watch(job_cache)
         for seconds in (1, 2):
             job_cache.sweep_in(seconds)
-        assert "remove_older" not in {name for name, _ in called}
+        assert "remove" not in {name for name, _ in called}
         fresh = now_jid(0)
         job_cache.save_load(fresh, LOAD, minions=["web1"])
         job_cache.sweep_in(3700)

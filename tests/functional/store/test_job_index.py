@@ -326,7 +326,7 @@ class TestJobsOfAMinion:
                     truth[jid] = {*sent, *answered}
             gone = chance.sample(sorted(truth), 25)
             for jid in gone[:5]:
-                job_cache.store.driver.remove([("jobs/minions", jid), ("jobs/loads", jid)], "jobs/returns", jid)
+                job_cache.store.driver.remove(["jobs/minions", "jobs/loads"], "jobs/returns", [jid])
             banks.remove_older(["jobs/minions", "jobs/loads"], "jobs/returns", gone[5:], time.time() + 60)
             for jid in gone:
                 del truth[jid]
@@ -448,7 +448,7 @@ class TestJobsOfAMinion:
         assert gone[1] in left(), "there is a return still"
         banks.flush(f"jobs/returns/{gone[1]}")
         for jid in gone[2:]:
-            job_cache.store.driver.remove([("jobs/minions", jid), ("jobs/loads", jid)], "jobs/returns", jid)
+            job_cache.store.driver.remove(["jobs/minions", "jobs/loads"], "jobs/returns", [jid])
         assert left() == {*JIDS, *ODD, "0"} - set(gone)
         assert [jid for jid in found(job_cache.store, minion="db1") if jid in JIDS] == JIDS[:-3]
         for bank in ("jobs/loads", "jobs/minions", "jobs/returns"):
@@ -482,7 +482,7 @@ def test_a_pair_of_function_and_user_is_forgotten_after_its_last_job(opts):
     banks = job_cache.store.driver.banks_file
     known = {fun: number for number, fun, _ in banks.index.marks()}
     assert len(known) == 2
-    job_cache.store.driver.remove([("jobs/minions", JIDS[1]), ("jobs/loads", JIDS[1])], "jobs/returns", JIDS[1])
+    job_cache.store.driver.remove(["jobs/minions", "jobs/loads"], "jobs/returns", [JIDS[1]])
     job_cache.store.driver.tidy()
     assert [fun for _, fun, _ in banks.index.marks()] == [f"a.f{JIDS[0]}"]
     job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1], "fun": "b.b"}, minions=["web1"])
@@ -545,7 +545,7 @@ class TestRemoval:
 
     def test_a_large_job_is_gone_at_once_and_its_records_later(self, large):
         jid = "20200101000000000004"
-        large.store.driver.remove([("jobs/loads", jid)], "jobs/returns", jid)
+        large.store.driver.remove(["jobs/loads"], "jobs/returns", [jid])
         assert large.get_jid(jid) == {} and jid not in large.store.driver.banks("jobs/returns")
         large.returner({"jid": jid, "id": "late", "return": 1})
         large.store.driver.tidy()
