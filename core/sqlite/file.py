@@ -22,10 +22,10 @@ from urllib.parse import quote
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
-from saltext.jobs.core.disk.mounts import mounts as mounted
-from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
+from saltext.jobs.core.sqlite.mounts import mounts as mounted
+from saltext.jobs.core.sqlite.mounts import remote_file_system
 from saltext.jobs.core.sqlite.salvage import begin_with
 from saltext.jobs.core.sqlite.wakeup import Wakeup
 

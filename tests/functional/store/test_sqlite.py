@@ -31,12 +31,12 @@ from hypothesis import strategies as st
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.job_summary import job_marks
-from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.file import DatabaseFile
+from saltext.jobs.core.sqlite.mounts import remote_file_system
 from saltext.jobs.core.sqlite.wakeup import Wakeup
 from tests.faults import freeze, thaw
 from tests.functional.store.test_contract import in_processes
