@@ -34,7 +34,6 @@ import salt.utils.jid
 import salt.utils.job
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
@@ -47,6 +46,7 @@ from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.record import RETURN, Record, packed
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
+from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 from tests.event_bus import event_bus
 from tests.postgresql import PostgreSQL

@@ -132,6 +132,7 @@ SHELLS = {
         "record",
         "returner",
         "shell",
+        "spool",
         "spool_writer",
         "usable",
     },

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 
 from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.spool import LONGEST, SUFFIX, framed
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.recorder.files import aside_form, marked
 from saltext.jobs.core.recorder.record import summary_of
+from saltext.jobs.core.recorder.spool import LONGEST, SUFFIX, framed
 
 log = lines.logger(__name__)
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.quiet import Quiet
@@ -23,6 +22,7 @@ from saltext.jobs.core.recorder.files import Aside, Progress
 from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, Refused, failure_of
 from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, summary_of, taken_at, unpacked
 from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent
+from saltext.jobs.core.recorder.spool import Reader, Spool
 from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)

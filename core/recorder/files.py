@@ -22,8 +22,8 @@ import salt.payload
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.spool import write_all
 from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.recorder.spool import write_all
 
 log = lines.logger(__name__)
 

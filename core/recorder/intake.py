@@ -15,7 +15,6 @@ from typing import Any
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import secrets
@@ -30,6 +29,7 @@ from saltext.jobs.core.recorder.record import (
     content_of,
     packed,
 )
+from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.recorder.spool_writer import Due, Loads, SpoolWriter, Verdicts, Waiting, event_in, load_in
 from saltext.jobs.core.settings import RecorderSettings
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
@@ -35,6 +34,7 @@ from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.metrics import metrics_of
+from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)

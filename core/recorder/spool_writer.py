@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import secrets
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.choice import digest, is_wanted
 from saltext.jobs.core.recorder.files import Known, Seen
 from saltext.jobs.core.recorder.record import EVENT, LOAD, Record, content_of, packed, taken_at, unpacked
+from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
@@ -13,6 +12,7 @@ from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
+from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 from saltext.jobs.core.site import FileSite
 from tests.waiting import comes_true

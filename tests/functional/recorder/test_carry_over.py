@@ -13,11 +13,11 @@ import shutil
 
 import pytest
 
-from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.recorder.carry_over import FORMAT, carry_over, check_format
 from saltext.jobs.core.recorder.files import Progress
 from saltext.jobs.core.recorder.record import unpacked
+from saltext.jobs.core.recorder.spool import Reader, Spool
 
 OLD = pathlib.Path(__file__).with_name("spool_0_1_0")
 

@@ -18,7 +18,6 @@ from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions, summary
 from saltext.jobs.core.disk.journal import Journal
-from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.formats import FIELD
@@ -27,6 +26,7 @@ from saltext.jobs.core.recorder.carry_over import carry_over
 from saltext.jobs.core.recorder.choice import digest
 from saltext.jobs.core.recorder.files import Aside, Progress, Seen
 from saltext.jobs.core.recorder.record import unpacked
+from saltext.jobs.core.recorder.spool import Reader, Spool
 from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite, site_of

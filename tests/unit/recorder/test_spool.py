@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.disk import spool as spools
-from saltext.jobs.core.disk.spool import framed
 from saltext.jobs.core.recorder import files
+from saltext.jobs.core.recorder import spool as spools
 from saltext.jobs.core.recorder.files import Aside, Known
+from saltext.jobs.core.recorder.spool import framed
 from tests.faults import full_disk
 
 BIG = 1 << 30
