@@ -41,7 +41,7 @@ GROUND = BASE | {"disk", "display", "engine", "log", "master", "site", "sqlite",
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "advice": set(),
-    "banks": set(),
+    "banks": {"errors"},
     "compat": set(),
     "errors": set(),
     "formats": {"errors"},

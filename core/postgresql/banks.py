@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import salt.payload
 
-from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
+from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS, below, plain_bank
 from saltext.jobs.core.disk import packed
-from saltext.jobs.core.disk.bank_names import below, plain_bank
 from saltext.jobs.core.disk.job_summary import has_failed, job_marks, shown_of
 from saltext.jobs.core.postgresql import cache_tables
 from saltext.jobs.core.postgresql.cache_tables import TABLE

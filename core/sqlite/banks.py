@@ -18,8 +18,7 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.banks import MINIONS, RETURNS
-from saltext.jobs.core.disk.bank_names import below, plain_bank
+from saltext.jobs.core.banks import MINIONS, RETURNS, below, plain_bank
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import job_index, removal, stored
 from saltext.jobs.core.sqlite.database import Database, database_at

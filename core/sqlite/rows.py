@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from saltext.jobs.core.disk.bank_names import plain_bank
+from saltext.jobs.core.banks import plain_bank
 from saltext.jobs.core.sqlite import job_index, stored
 
 ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)"

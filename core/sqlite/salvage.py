@@ -20,8 +20,7 @@ from typing import Any, Protocol
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import OWED, RETURNS
-from saltext.jobs.core.disk.bank_names import plain_bank
+from saltext.jobs.core.banks import OWED, RETURNS, plain_bank
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import rows, schema, stored
 
