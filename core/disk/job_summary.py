@@ -1,12 +1,12 @@
 """
-The fields that a storage keeps beside loads and returns, to find and list jobs without reading these. Pure.
+What a storage knows of jobs beside loads and returns, to find, count and list them without reading these. Pure.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import salt.payload
@@ -20,6 +20,17 @@ _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{
 _SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
 #: Of what is shown of a job, without metadata and with.
 _LENGTHS = {3, 4}
+
+
+class Tally(NamedTuple):
+    """How many minions a job was for (0 if not known), have returned, have failed, and are missing."""
+
+    minions: int
+    returned: int
+    failed: int
+    missing: int
+    #: For the minion that was asked for: ``returned``, ``failed`` or ``missing``; empty if the job was not for it.
+    of_minion: frozenset[str] = frozenset()
 
 
 def has_failed(record: Any) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
-from saltext.jobs.core.disk.job_summary import decoded, shown_mark
-from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.disk.job_summary import Tally, decoded, shown_mark
 from saltext.jobs.core.postgresql.banks import Banks, parts
 from saltext.jobs.core.postgresql.cache_tables import TABLE, UNDATED
 from saltext.jobs.core.postgresql.connections import LONG

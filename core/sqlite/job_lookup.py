@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk.job_summary import decoded, shown_mark
-from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.disk.job_summary import Tally, decoded, shown_mark
 from saltext.jobs.core.sqlite import minion_sets
 from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers, minions_of_no_job

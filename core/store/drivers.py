@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import ASIDE, LOADS
-from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.disk.job_summary import Tally
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 

@@ -20,8 +20,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
-from saltext.jobs.core.disk.job_summary import has_failed, job_marks
-from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.disk.job_summary import Tally, has_failed, job_marks
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.disk.job_summary import Tally
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import Driver, JobIndex, Marks, Shown
 
