@@ -3,14 +3,18 @@ One engine's subscription to the master event bus, on the engine's own loop.
 
 Every subscriber of Salt's bus gets every event, so unwanted ones are dropped by their tag, before anything is decoded.
 It must never block, and never fail silently: Salt 3008 silently cuts off a listener that falls behind, and on Salt 3006
-a subscription does not outlive the publisher. So the engine listens for its own beat; if a beat does not come back,
-events were lost.
+a subscription does not outlive the publisher. So the engine listens for its own beat, which it numbers and signs; if a
+beat does not come back, events were lost. Anyone who can fire events can fire a beat, so it must never believe one without
+this process's signature.
 """
 
 from __future__ import annotations
 
 import collections
+import hashlib
+import hmac
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -20,7 +24,6 @@ import salt.utils.event
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.beat import Beat
 from saltext.jobs.core.master.stream import Sender, Stream
 from saltext.jobs.core.quiet import Quiet
 
@@ -188,3 +191,43 @@ class Bus:
         log.warning("Events may have been lost on the bus, so returns are looked for in the job cache: %s", why)
         if self._listener is not None:
             self._listener.on_gap()
+
+
+class Beat:
+    """The beats of one process, which shows by them what the bus has lost. The key of their signatures never leaves it."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        #: The number of the last beat that was made, and of the last one that came back.
+        self.sent = self.heard = 0
+
+    @property
+    def unheard(self) -> int:
+        """How many beats have not come back since the last one that did."""
+        return self.sent - self.heard
+
+    def make(self) -> dict[str, Any]:
+        """Return the payload of the next beat."""
+        self.sent += 1
+        return {"n": self.sent, "signature": self._signature(self.sent)}
+
+    def skip(self) -> None:
+        """Count one beat as lost, so that the next one that comes back shows a gap."""
+        self.sent += 1
+
+    def hear(self, payload: Any) -> int | None:
+        """
+        Take a beat from the bus.
+
+        :return: how many beats were lost since the last one; None if this is not a new beat of this process.
+        """
+        n, signature = (payload.get("n"), payload.get("signature")) if isinstance(payload, dict) else (None, None)
+        if type(n) is not int or not self.heard < n <= self.sent or not isinstance(signature, str):
+            return None
+        if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._signature(n).encode()):
+            return None
+        lost, self.heard = n - self.heard - 1, n
+        return lost
+
+    def _signature(self, n: int) -> str:
+        return hmac.new(self._key, str(n).encode(), hashlib.sha256).hexdigest()

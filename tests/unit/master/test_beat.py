@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from saltext.jobs.core.master.beat import Beat
+from saltext.jobs.core.master.bus import Beat
 
 
 def test_beats_that_come_back_in_turn_tell_of_no_loss():
