@@ -10,12 +10,12 @@ a backlog of messages, it is not even silent.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.master.handed_on import HandedOn
 from saltext.jobs.core.master.hearsay import Hearsay
 
 log = lines.logger(__name__)
@@ -28,6 +28,13 @@ Told = Callable[[Mapping[str, Any]], None]
 _LAST_LOOKS = (0.3, 2.0)
 #: Seconds before another look after the place of answers failed.
 _PAUSE = 5.0
+#: After so many seconds without a reply to it, or to anything earlier, a question's answers have all been forwarded; a busy
+#: master may pause for some seconds. It is the time of the question, within these limits.
+LEAST_QUIET, QUIET = 2.0, 10.0
+#: A question may take so many times its regular time.
+LONGEST = 6.0
+#: Publish times are rounded to so many seconds: receipts of one publish differ by less.
+_STEP = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +64,48 @@ class Kept(Protocol):
 
     async def forget(self, jid: str) -> None:
         """Remove the question ``jid`` and its answers. Raises nothing."""
+
+
+class HandedOn:
+    """
+    What the master has forwarded to an engine lately, which tells whether it has a backlog of minions' messages.
+
+    A busy master forwards messages roughly in order. While it still forwards replies to a question, or to an earlier
+    question or job, more answers to that question may be queued there: a minion without an answer is not silent yet. A
+    reply to something newer shows that the master has got further. Waiting is bounded: minions can send things late on
+    purpose. All times are seconds of one clock that only rises.
+    """
+
+    def __init__(self) -> None:
+        self._most = 100
+        #: For each (rounded) time of a publish, when minions were last heard about it.
+        self._last: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def note(self, cause: float, now: float) -> None:
+        """A message about something that was published at ``cause`` has come ``now``."""
+        self._last[_step_of(cause)] = now
+        if len(self._last) > self._most:
+            self._last = {step: last for step, last in self._last.items() if last > now - QUIET}
+            self._most = 2 * len(self._last) + 100
+
+    def end_of(self, published: float, earliest: float, timeout: float) -> float:
+        """
+        Return when the minions that have not answered a question count as silent, as known now.
+
+        :param published: when the question was published.
+        :param earliest: when its time is over if there is no backlog.
+        :param timeout: the seconds until then.
+        """
+        latest = _step_of(published)
+        last = max((last for step, last in self._last.items() if step <= latest), default=-math.inf)
+        return min(max(earliest, last + max(LEAST_QUIET, min(timeout, QUIET))), earliest + (LONGEST - 1.0) * timeout)
+
+
+def _step_of(cause: float) -> int:
+    return math.floor(cause / _STEP)
 
 
 class Question:

@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.master import once
-from saltext.jobs.core.master.asking import Answer, Answers, Kept, Question, Told
-from saltext.jobs.core.master.handed_on import HandedOn
+from saltext.jobs.core.master.asking import Answer, Answers, HandedOn, Kept, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
 
 #: A ping takes late answers for so many times its time: a slow minion is there too.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saltext.jobs.core.master.handed_on import LEAST_QUIET, LONGEST, QUIET, HandedOn
+from saltext.jobs.core.master.asking import LEAST_QUIET, LONGEST, QUIET, HandedOn
 
 #: A question that is published at 100 s and has ten seconds.
 PUBLISHED, TIMEOUT = 100.0, 10.0
