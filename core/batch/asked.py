@@ -28,8 +28,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.access import Access
-from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
-from saltext.jobs.core.master.groups import groups_of, names_of
+from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
 from saltext.jobs.core.master.outcome import minions_of as job_minions
 from saltext.jobs.core.settings import BatchSettings, InFlightLimit, engine_options, read_settings
 

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.acl
+import salt.auth
 import salt.client.mixins
 import salt.utils.user
 
@@ -36,6 +37,8 @@ from saltext.jobs.core.master.identity import Identity
 
 #: Names with a meaning to Salt or this extension. An API user of such a name is shown with the backend before it.
 _RESERVED = ("", "root", "UNKNOWN", "Reactor")
+#: The kinds of identities that are users of this machine.
+_LOCAL = (identity.MASTER, identity.SUDO, identity.KEY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +145,38 @@ def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") ->
     """Refuse a minion that came by ``peer_run`` and wants more than to look, unless it is one of ``allowed``."""
     if who.peer and who.name not in tuple(allowed):
         raise Refused(f"The minion {who.name} may look at this, and change nothing{hint}")
+
+
+def names_of(who: Caller) -> frozenset[str]:
+    """
+    Return the names of a caller: the one that batches show, and that with the backend before it.
+
+    A user of the API whose name has a meaning to Salt (``root``) has only the name with the backend.
+    """
+    known = who.who
+    own = {who.name, *({known.name} if known and known.kind in _LOCAL else ())}
+    # Some backends have users named "%ops" or "pam:anna", which mean a group or a user of another backend here.
+    plain = {name for name in own if not name.startswith("%") and ":" not in name}
+    return frozenset({*plain, *(f"{backend}:{known.name}" for backend in known.backends)} if known else plain)
+
+
+def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:
+    """
+    Return the groups of a caller, from Salt's backend of that login or from this machine, never from the caller's own words;
+    none if they are not known, as with a token that may be of several backends. Blocks.
+    """
+    known = who.who
+    if known is None or who.peer:
+        return frozenset()
+    if known.kind in _LOCAL:
+        try:
+            return frozenset(salt.utils.user.get_group_list(known.name))
+        except KeyError:  # no user of this machine
+            return frozenset()
+    if len(known.backends) != 1:
+        return frozenset()
+    found = salt.auth.LoadAuth(dict(opts)).get_groups({"eauth": known.backends[0], "username": known.name})
+    return frozenset(str(name) for name in found) if isinstance(found, (list, tuple, set)) else frozenset()
 
 
 def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
