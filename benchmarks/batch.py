@@ -27,8 +27,8 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.doings import return_of
 from saltext.jobs.core.settings import BatchSettings
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.store import store_of

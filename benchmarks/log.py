@@ -18,9 +18,9 @@ import tempfile
 
 from benchmarks.job_cache import LOAD, RETURN, jids, options
 from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.records import publish_of, return_of
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import Writer
-from saltext.jobs.core.master.doings import publish_of, return_of
 from saltext.jobs.core.store.store import store_of
 
 TURNS = 9

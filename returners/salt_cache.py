@@ -25,7 +25,8 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.master import doings, identity, passes, peers
+from saltext.jobs.core.log.records import publish_of, return_of
+from saltext.jobs.core.master import identity, passes, peers
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
@@ -150,7 +151,7 @@ def returner(load: dict[str, Any]) -> bool | None:
         return expected
     is_first = records.add_return(store, jid, minion, load)
     if store.log and not peer:  # an event proves neither that it is genuine nor that it is forged
-        store.log.append(doings.return_of(store.decode(jid), store.decode(minion), load, is_first))
+        store.log.append(return_of(store.decode(jid), store.decode(minion), load, is_first))
     return None if is_first else False
 
 
@@ -186,7 +187,7 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
     named, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
     if store.log:  # first, so that the job cache never has what the log lacks
         origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
-        store.log.append(doings.publish_of(jid, load, named, records.work_of(load), origin, is_sent))
+        store.log.append(publish_of(jid, load, named, records.work_of(load), origin, is_sent))
     unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
     records.publish(store, key, load, named, __opts__.get("id"), unlimited, digest)
     if isinstance(load.get("fun"), (list, tuple)):

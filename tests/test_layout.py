@@ -73,7 +73,7 @@ MAY_IMPORT = {
     "arguments": {"errors", "ids", "options", "windows"},
     "runner": {"arguments", "display", "errors", "lines"},
     "postgresql": BASE | {"disk", "log"},
-    "returners": BASE | {"master", "store", "postgresql"},
+    "returners": BASE | {"log", "master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder", "notices"},
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder", "notices"},
     "output": {"display", "lines", "batch", "retry", "recorder", "notices", "store"},

@@ -16,10 +16,9 @@ from typing import Any
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.log.records import EVERY_JOB
+from saltext.jobs.core.log.records import EVERY_JOB, ended_by
 from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
-from saltext.jobs.core.master.doings import ended_by
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache
 from saltext.jobs.core.master.secrets import without_secrets

@@ -23,9 +23,8 @@ from saltext.jobs.core.engine.proof import GAP_PAUSE, POLL, Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.log.records import Record, Returned
+from saltext.jobs.core.log.records import Record, Returned, publish_of
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.doings import publish_of
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST

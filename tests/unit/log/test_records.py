@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.log.records import EVERY_JOB
-from saltext.jobs.core.master.doings import ended_by, publish_of, return_of
+from saltext.jobs.core.log.records import EVERY_JOB, ended_by, publish_of, return_of
 
 JID = "20261123000000000000"
 
