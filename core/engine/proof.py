@@ -12,8 +12,9 @@ It must never conclude from a missing record that there was no return: if the lo
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 from saltext.jobs.core import lines
@@ -23,15 +24,13 @@ from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import News
 from saltext.jobs.core.log.records import Record
-from saltext.jobs.core.master.hearsay import STORED, Hearsay
+from saltext.jobs.core.master.hearsay import STORED, Search
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
-#: Seconds before a job cache that failed is read again.
-RETRY_PAUSE = 5.0
 #: Longest pause in seconds between two looks at the log.
 POLL = 0.5
 #: Seconds between two searches of the job cache that gaps in the log cause.
@@ -79,7 +78,7 @@ class Proof:
     ) -> None:
         self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
         self._tail, self._listener, self._poll = tail, listener, poll
-        self._of: dict[str, tuple[Hearsay, Alarm]] = {}  # by jid: the returns to be looked up in the job cache
+        self._of: dict[str, Search[int]] = {}  # by jid: the returns to be looked up in the job cache
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._make_good)
         self._made_good = -GAP_PAUSE
@@ -188,43 +187,36 @@ class Proof:
             self._listener.found(jid, {minion: retcode})
             return
         if jid not in self._of:
-            self._of[jid] = Hearsay(), Alarm(self._loop, self._clock, lambda: self._begin(jid))
-        hearsay, alarm = self._of[jid]
-        hearsay.heard(minion, self._clock.now())
-        alarm.set(hearsay.next_due)
+            self._of[jid] = Search(
+                self._loop,
+                self._clock.now,
+                functools.partial(self._listener.waits_for, jid),
+                functools.partial(self._look_up, jid),
+                functools.partial(self._listener.found, jid),
+                functools.partial(self._say_failed, jid),
+                functools.partial(self._say_doubted, jid),
+            )
+        self._of[jid].heard(minion)
 
     def forget(self, jid: str) -> bool:
         """Stop looking for returns of a job, and tell whether any were still to be looked for."""
-        if jid not in self._of:
+        search = self._of.pop(jid, None)
+        if search is None:
             return False
-        hearsay, alarm = self._of.pop(jid)
-        alarm.close()
-        return bool(hearsay.minions())
+        search.close()
+        return bool(search.minions())
 
-    def _begin(self, jid: str) -> None:
-        self._loop.spawn_callback(self._look, jid, *self._of[jid])
+    def _look_up(self, jid: str, minions: list[str]) -> Awaitable[Mapping[str, int]]:
+        return self._worker.call(self._cache.returned, jid, minions)
 
-    async def _look(self, jid: str, hearsay: Hearsay, alarm: Alarm) -> None:
-        began = self._clock.now()
-        asked = hearsay.take(began)
-        wanted = [minion for minion in asked if self._listener.waits_for(jid, minion)]
-        try:
-            found = await self._worker.call(self._cache.returned, jid, wanted) if wanted else {}
-        except Exception as exc:
-            told = None if isinstance(exc, JobCacheError) else exc
-            self._quiet.error(jid, "Job %s waits for the job cache: %s", jid, exc, exc_info=told)
-            hearsay.failed(asked, self._clock.now() + RETRY_PAUSE)
-        else:
-            now = self._clock.now()
-            doubted = hearsay.looked(asked, found.keys() | set(asked).difference(wanted), now, now - began)
-            if doubted:
-                self._quiet.warning(
-                    jid,
-                    "Job %s: the bus tells of returns that are not in the job cache; they do not count: %s",
-                    jid,
-                    ", ".join(doubted[:5]) + (" …" if len(doubted) > 5 else ""),
-                )
-            if found:
-                self._listener.found(jid, found)
-        if jid in self._of:
-            alarm.set(hearsay.next_due)
+    def _say_failed(self, jid: str, exc: Exception) -> None:
+        told = None if isinstance(exc, JobCacheError) else exc
+        self._quiet.error(jid, "Job %s waits for the job cache: %s", jid, exc, exc_info=told)
+
+    def _say_doubted(self, jid: str, minions: list[str]) -> None:
+        self._quiet.warning(
+            jid,
+            "Job %s: the bus tells of returns that are not in the job cache; they do not count: %s",
+            jid,
+            ", ".join(minions[:5]) + (" …" if len(minions) > 5 else ""),
+        )

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.master.hearsay import Hearsay
+from saltext.jobs.core.master.hearsay import Search
 
 log = lines.logger(__name__)
 
@@ -26,8 +26,6 @@ Answer = tuple[Any, int]
 Told = Callable[[Mapping[str, Any]], None]
 #: Seconds before the last look for answers that were announced on the bus, and before one more.
 _LAST_LOOKS = (0.3, 2.0)
-#: Seconds before another look after the place of answers failed.
-_PAUSE = 5.0
 #: After so many seconds without a reply to it, or to anything earlier, a question's answers have all been forwarded; a busy
 #: master may pause for some seconds. It is the time of the question, within these limits.
 LEAST_QUIET, QUIET = 2.0, 10.0
@@ -132,20 +130,19 @@ class Question:
         self._failed: dict[str, int] = {}
         self._heard: set[str] = set()  # minions whose answers were announced on the bus
         self._over: Any = compat.Future()
-        self._hearsay = Hearsay()
+        self._search = (
+            None if read is None else Search(loop, steady, self._wants, self._read_some, self._take_new, _say_later)
+        )
         self._closed = False
         self._timer: Any = None  # of the end of its time
-        self._look_timer: Any = None
-        self._look_due: float | None = None
 
     def heard(self, minion: str, value: Any, retcode: int) -> None:
         """An answer was announced on the bus."""
-        if self._read is None:
+        if self._search is None:
             self._take({minion: (value, retcode)})
-        elif minion not in self._given and (self._matched is None or minion in self._matched):
+        elif self._wants(minion) and (self._matched is None or minion in self._matched):
             self._heard.add(minion)
-            self._hearsay.heard(minion, self._steady())
-            self._plan_look()
+            self._search.heard(minion)
 
     async def ask(self, publish: Awaitable[frozenset[str]], timeout: float) -> Answers:
         """
@@ -167,9 +164,13 @@ class Question:
     def close(self) -> None:
         """Take no more answers."""
         self._closed = True
-        for timer in (self._timer, self._look_timer):
-            if timer is not None:
-                self._loop.remove_timeout(timer)
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+        if self._search is not None:
+            self._search.close()
+
+    def _wants(self, minion: str) -> bool:
+        return minion not in self._given
 
     def _take(self, answers: Mapping[str, Answer]) -> None:
         for minion, (value, retcode) in answers.items():
@@ -200,47 +201,21 @@ class Question:
 
     # -- answers that are kept -----------------------------------------------------------------------------------------
 
-    def _plan_look(self) -> None:
-        due = self._hearsay.next_due
-        if due == self._look_due or self._closed:
-            return
-        if self._look_timer is not None:
-            self._loop.remove_timeout(self._look_timer)
-        self._look_due, self._look_timer = due, None
-        if due is not None:
-            self._look_timer = self._loop.call_later(max(0.0, due - self._steady()), self._begin_look)
-
-    def _begin_look(self) -> None:
-        self._look_due = self._look_timer = None
-        self._loop.spawn_callback(self._look)
-
-    async def _look(self) -> None:
-        """Look for answers that were announced on the bus."""
-        began = self._steady()
-        asked = self._hearsay.take(began)
-        wanted = frozenset(asked) - self._given.keys()
-        try:
-            found = await self._read(wanted) if wanted and self._read is not None else {}
-        except JobCacheError as exc:
-            log.debug("Answers cannot be looked for now: %s", exc)
-            self._hearsay.failed(asked, self._steady() + _PAUSE)
-        else:
-            now = self._steady()
-            self._hearsay.looked(asked, found.keys() | (set(asked) - wanted), now, now - began)
-            if not self._closed:
-                self._take_new(found)
-        self._plan_look()
+    async def _read_some(self, minions: list[str]) -> Mapping[str, Answer]:
+        assert self._read is not None
+        return await self._read(frozenset(minions))
 
     def _take_new(self, found: Mapping[str, Answer]) -> None:
-        self._take({minion: answer for minion, answer in found.items() if minion not in self._given})
+        if not self._closed:
+            self._take({minion: answer for minion, answer in found.items() if minion not in self._given})
 
     async def _look_for_the_rest(self) -> None:
         """Also take answers that were not announced on the bus, or only now."""
         assert self._matched is not None
         left = self._matched - self._given.keys()
-        if self._read is None or not left:
+        if self._search is None or self._read is None or not left:
             return
-        fresh = frozenset(self._hearsay.minions())
+        fresh = frozenset(self._search.minions())
         for number, wait in enumerate(_LAST_LOOKS):
             if fresh:
                 await compat.sleep(wait)
@@ -248,3 +223,8 @@ class Question:
             left = fresh = fresh & left - self._given.keys()
             if not left or number + 1 == len(_LAST_LOOKS):
                 return
+
+
+def _say_later(exc: Exception) -> None:
+    told = None if isinstance(exc, JobCacheError) else exc
+    log.debug("Answers cannot be looked for now: %s", exc, exc_info=told)

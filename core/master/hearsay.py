@@ -2,13 +2,16 @@
 Returns that were announced on the event bus, until the job cache has them.
 
 An event is hearsay: every accepted minion can fire one in another's name. Returns in the job cache were stored by the
-master. One look-up serves all returns that were announced meanwhile; this module says when it is due, and for which
-minions. Nothing of it is stored: after a crash all minions in flight are looked for. Pure: stdlib only.
+master. One look-up serves all returns that were announced meanwhile: ``Hearsay`` says when it is due, and for which
+minions; ``Search`` makes it. Nothing of it is stored: after a crash all minions in flight are looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 #: Seconds after which the job cache should have a return: the master fires the event before it stores the return.
 STORED = 0.03
@@ -20,6 +23,8 @@ LONGEST_PAUSE = 5.0
 #: Seconds before each further look for a return that the job cache did not have. After the last one the event counts as
 #: forged. The third look is for mmap_cache, which may hide another process's write for a quarter of a second.
 AGAIN = (0.1, 0.15, 0.5, 1.0, 3.0)
+#: Seconds before another look-up after one that failed.
+AFTER_FAILURE = 5.0
 #: Seconds between two looks for a minion while forged events in its name keep coming.
 DOUBTED = 5.0
 #: Most minions in one look-up: so many returns are read one by one; for more, all returns of the job would be read.
@@ -27,7 +32,10 @@ MOST = 200
 
 
 class Hearsay:
-    """The announced returns of one job, or answers to one question. At most one look-up is under way."""
+    """
+    The announced returns of one job, or answers to one question. At most one look-up is under way. Pure: the time is an
+    argument.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, float] = {}  # minions whose returns must be looked for, and from when on
@@ -91,3 +99,86 @@ class Hearsay:
         for minion in over:
             self._waiting.pop(minion, None)
         self._first = min(self._waiting.values(), default=None)
+
+
+class Search(Generic[T]):
+    """
+    Looks for the announced returns of one job, or answers to one question.
+
+    :param loop: the engine's tornado loop.
+    :param now: returns seconds that only ever rise.
+    :param wanted: tells whether the return of a minion is still wanted.
+    :param read: returns ``{minion: return}`` of those of some minions whose return is there.
+    :param found: gets what ``read`` returned, unless it is empty.
+    :param failed: gets what ``read`` raised; it is called again later.
+    :param doubted: gets the minions whose returns are not looked for any more until they are announced again.
+    """
+
+    def __init__(
+        self,
+        loop: Any,
+        now: Callable[[], float],
+        wanted: Callable[[str], bool],
+        read: Callable[[list[str]], Awaitable[Mapping[str, T]]],
+        found: Callable[[Mapping[str, T]], None],
+        failed: Callable[[Exception], None],
+        doubted: Callable[[list[str]], None] = lambda minions: None,
+    ) -> None:
+        self._loop, self._now, self._wanted, self._read = loop, now, wanted, read
+        self._found, self._failed, self._doubted = found, failed, doubted
+        self._hearsay = Hearsay()
+        self._timer: Any = None
+        self._due: float | None = None
+        self._closed = False
+
+    def heard(self, minion: str) -> None:
+        """A return of ``minion`` was announced on the bus."""
+        self._hearsay.heard(minion, self._now())
+        self._plan()
+
+    def minions(self) -> list[str]:
+        """Return the minions that must still be looked for."""
+        return self._hearsay.minions()
+
+    def close(self) -> None:
+        """Begin no more look-ups. What one that is under way finds is still told."""
+        self._closed = True
+        self._stop()
+
+    def _plan(self) -> None:
+        due = self._hearsay.next_due
+        if due == self._due or self._closed:
+            return
+        self._stop()
+        if due is not None:
+            self._due, self._timer = due, self._loop.call_later(max(0.0, due - self._now()), self._begin)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+        self._due = self._timer = None
+
+    def _begin(self) -> None:
+        due, self._due, self._timer = self._due, None, None
+        if due is not None and due > self._now():  # a loop may wake a moment early
+            self._plan()
+        else:
+            self._loop.spawn_callback(self._look)
+
+    async def _look(self) -> None:
+        began = self._now()
+        asked = self._hearsay.take(began)
+        wanted = list(filter(self._wanted, asked))
+        try:
+            found = await self._read(wanted) if wanted else {}
+        except Exception as exc:
+            self._hearsay.failed(asked, self._now() + AFTER_FAILURE)
+            self._failed(exc)
+        else:
+            now = self._now()
+            doubted = self._hearsay.looked(asked, found.keys() | set(asked).difference(wanted), now, now - began)
+            if doubted:
+                self._doubted(doubted)
+            if found:
+                self._found(found)
+        self._plan()
