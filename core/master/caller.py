@@ -28,8 +28,10 @@ from typing import Any
 import salt.acl
 import salt.auth
 import salt.client.mixins
+import salt.utils.minions
 import salt.utils.user
 
+from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import frames, identity
 from saltext.jobs.core.master.access import NOT_KNOWN, Access
@@ -139,6 +141,24 @@ def require_right(
     wanted = list(minions)
     if not wanted or Access(opts).denied(who.grants, load, wanted):
         raise Refused(f"{who.name} may not publish {load.get('fun')} to {whom}, or there is no such minion")
+
+
+def minions_to_ask(
+    opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, *questions: tuple[str, Iterable[Any]]
+) -> list[str]:
+    """
+    Return the minions that a target matches, all of which the caller may ask. Blocks.
+
+    :param questions: functions and their arguments.
+    :raises Refused: when ``who`` may not ask them, or the target matches no minion.
+    """
+    matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
+    for fun, arg in questions:
+        whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
+        require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], whom)
+    if not matched:
+        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+    return sorted(matched)
 
 
 def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") -> None:

@@ -13,14 +13,12 @@ from typing import Any
 
 import salt.client
 import salt.exceptions
-import salt.utils.minions
 
-from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.display.command import published_words
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import LOOKING, kind_of
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
+from saltext.jobs.core.master.caller import Caller, minions_to_ask, require_no_peer
 from saltext.jobs.core.returned import function_of
 
 _QUESTION = "saltutil.running"
@@ -41,15 +39,11 @@ def ask(
     :raises Refused: when ``who`` may not ask them, when the target matches nobody, or the master publishes nothing.
     """
     require_no_peer(who)
-    matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
-    whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
-    require_right(opts, who, {"fun": _QUESTION, "arg": []}, matched or minion_keys(opts)[0], whom)
-    if not matched:
-        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+    matched = minions_to_ask(opts, who, tgt, tgt_type, (_QUESTION, []))
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
             # By name: on a minion itself the target may match more than the master knows, and ``who`` may ask.
-            answers = client.cmd(sorted(matched), _QUESTION, tgt_type="list", timeout=timeout) or {}
+            answers = client.cmd(matched, _QUESTION, tgt_type="list", timeout=timeout) or {}
     except salt.exceptions.SaltException as exc:
         raise Refused(f"The minions cannot be asked: {exc}") from exc
     given = {minion: answers[minion] for minion in matched if isinstance(answers.get(minion), list)}

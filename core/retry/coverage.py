@@ -9,13 +9,11 @@ from typing import Any
 
 import salt.client
 import salt.exceptions
-import salt.utils.minions
 
 from saltext.jobs.core.advice import Advice
-from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import once
-from saltext.jobs.core.master.caller import Caller, require_right
+from saltext.jobs.core.master.caller import Caller, minions_to_ask
 
 #: The executor adds a record to its answer. It is asked alone, since a proxy runs several functions without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
@@ -42,17 +40,12 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         silent (list of minions).
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
-    matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
-    for fun, arg in (_QUESTION, *zip(_FUNCTIONS, _ARGUMENTS, strict=True)):
-        whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
-        require_right(opts, who, {"fun": fun, "arg": arg}, matched or minion_keys(opts)[0], whom)
-    if not matched:
-        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+    matched = minions_to_ask(opts, who, tgt, tgt_type, _QUESTION, *zip(_FUNCTIONS, _ARGUMENTS, strict=True))
     options = {"timeout": timeout, "executor_opts": {once.NAME: {"question": True}}}
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
             # By name: on a minion itself the target may match more than the master knows, and ``who`` may ask.
-            told = client.cmd(sorted(matched), *_QUESTION, tgt_type="list", **options) or {}
+            told = client.cmd(matched, *_QUESTION, tgt_type="list", **options) or {}
             without = [minion for minion, answer in told.items() if once.record_of(answer) is None]
             functions, arguments = list(_FUNCTIONS), [list(each) for each in _ARGUMENTS]
             more = client.cmd(without, functions, arguments, tgt_type="list", **options) if without else {}
