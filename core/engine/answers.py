@@ -52,7 +52,7 @@ class Collected:
 
 class KeptAnswers:
     """
-    A ``Kept`` of questions.
+    A ``Place`` for answers to questions.
 
     :param cache: the job cache.
     :param worker: the thread in which it is used.

@@ -51,7 +51,7 @@ class Answers:
     unproven: frozenset[str] = frozenset()
 
 
-class Kept(Protocol):
+class Place(Protocol):
     """A place that keeps answers under the names of their authenticated senders."""
 
     async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.master import once
-from saltext.jobs.core.master.asking import Answer, Answers, HandedOn, Kept, Question, Told
+from saltext.jobs.core.master.asking import Answer, Answers, HandedOn, Place, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
 
 #: A ping takes late answers for so many times its time: a slow minion is there too.
@@ -91,7 +91,7 @@ class Questions:
         timeout: float,
         user: str | None = None,
         told: Callable[[str, Any], None] | None = None,
-        kept: Kept | None = None,
+        kept: Place | None = None,
     ) -> Answers:
         """
         Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; with ``kept``, later
@@ -101,7 +101,7 @@ class Questions:
         :param kept: the place whose answers alone are believed; by default answers on the bus are.
         """
 
-        async def answered(place: Kept, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
+        async def answered(place: Place, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
             return dict.fromkeys(await place.answered(jid, minions), (True, 0))
 
         return await self._ask(
@@ -121,7 +121,7 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         user: str | None = None,
-        kept: Kept | None = None,
+        kept: Place | None = None,
     ) -> Answers:
         """
         Have minions run a function, and wait for their returns, which stay where answers are kept. Returns and raises
@@ -143,7 +143,7 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         told: Callable[[str, bool], None] | None = None,
-        kept: Kept | None = None,
+        kept: Place | None = None,
     ) -> Probed:
         """
         Ask minions whether they run ``jid``. Returns and raises as ``ping``.
@@ -168,7 +168,7 @@ class Questions:
         return Probed(running, frozenset(valid) - running, asked - frozenset(valid))
 
     async def find_running(
-        self, minions: Iterable[str], timeout: float, kept: Kept | None = None
+        self, minions: Iterable[str], timeout: float, kept: Place | None = None
     ) -> dict[str, frozenset[str]]:
         """
         Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``find_either``.
@@ -200,7 +200,7 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         target: str | None = None,
-        kept: Kept | None = None,
+        kept: Place | None = None,
         told: Callable[[Found], None] | None = None,
         doubted: Iterable[str] = (),
     ) -> Found:
@@ -248,7 +248,7 @@ class Questions:
         fun: str | list[str],
         arg: list[Any],
         timeout: float,
-        kept: Kept | None,
+        kept: Place | None,
         told: Told | None = None,
     ) -> Answers:
         def publish(jid: str) -> Awaitable[frozenset[str]]:
@@ -260,9 +260,9 @@ class Questions:
         self,
         publish: Callable[[str], Awaitable[frozenset[str]]],
         timeout: float,
-        kept: Kept | None,
+        kept: Place | None,
         told: Told | None = None,
-        read: Callable[[Kept, str, frozenset[str]], Awaitable[Mapping[str, Answer]]] | None = None,
+        read: Callable[[Place, str, frozenset[str]], Awaitable[Mapping[str, Answer]]] | None = None,
         forget: bool = True,
         linger: float = 0.0,
         prompt: bool = True,

@@ -39,8 +39,8 @@ _ONE_BY_ONE = 8
 _QUIET = 60.0
 
 
-class Target(Protocol):
-    """A returner, as ``ReturnerModule`` has it. All errors are raised."""
+class Returner(Protocol):
+    """What a consumer needs of a ``ReturnerModule``. All errors are raised."""
 
     def store_return(self, ret: Mapping[str, Any]) -> None: ...
 
@@ -73,7 +73,7 @@ class Consumer:
         loop: Any,
         clock: Clock,
         name: str,
-        module: Target,
+        module: Returner,
         spool: Spool,
         folder: pathlib.Path,
         settings: RecorderSettings,
