@@ -26,7 +26,7 @@ from saltext.jobs.core.master import running as activity
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.store import copies
+from saltext.jobs.core.store import copies, migration
 from saltext.jobs.core.store import doctor as examination
 from saltext.jobs.core.store import store as stores
 from saltext.jobs.core.store.last_results import last_results
@@ -112,11 +112,11 @@ def migrate(
         raise Refused(f"job_cache.migrate has no option {unknown[0]}; it accepts source, dry_run, from, to")
     if more:
         told = _Progress(f"copying the jobs of {more['from']}").tell
-        return copies.between(__opts__, more["from"], to, dry_run, told)
+        return migration.between(__opts__, more["from"], to, dry_run, told)
     if to is not None:
         raise Refused("to is for a copy from another driver: name that one with from, such as from=localfs to=sqlite")
     told = _Progress(f"copying the jobs of {source}").tell
-    return copies.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
+    return migration.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
 
 
 class _Progress:

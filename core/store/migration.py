@@ -1,5 +1,5 @@
 """
-Copies jobs of another job cache into the store: loads, minions, returns and end times.
+Copies jobs of another job cache, or of another driver, into the store: loads, minions, returns and end times.
 
 It writes nothing that exists already, so it can be interrupted, and run while the master stores jobs. It must never mark a
 job as published: only this master's publish does that.
@@ -11,11 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import salt.loader
 import salt.payload
 import salt.utils.jid
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.store import publication, records
@@ -26,6 +27,10 @@ from saltext.jobs.core.store.store import Store
 log = lines.logger(__name__)
 
 Load = dict[str, Any]
+DRIVERS = ("localfs", "sqlite", "postgresql", "redis", "mysql", "etcd", "consul", "mmap_cache")
+
+#: Gets progress: the jobs looked at so far, and all jobs.
+Told = Callable[[int, int], None]
 
 
 class Source:
@@ -120,18 +125,89 @@ def _read(path: str) -> Any:
         return salt.payload.load(handle)
 
 
-def copy_each(
-    source: str, names: Sequence[str], copy_one: Callable[[str], Mapping[str, int]], told: Callable[[int, int], None]
+def from_returner(
+    opts: Mapping[str, Any], name: str, clean: Callable[[Load], Load], dry_run: bool, told: Told
 ) -> dict[str, Any]:
     """
-    Copy job by job, and return jobs (how many there are), copied (how many of them lacked something), loads, returns and
-    endtimes (how many were written), and failed: ``{jid: reason}``.
+    Copy the jobs of a returner into the storage that ``cache`` names.
 
+    :param clean: returns a load without its secrets.
+    :param dry_run: write nothing.
+    :return: source, driver and dry_run; jobs (how many there are), copied (how many of them lacked something), loads,
+        returns and endtimes (how many were written), and failed: ``{jid: reason}``.
+    :raises Refused: if that cannot be done.
+    """
+    store = Store(opts)
+    _refuse_the_folder_of_local_cache(opts, store, dry_run)
+    jobs = _source_called(opts, name)
+    try:
+        names = sorted(jobs.jids())
+    except Exception as exc:  # a returner may raise anything
+        raise Refused(f"The jobs of {name} cannot be listed: {exc}") from exc
+    return _copied(name, store, names, dry_run, lambda jid: copy(store, jobs, jid, clean, dry_run), told)
+
+
+def between(opts: Mapping[str, Any], name: Any, to: Any, dry_run: bool, told: Told) -> dict[str, Any]:
+    """
+    Copy the jobs of one driver to another.
+
+    :param name: the driver to read.
+    :param to: the driver to write; None for the one of ``cache``.
+    :return: as ``from_returner``, and, without ``dry_run``, lacking: how many records the target still lacks.
+    :raises Refused: if that cannot be done.
+    """
+    target = opts.get("cache") or "localfs" if to is None else to
+    for option, driver in (("from", name), ("to", target)):
+        arguments.choice(option, driver, DRIVERS)
+    if name == target:
+        raise Refused(f"from and to are both {name!r}; name two drivers")
+    source, store = (Store({**opts, "cache": driver}) for driver in (name, target))
+    _refuse_the_folder_of_local_cache(opts, store, dry_run)
+    names = jobs_in(source)
+    done = _copied(name, store, names, dry_run, lambda key: copy_between(source, store, key, dry_run), told)
+    if not dry_run:
+        done["lacking"] = sum(lacking(source, store, key) for key in names)
+    return done
+
+
+def _refuse_the_folder_of_local_cache(opts: Mapping[str, Any], store: Store, dry_run: bool) -> None:
+    if not dry_run and opts.get("master_job_cache") == "local_cache" and store.driver.in_jobs_folder:
+        raise Refused(
+            f"master_job_cache is local_cache, whose sweep would remove the jobs copied to cache: {store.driver.name}. "
+            "Set master_job_cache: salt_cache, restart the master, and run this again"
+        )
+
+
+def _source_called(opts: Mapping[str, Any], name: str) -> Source:
+    if name == "salt_cache":
+        raise Refused("source must be another job cache than salt_cache, such as local_cache")
+    loaded = salt.loader.returners(opts, {})
+    needed = ("get_jids", "get_load", "get_jid")
+    missing = [function for function in needed if f"{name}.{function}" not in loaded]
+    if missing:
+        raise Refused(f"The returner {name!r} is not loaded or has no {', '.join(missing)}")
+    there = [function for function in (*needed, "get_endtime") if f"{name}.{function}" in loaded]
+    functions = {function: loaded[f"{name}.{function}"] for function in there}
+    return LocalCache(functions, opts) if name == "local_cache" else Source(functions)
+
+
+def _copied(
+    source: str,
+    store: Store,
+    names: Sequence[str],
+    dry_run: bool,
+    copy_one: Callable[[str], Mapping[str, int]],
+    told: Told,
+) -> dict[str, Any]:
+    """
+    Copy job by job.
+
+    :param source: its name.
     :param copy_one: copies a job and returns how many records of each kind it wrote.
-    :param told: gets progress: the jobs looked at so far, and all jobs.
     :raises Refused: if the source or the target is away.
     """
-    done: dict[str, Any] = {"jobs": 0, "copied": 0, "loads": 0, "returns": 0, "endtimes": 0, "failed": {}}
+    done: dict[str, Any] = {"source": source, "driver": store.driver.name, "dry_run": dry_run}
+    done.update({"jobs": 0, "copied": 0, "loads": 0, "returns": 0, "endtimes": 0, "failed": {}})
     for jid in names:
         done["jobs"] += 1
         try:
