@@ -18,7 +18,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, PUBLISHED
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.calling import Outage
-from saltext.jobs.core.store.drivers import ABSENT
+from saltext.jobs.core.store.drivers import ABSENT, has_date
 from saltext.jobs.core.store.records import is_believed
 from saltext.jobs.core.store.store import Store
 
@@ -126,14 +126,10 @@ def _newest_first(store: Store, count: int) -> Iterator[str]:
     names = store.keys(LOADS)
     picked = heapq.nlargest(4 * count, names)
     rest = names
-    if all(_has_date(name) for name in picked):
+    if all(has_date(name) for name in picked):
         yield from picked
         rest = list(set(names).difference(picked))
-    yield from sorted(rest, key=lambda name: (name if _has_date(name) else _written(store, name), name), reverse=True)
-
-
-def _has_date(jid: str) -> bool:
-    return jid[:8].isdigit() and jid.isascii()
+    yield from sorted(rest, key=lambda name: (name if has_date(name) else _written(store, name), name), reverse=True)
 
 
 def _written(store: Store, key: str) -> str:
