@@ -109,7 +109,7 @@ class Health(Protocol):
     def lag(self) -> float: ...
 
 
-class Work(Protocol):
+class Publishes(Protocol):
     """Counts of publishes: see ``master.publisher.Publisher``."""
 
     published: int
@@ -128,7 +128,7 @@ def of_bus(engine: str, bus: Health) -> list[Metric]:
     ]
 
 
-def of_publisher(engine: str, publisher: Work) -> list[Metric]:
+def of_publisher(engine: str, publisher: Publishes) -> list[Metric]:
     """Return what an engine that publishes tells of it."""
     taken = "Publishes that the master took, questions included."
     return [

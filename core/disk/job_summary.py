@@ -22,7 +22,7 @@ _SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
 _LENGTHS = {3, 4}
 
 
-class Tally(NamedTuple):
+class JobTally(NamedTuple):
     """How many minions a job was for (0 if not known), have returned, have failed, and are missing."""
 
     minions: int

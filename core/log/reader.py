@@ -52,7 +52,7 @@ class Reader:
         self._begin, self._boot = position, self._boots()
         self._from_end = position is None
         self._handle = -1
-        self._known: segments.Identity | None = None
+        self._known: segments.LogIdentity | None = None
         self._inode = self._gaps = self._number = self._offset = 0
         self._next = ""  # the file of the next segment
         self._why = "it is not known up to where it was read"

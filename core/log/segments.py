@@ -45,7 +45,7 @@ _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 _SEGMENT = re.compile(r"([0-9]{12})\.segment")
 
 
-class Identity(NamedTuple):
+class LogIdentity(NamedTuple):
     """Identifies a log: its unique name, and the length of its segments in bytes."""
 
     log: str
@@ -95,7 +95,7 @@ def numbers(folder: pathlib.Path) -> list[int]:
     return sorted(int(found[1]) for found in map(_SEGMENT.fullmatch, names) if found)
 
 
-def identity(folder: pathlib.Path) -> Identity | None:
+def identity(folder: pathlib.Path) -> LogIdentity | None:
     """
     Return the identity of a folder's log, or None.
 
@@ -115,10 +115,10 @@ def identity(folder: pathlib.Path) -> Identity | None:
         raise
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{folder / NAME} does not say what log it is: {exc}") from exc
-    return Identity(name, length)
+    return LogIdentity(name, length)
 
 
-def found(folder: pathlib.Path, length: int = LENGTH) -> Identity:
+def found(folder: pathlib.Path, length: int = LENGTH) -> LogIdentity:
     """
     Return the identity of a folder's log, and make a log if there is none.
 
@@ -164,7 +164,7 @@ def mark_gap(folder: pathlib.Path) -> None:
     os.utime(path, ns=(at, at))
 
 
-def open_newest(folder: pathlib.Path, known: Identity, beyond: int) -> tuple[int, int, bool]:
+def open_newest(folder: pathlib.Path, known: LogIdentity, beyond: int) -> tuple[int, int, bool]:
     """
     Return (number, descriptor, whether it was made) of the newest segment, to append to.
 

@@ -37,7 +37,7 @@ class Writer:
     def __init__(self, folder: pathlib.Path, size: int = SIZE, length: int = segments.LENGTH) -> None:
         self._folder, self._size, self._length = folder, size, length
         self._lock = threading.Lock()
-        self._known = segments.Identity("", 0)
+        self._known = segments.LogIdentity("", 0)
         self._number = 0
         self._handle = -1
         self._unmarked = False  # a record is missing, and readers could not be told

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
-from saltext.jobs.core.disk.job_summary import Tally, decoded, shown_mark
+from saltext.jobs.core.disk.job_summary import JobTally, decoded, shown_mark
 from saltext.jobs.core.postgresql.banks import Banks, parts
 from saltext.jobs.core.postgresql.cache_tables import TABLE, UNDATED
 from saltext.jobs.core.postgresql.connections import LONG
@@ -69,7 +69,7 @@ class JobLookup:
             yield from (row[0][start:] for row in rows if _DATED(row[0][start:]))
             sign, before, size = "<", rows[-1][0], MANY
 
-    def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, Tally]:
+    def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, JobTally]:
         """
         Return the tallies of some jobs, without reading their returns. Jobs whose minions are not known have none.
 
@@ -93,7 +93,7 @@ class JobLookup:
                 query, (minion, minion, part), LONG
             ):
                 of_minion = _outcomes(bool(is_for), own) if minion is not None else frozenset()
-                found[key] = Tally(sent, returned, failed, missing, of_minion)
+                found[key] = JobTally(sent, returned, failed, missing, of_minion)
         return found
 
     def marks(self) -> list[tuple[tuple[str, str], str, str]]:

@@ -19,7 +19,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.bulk import attempts_in_bulk
 from saltext.jobs.core.recorder.files import Aside, Progress
-from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, Refused, failure_of
+from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, RefusedRecord, failure_of
 from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, summary_of, taken_at, unpacked
 from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent
 from saltext.jobs.core.recorder.spool import Reader, Spool
@@ -299,7 +299,7 @@ class Consumer:
             holders[record.jid] = frozenset(self._module.returns(record.jid))
         return record.minion in holders[record.jid]
 
-    def _put_all_aside(self, refused: Sequence[Refused]) -> None:
+    def _put_all_aside(self, refused: Sequence[RefusedRecord]) -> None:
         # A flood of bad records must not wait for the disk twice for each.
         one_by_one = len(refused) <= _ONE_BY_ONE
         kept = [one for one in refused if self._put_aside(one, one_by_one)]
@@ -308,7 +308,7 @@ class Consumer:
         for one in kept:
             self._done(one.number)
 
-    def _put_aside(self, refused: Refused, durable: bool) -> bool:
+    def _put_aside(self, refused: RefusedRecord, durable: bool) -> bool:
         payload = self._payloads[refused.number]
         about = {"reason": refused.reason, "tries": refused.tries, "time": self._clock.now(), **summary_of(payload)}
         try:

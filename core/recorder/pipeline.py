@@ -73,7 +73,7 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True)
-class Refused:
+class RefusedRecord:
     """Set this record aside, with the reason. It has left the pipeline."""
 
     number: int
@@ -176,11 +176,11 @@ class Pipeline:
         mixed = [number for pair in pairs for number in pair if number is not None]
         return (*mixed, *fresh[len(failed) :])
 
-    def settle(self, attempts: Iterable[Attempt], now: float) -> tuple[Refused, ...]:
+    def settle(self, attempts: Iterable[Attempt], now: float) -> tuple[RefusedRecord, ...]:
         """Take the outcomes of a round. Returns the records to set aside."""
         attempts = list(attempts)
         last_taken = max((index for index, attempt in enumerate(attempts) if attempt.failure is None), default=-1)
-        refused: list[Refused] = []
+        refused: list[RefusedRecord] = []
         for index, attempt in enumerate(attempts):
             if attempt.failure is None:
                 self._remove(attempt.number)
@@ -195,7 +195,7 @@ class Pipeline:
             return self._parked.pop(number)
         return self._waiting.pop(number)
 
-    def _count(self, number: int, failure: Failure, others_taken: bool, now: float) -> list[Refused]:
+    def _count(self, number: int, failure: Failure, others_taken: bool, now: float) -> list[RefusedRecord]:
         is_refusal = others_taken or failure.is_fault
         if number in self._waiting and not is_refusal:
             # The connection may have broken after the record was stored.
@@ -208,7 +208,7 @@ class Pipeline:
         record.not_before = now + _pause(max(0, record.tries - 1))
         has_place = len(self._parked) < self._size and self._parked_bytes + record.size <= PARKED_BYTES
         if record.tries >= self._tries or not has_place:
-            return [Refused(number, failure.reason, record.tries)]
+            return [RefusedRecord(number, failure.reason, record.tries)]
         self._parked[number] = record
         self._parked_bytes += record.size
         return []

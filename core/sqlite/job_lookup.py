@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk.job_summary import Tally, decoded, shown_mark
+from saltext.jobs.core.disk.job_summary import JobTally, decoded, shown_mark
 from saltext.jobs.core.sqlite import minion_sets
 from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers, minions_of_no_job
@@ -84,7 +84,7 @@ class JobLookup:
             yield from (row[0] for row in rows if _DATED(row[0]))
             rows = self._database.read(query.format("<"), (rows[-1][0], low, CHUNK))
 
-    def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, Tally]:
+    def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, JobTally]:
         """
         Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that was
         removed alone counts as missing.
@@ -98,7 +98,7 @@ class JobLookup:
             EXISTS (SELECT 1 FROM failures WHERE failures.jid = jobs.jid AND minion = ?)
             FROM jobs WHERE jid IN ({{}})"""
         numbers = self._database.read("SELECT id FROM minions WHERE name = ?", (minion or "",))
-        found: dict[str, Tally] = {}
+        found: dict[str, JobTally] = {}
         for start in range(0, len(jids), CHUNK):
             part = jids[start : start + CHUNK]
             values = (RETURNS, RETURNS, minion, minion, *part)
@@ -110,7 +110,7 @@ class JobLookup:
                     is_for = bool(numbers) and who is not None and minion_sets.has(who, numbers[0][0])
                 except Exception:  # zlib has an error of its own
                     continue
-                found[jid] = Tally(
+                found[jid] = JobTally(
                     sent or 0, returned, failed, max(0, min(sent or 0, count - returned)), _outcomes(is_for, *own)
                 )
         return found

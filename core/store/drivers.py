@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import ASIDE, LOADS
-from saltext.jobs.core.disk.job_summary import Tally
+from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
@@ -305,7 +305,7 @@ class JobIndex:
         """Return those of some jobs that may be for the minion, or have its return; all if that takes a search."""
         return set(jids)
 
-    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
+    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         """
         Return the tallies of jobs, without those that take a search.
 

@@ -20,7 +20,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
-from saltext.jobs.core.disk.job_summary import Tally, has_failed, job_marks
+from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at
@@ -201,7 +201,7 @@ def _metadata(load: dict[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _is_asked_for(query: Query, tally: Tally) -> bool:
+def _is_asked_for(query: Query, tally: JobTally) -> bool:
     if query.minion is not None:
         return query.outcome in tally.of_minion if query.outcome else bool(tally.of_minion)
     counts = {"returned": tally.returned, "failed": tally.failed, "missing": tally.missing}
@@ -222,7 +222,7 @@ def _is_of_minions(store: Store, key: str, named: Matches, outcome: str | None) 
     return bool(returned) if outcome == "returned" else bool(meant.difference(returned))
 
 
-def count_all(store: Store, key: str, minion: str | None) -> Tally:
+def count_all(store: Store, key: str, minion: str | None) -> JobTally:
     """Return the tally of a job by reading all of its records."""
     (listed,) = store.driver.read_all([(MINIONS, key)])
     minions = {store.key_of(minion) for minion in ids_in(listed)}
@@ -236,10 +236,10 @@ def count_all(store: Store, key: str, minion: str | None) -> Tally:
     missing = minions - returned
     groups = {"returned": returned, "failed": failed, "missing": missing}
     of_minion = frozenset(name for name, group in groups.items() if minion in group)
-    return Tally(len(minions), len(returned), len(failed), len(missing), of_minion)
+    return JobTally(len(minions), len(returned), len(failed), len(missing), of_minion)
 
 
-def _row(store: Store, key: str, load: dict[str, Any], tally: Tally) -> dict[str, Any]:
+def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally) -> dict[str, Any]:
     """Return the row of a job."""
     row = describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load)
     row["Metadata"] = dict(_metadata(load))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk.job_summary import Tally
+from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import Driver, JobIndex, Marks, Shown
 
@@ -44,7 +44,7 @@ class Lookup(Protocol):
     def shown(self) -> Iterator[Shown]:
         """Yield what ``jobs.list_jobs`` shows of all loads, some at a time."""
 
-    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
+    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         """Return the tallies of some jobs."""
 
 
@@ -107,7 +107,7 @@ class TableIndex(JobIndex):
     def undated_jids(self) -> dict[str, float]:
         return self._look(lambda look: look.undated())
 
-    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
+    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         return self._look(lambda look: look.tallies(jids, minion))
 
 
