@@ -33,6 +33,7 @@ from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.sqlite.database import database_at
 from saltext.jobs.core.store import calling, publication, records
 from saltext.jobs.core.store.calling import Outage
+from saltext.jobs.core.store.drivers import Left
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.search import Query, search
@@ -713,6 +714,21 @@ class Contract:
         assert sorted(job_cache.get_jid(OLD)) == ["web1", "web2"]
         job_cache.sweep_in(keep + 2)
         assert job_cache.get_jids() == {} and job_cache.get_jid(OLD) == {}
+
+    def test_of_some_jobs_all_are_removed_or_only_those_that_are_old(self, job_cache):
+        jids, other = [OLD, "20260516-special", now_jid(0)], now_jid(1)
+        for jid in (*jids, other):
+            job_cache.save_load(jid, LOAD, minions=["web1"])
+            job_cache.returner(a_return("web1", jid))
+        driver, banks = job_cache.store.driver, records.BANKS[::-1]
+        young = driver.remove(banks, "jobs/returns", jids, time.time() - 60)
+        assert young.unknown == [] and abs(young.written - time.time()) < stretched(60)
+        assert sorted(job_cache.get_jids()) == sorted([*jids, other]), "all were written just now"
+        assert driver.remove(banks, "jobs/returns", jids[:1], time.time() + 60) == Left([], None)
+        assert sorted(job_cache.get_jids()) == sorted([*jids[1:], other]) and job_cache.get_jid(OLD) == {}
+        assert driver.remove(banks, "jobs/returns", jids) == Left([], None)
+        assert list(job_cache.get_jids()) == [other] and list(job_cache.get_jid(other)) == ["web1"]
+        assert all(job_cache.get_jid(jid) == {} for jid in jids)
 
     def test_zero_keeps_every_job(self, opts):
         job_cache = Returner({**opts, "keep_jobs_seconds": 0})
