@@ -28,6 +28,7 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.sqlite.database import database_at
@@ -714,6 +715,15 @@ class Contract:
         assert sorted(job_cache.get_jid(OLD)) == ["web1", "web2"]
         job_cache.sweep_in(keep + 2)
         assert job_cache.get_jids() == {} and job_cache.get_jid(OLD) == {}
+
+    def test_what_was_published_lately_is_known_under_whatever_jid(self, job_cache):
+        began, yesterday = time.time() - 1, jid_at(time.time() - 86400.0)
+        jids = {now_jid(0), yesterday, "20260516-special"}
+        for jid in jids:
+            job_cache.save_load(jid, LOAD, minions=["web1"])
+        known = JobCache({**job_cache.opts, "master_job_cache": "salt_cache"})
+        assert known.published_since(began).keys() == jids
+        assert known.published_since(time.time() + 60) == {}
 
     def test_of_some_jobs_all_are_removed_or_only_those_that_are_old(self, job_cache):
         jids, other = [OLD, "20260516-special", now_jid(0)], now_jid(1)
