@@ -1,5 +1,6 @@
 """
-What becomes of minions that were sent to: they return, are overdue and asked, are killed, and in the end are given up.
+What becomes of minions: they return, are overdue and asked, are killed, and in the end are given up; those that are not
+there are left out, or handed over to the retry queue (``offline``).
 
 Part of the batch machine. A return is proven before it becomes a fact. Starts are unauthenticated: a forged one causes a
 short delay, never a success. A kill that was sent proves nothing: the minion is asked whether it worked. It must never give
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from saltext.jobs.core.batch import attendance
 from saltext.jobs.core.batch.facts import (
     Acknowledged,
     Announce,
@@ -24,6 +24,9 @@ from saltext.jobs.core.batch.facts import (
     NeverBegun,
     Probe,
     Probed,
+    Queue,
+    Queued,
+    QueueRefused,
     Recorded,
     Returned,
     Started,
@@ -168,7 +171,7 @@ def _give_up(batch: State, minion: str, now: float) -> list[Effect]:
     elif flight.seen or (minion not in batch.spec.unsure and _is_lost(batch, minion, flight)):
         batch.settle(minion, Outcome.LOST, now, None)
     else:
-        return attendance.leave_out(batch, [minion], now)
+        return leave_out(batch, [minion], now)
     return batch.check_budget()
 
 
@@ -205,6 +208,37 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
         and not flight.deaf
         and batch.resent.get(minion, 0) < batch.spec.probe_attempts
     )
+
+
+def leave_out(batch: State, minions: list[str], now: float) -> list[Effect]:
+    """Minions are not there: do with them what ``offline`` says. They do not count against the budget."""
+    outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
+    for minion in minions:
+        batch.settle(minion, outcome, now, None)
+    if batch.spec.offline != "queue":
+        return []
+    certain = tuple(minion for minion in minions if minion not in batch.spec.unsure)
+    if len(certain) < len(minions):
+        batch.queue_refused = "whether the target matches them is not known"
+    batch.to_queue.update(dict.fromkeys(certain))
+    return [Queue(certain)] if certain else []
+
+
+def queued(batch: State, fact: Queued, _now: float) -> list[Effect]:
+    """The retry queue has taken these minions, and delivers the job to them."""
+    for minion in fact.minions:
+        batch.to_queue.pop(minion, None)
+    return []
+
+
+def queue_refused(batch: State, fact: QueueRefused, now: float) -> list[Effect]:
+    """The minions have failed, since nobody delivers the job to them; absence does not count against the budget."""
+    batch.queue_refused = fact.reason
+    for minion in fact.minions:
+        batch.to_queue.pop(minion, None)
+        if minion in batch.outcomes and batch.outcomes[minion][0] is Outcome.OFFLINE:
+            batch.settle(minion, Outcome.FAILED, now, None)
+    return []
 
 
 def kill_what_was_late(batch: State) -> list[Effect]:

@@ -17,11 +17,10 @@ questions, and means absence only for a minion that was never known to be there.
 What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to, and who of
 them is there (``pending.py``), how many at a time and when (``pace.py``), what has to be open for that (``gates.py``), who
 is in flight (``inflight.py``), how each ended (``outcomes.py``), and what other batches leave to it (``room.py``). What
-facts make of it is in as many parts again, each of which takes the state and returns effects:
+facts make of it is in four parts more, each of which takes the state and returns effects:
 
-    attendance.py  which minions are there, and the others          holding.py   gates, and requests of operators
-    sending.py     publishing to the next minions                   ending.py    returns, overdue minions, kills
-    recovery.py    the start of an engine
+    sending.py     which minions are there, and publishing to them  holding.py   gates, and requests of operators
+    ending.py      returns, overdue minions, kills, the others      recovery.py  the start of an engine
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from saltext.jobs.core.batch import attendance, ending, facts, holding, recovery, sending
+from saltext.jobs.core.batch import ending, facts, holding, recovery, sending
 from saltext.jobs.core.batch.facts import Effect, Fact
 from saltext.jobs.core.batch.state import State
 
@@ -71,7 +70,7 @@ class Batch(State):
         if self.has_more() and not self.rights.may_send(now):
             self.pace.publish_at = None
             return effects + holding.heed_rights(self, now)
-        effects += attendance.ping(self, now)
+        effects += sending.ping(self, now)
         return effects if self.presence.gathering else effects + sending.publish(self, now)
 
     def _finish(self, now: float) -> list[Effect]:
@@ -88,12 +87,12 @@ def _closed(batch: State, _fact: facts.Closed, _now: float) -> list[Effect]:
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
-    facts.Seen: attendance.seen,
-    facts.Hinted: attendance.hinted,
-    facts.Gathered: attendance.gathered,
-    facts.PingFailed: attendance.ping_failed,
-    facts.Queued: attendance.queued,
-    facts.QueueRefused: attendance.queue_refused,
+    facts.Seen: sending.seen,
+    facts.Hinted: sending.hinted,
+    facts.Gathered: sending.gathered,
+    facts.PingFailed: sending.ping_failed,
+    facts.Queued: ending.queued,
+    facts.QueueRefused: ending.queue_refused,
     facts.OpeningFound: holding.opening_found,
     facts.Checked: holding.checked,
     facts.Published: sending.published,

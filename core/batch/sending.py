@@ -1,15 +1,73 @@
 """
-Publishing to the next minions: how many, of which stage, when, and what follows from a failed publish.
+Reaching the next minions: pings find out which are there, publishes send them the job; how many, of which stage, when, and
+what follows from a failed ping or publish.
 
 Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. It must never
-send to a minion that may have received the job. Pure: stdlib only.
+send to a minion that may have received the job, nor leave out one that was not pinged. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import attendance, ending, holding
-from saltext.jobs.core.batch.facts import Allotted, Effect, Publish, Published, PublishFailed
+from saltext.jobs.core.batch import ending, holding
+from saltext.jobs.core.batch.facts import (
+    Allotted,
+    Effect,
+    Gather,
+    Gathered,
+    Hinted,
+    PingFailed,
+    Publish,
+    Published,
+    PublishFailed,
+    Seen,
+)
 from saltext.jobs.core.batch.state import State
+
+
+def ping(batch: State, now: float) -> list[Effect]:
+    """Ping the minions that have shown no sign of life, if that is due."""
+    presence = batch.presence
+    if presence.gathering and not presence.pinging and not presence.unseen:
+        presence.gathering = False  # every minion has shown a sign of life without the first ping
+        batch.order_pending()
+    if now < batch.pace.not_before or not batch.presence.may_ping(now):
+        return []
+    return [Gather(batch.presence.ping())]
+
+
+def seen(batch: State, fact: Seen, _now: float) -> list[Effect]:
+    """Minions are there, and may now be sent to."""
+    batch.waiting.put_last(batch.presence.seen(fact.minions))
+    return []
+
+
+def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
+    """
+    Ping a minion once more before it is left out: the ping under way may have come too early for it. That is done only once,
+    since anybody can fire such events in the minion's name.
+    """
+    if batch.presence.wants_hint(fact.minion):
+        batch.presence.hinted.add(fact.minion)
+    return []
+
+
+def gathered(batch: State, fact: Gathered, now: float) -> list[Effect]:
+    """A ping is over: leave out the minions that have been pinged often enough."""
+    first, batch.pace.failures = batch.presence.gathering, 0
+    seen(batch, Seen(fact.answered), now)
+    absent = batch.presence.ping_over(now)
+    if first:
+        batch.order_pending()
+    if batch.spec.presence == "none":
+        batch.waiting.put_last(absent)
+        return []
+    return ending.leave_out(batch, absent, now)
+
+
+def ping_failed(batch: State, fact: PingFailed, now: float) -> list[Effect]:
+    """A ping was not confirmed, so no minion is left out because of it."""
+    batch.presence.pinging = False
+    return batch.failed_again(fact.reason, now)
 
 
 def publish(batch: State, now: float) -> list[Effect]:
@@ -83,7 +141,7 @@ def published(batch: State, fact: Published, now: float) -> list[Effect]:
     effects: list[Effect] = []
     for minion in batch.inflight.end_publish():
         if minion in missed:
-            effects += attendance.leave_out(batch, [minion], now)
+            effects += ending.leave_out(batch, [minion], now)
         else:
             batch.inflight.sent(minion, now)
     return effects + ending.kill_what_was_late(batch)
