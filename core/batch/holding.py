@@ -23,7 +23,7 @@ from saltext.jobs.core.batch.facts import (
     StopRequested,
 )
 from saltext.jobs.core.batch.flight import Outcome, Phase
-from saltext.jobs.core.batch.pause import PausedBy
+from saltext.jobs.core.batch.gates import PausedBy
 from saltext.jobs.core.batch.state import State
 
 

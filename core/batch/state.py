@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from saltext.jobs.core.batch import pause as pauses
 from saltext.jobs.core.batch.facts import (
     Announce,
     Approved,
@@ -21,12 +20,22 @@ from saltext.jobs.core.batch.facts import (
     StopRequested,
 )
 from saltext.jobs.core.batch.flight import Flight, Outcome
-from saltext.jobs.core.batch.gates import Checks, Rights, Schedule
+from saltext.jobs.core.batch.gates import (
+    SCHEDULED,
+    Checks,
+    Pause,
+    PausedBy,
+    Rights,
+    Schedule,
+    read_code,
+    read_pause,
+    write_code,
+    write_pause,
+)
 from saltext.jobs.core.batch.inflight import InFlight
 from saltext.jobs.core.batch.kept import Kept, kept
 from saltext.jobs.core.batch.outcomes import Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace, PublishWindow
-from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.room import Room
@@ -78,9 +87,9 @@ class State(Kept):
     finished: float | None = kept(_nothing)
     closed: bool = kept(bool)
     halted: str | None = kept(_nothing)  # why nothing more is published
-    paused: Pause | None = kept(_nothing, pauses.write, pauses.read)  # until an operator resumes it
+    paused: Pause | None = kept(_nothing, write_pause, read_pause)  # until an operator resumes it
     #: The announced pause that ends by itself.
-    announced: PausedBy | None = kept(_nothing, pauses.code, pauses.of_code)
+    announced: PausedBy | None = kept(_nothing, write_code, read_code)
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
@@ -183,7 +192,7 @@ class State(Kept):
     def opens_at(self) -> float | None:
         """Return when the batch goes on by itself, in Unix time; None if it does not, or if that is not known."""
         pause = self.waits_for()
-        return self.schedule.opens if pause and pause.by in pauses.SCHEDULED else None
+        return self.schedule.opens if pause and pause.by in SCHEDULED else None
 
     @property
     def success(self) -> bool | None:

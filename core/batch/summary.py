@@ -13,8 +13,8 @@ from typing import Any
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.forecast import seconds_left
+from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.pause import HELD, PausedBy
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.room import by_batch
 from saltext.jobs.core.batch.spec import Spec

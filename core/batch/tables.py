@@ -12,7 +12,7 @@ from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.forecast import two_digits
-from saltext.jobs.core.batch.pause import HELD, PausedBy
+from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.summary import WORDS, why_halted, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline

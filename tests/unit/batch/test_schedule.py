@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.pause import Pause, PausedBy
+from saltext.jobs.core.batch.gates import Pause, PausedBy
 from saltext.jobs.core.batch.summary import summary
 from tests.unit.batch.bench import BEGIN, Bench, kinds, published
 

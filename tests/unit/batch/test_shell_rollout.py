@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from saltext.jobs.core.batch.pause import Pause, PausedBy
+from saltext.jobs.core.batch.gates import Pause, PausedBy
 from saltext.jobs.core.master.identity import WHO
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
