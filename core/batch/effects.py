@@ -106,7 +106,7 @@ class Effects:
         """The authenticated answers; None if the bus must be believed, on which any minion can answer in another's name."""
         return None if self._ports.cache.why_unauthenticated else self._answers
 
-    async def _gather(self, live: Live, effect: facts.Gather) -> None:
+    async def _ping(self, live: Live, effect: facts.Ping) -> None:
         spec = live.batch.spec
         tgt, tgt_type = spec.target_for(effect.minions) if effect.minions else (spec.tgt, spec.tgt_type)
         answers = Collected(self._ports.loop, GATHER, lambda found: live.step(facts.Seen(tuple(found))))
@@ -123,7 +123,7 @@ class Effects:
         except (PublishFailed, JobCacheError) as exc:
             live.step(facts.PingFailed(str(exc)))
             return
-        live.step(facts.Gathered(tuple(sorted(answers.rest()))))
+        live.step(facts.Pinged(tuple(sorted(answers.rest()))))
 
     async def _publish(self, live: Live, effect: facts.Publish) -> None:
         spec = live.batch.spec
@@ -408,7 +408,7 @@ def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
     """Return the fact for an effect that failed with an unexpected error; None for one that will be repeated."""
     if isinstance(effect, facts.Publish):
         return facts.PublishFailed(reason, certain=False)
-    if isinstance(effect, facts.Gather):
+    if isinstance(effect, facts.Ping):
         return facts.PingFailed(reason)
     if isinstance(effect, facts.Probe):
         return facts.Probed(unasked=effect.minions)
@@ -428,7 +428,7 @@ _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Close: Effects._close,
 }
 _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
-    facts.Gather: Effects._gather,
+    facts.Ping: Effects._ping,
     facts.Publish: Effects._publish,
     facts.LookUp: Effects._look_up,
     facts.Probe: Effects._probe,

@@ -22,7 +22,7 @@ class Seen:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gathered:
+class Pinged:
     """A presence ping is over; ``answered`` are the minions that answered and were not reported as seen before."""
 
     answered: tuple[str, ...] = ()
@@ -268,7 +268,7 @@ class Closed:
 
 Fact = (
     Seen
-    | Gathered
+    | Pinged
     | PingFailed
     | Returned
     | Acknowledged
@@ -299,7 +299,7 @@ Fact = (
 
 _NAMES: dict[type, str] = {
     Seen: "seen",
-    Gathered: "gathered",
+    Pinged: "gathered",
     PingFailed: "pingfail",
     Returned: "ret",
     Acknowledged: "ack",
@@ -356,10 +356,10 @@ def _frozen(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gather:
+class Ping:
     """
     Ping these minions; the whole target if there are none. Report minions as Seen when they answer. After this you must
-    report Gathered or PingFailed.
+    report Pinged or PingFailed.
     """
 
     minions: tuple[str, ...] = ()
@@ -456,5 +456,5 @@ class Close:
 
 
 Effect = (
-    Gather | Publish | LookUp | Probe | AskRecords | Kill | Queue | FindOpening | CheckRights | Check | Announce | Close
+    Ping | Publish | LookUp | Probe | AskRecords | Kill | Queue | FindOpening | CheckRights | Check | Announce | Close
 )

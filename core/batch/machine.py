@@ -71,7 +71,7 @@ class Batch(State):
             self.pace.publish_at = None
             return effects + holding.heed_rights(self, now)
         effects += sending.ping(self, now)
-        return effects if self.presence.gathering else effects + sending.publish(self, now)
+        return effects if self.presence.first_ping else effects + sending.publish(self, now)
 
     def _finish(self, now: float) -> list[Effect]:
         self.finished = now
@@ -89,7 +89,7 @@ def _closed(batch: State, _fact: facts.Closed, _now: float) -> list[Effect]:
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Seen: sending.seen,
     facts.Hinted: sending.hinted,
-    facts.Gathered: sending.gathered,
+    facts.Pinged: sending.pinged,
     facts.PingFailed: sending.ping_failed,
     facts.Queued: ending.queued,
     facts.QueueRefused: ending.queue_refused,

@@ -208,7 +208,7 @@ class Presence(Kept):
     spec: Spec
     unseen: dict[str, int] = kept(dict, dict, dict)  # {minion: pings without an answer} of those not known to be there
     there: set[str] = kept(set, sorted, set)  # with ``presence=none``, those that are known to be there anyway
-    gathering: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
+    first_ping: bool = kept(bool, name="gathering")  # the first ping is not over, and nothing is sent before it is
     pinging: bool = kept(bool)  # a ping is under way
     ping_at: float = kept(float)  # no ping before, in Unix time
     hinted: set[str] = kept(set, sorted, set)  # minions with a sign of life on the bus since the last ping
@@ -243,11 +243,11 @@ class Presence(Kept):
         """Begin a ping: return the minions to ping; none for the whole target."""
         self.pinging = True
         self.hinted.clear()
-        return () if self.gathering else tuple(self.unseen)
+        return () if self.first_ping else tuple(self.unseen)
 
     def ping_over(self, now: float) -> list[str]:
         """A ping and its answers are over: return the minions that have been pinged often enough and are not there."""
-        self.pinging = self.gathering = False
+        self.pinging = self.first_ping = False
         for minion in self.unseen:
             self.unseen[minion] += 1
         if now < self.settled_at:

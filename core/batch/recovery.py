@@ -68,8 +68,8 @@ def _follow_clock(batch: State, fact: Recovered, now: float) -> float:
 
 def _recover_presence(batch: State, settled_at: float, now: float) -> None:
     batch.presence.recover(now)
-    if batch.presence.gathering and batch.waiting:
-        batch.presence.gathering = False
+    if batch.presence.first_ping and batch.waiting:
+        batch.presence.first_ping = False
         batch.order_pending()
     if settled_at > now:
         batch.presence.settled_at = settled_at

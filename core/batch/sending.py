@@ -12,9 +12,9 @@ from saltext.jobs.core.batch import ending, holding
 from saltext.jobs.core.batch.facts import (
     Allotted,
     Effect,
-    Gather,
-    Gathered,
     Hinted,
+    Ping,
+    Pinged,
     PingFailed,
     Publish,
     Published,
@@ -27,12 +27,12 @@ from saltext.jobs.core.batch.state import State
 def ping(batch: State, now: float) -> list[Effect]:
     """Ping the minions that have shown no sign of life, if that is due."""
     presence = batch.presence
-    if presence.gathering and not presence.pinging and not presence.unseen:
-        presence.gathering = False  # every minion has shown a sign of life without the first ping
+    if presence.first_ping and not presence.pinging and not presence.unseen:
+        presence.first_ping = False  # every minion has shown a sign of life without the first ping
         batch.order_pending()
     if now < batch.pace.not_before or not batch.presence.may_ping(now):
         return []
-    return [Gather(batch.presence.ping())]
+    return [Ping(batch.presence.ping())]
 
 
 def seen(batch: State, fact: Seen, _now: float) -> list[Effect]:
@@ -51,9 +51,9 @@ def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
     return []
 
 
-def gathered(batch: State, fact: Gathered, now: float) -> list[Effect]:
+def pinged(batch: State, fact: Pinged, now: float) -> list[Effect]:
     """A ping is over: leave out the minions that have been pinged often enough."""
-    first, batch.pace.failures = batch.presence.gathering, 0
+    first, batch.pace.failures = batch.presence.first_ping, 0
     seen(batch, Seen(fact.answered), now)
     absent = batch.presence.ping_over(now)
     if first:

@@ -111,7 +111,7 @@ class State(Kept):
         self.pace.not_before = now
         self.waiting = Pending(spec.minions if spec.presence == "none" else (), self.membership)
         if spec.presence == "ping":
-            self.presence.gathering = True
+            self.presence.first_ping = True
             self.presence.doubt(spec.minions)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class State(Kept):
         batch.waiting = Pending(batch.waiting, batch.membership, batch.pace.group)
         if "policy" not in data:
             batch.policy = 1
-            if batch.presence.gathering:
+            if batch.presence.first_ping:
                 batch.await_signs()
         return batch
 

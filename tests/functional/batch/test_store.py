@@ -195,7 +195,7 @@ def test_what_else_is_in_a_job_s_directory_stays_when_its_batch_is_forgotten(sto
 def test_the_facts_of_a_journal_survive_being_written(store):
     bench = Bench("abc", "2", presence="ping", offline="queue", batch_wait=1.0)
     for fact in (
-        facts.Gathered(("a", "b")),
+        facts.Pinged(("a", "b")),
         facts.PublishFailed("no", certain=False),
         facts.LookedUp(("a", "b"), (("a", 0),)),
         facts.Probed(("b",), (), ("a",), ()),

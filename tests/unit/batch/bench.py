@@ -86,9 +86,9 @@ class Bench:
 
     def present(self, answered="") -> list:
         """End the ping under way, which some answered, and those that follow, which nobody does; returns the effects."""
-        effects = new = self.tell(facts.Gathered(tuple(answered)))
-        while any(isinstance(effect, facts.Gather) for effect in new):
-            new = self.tell(facts.Gathered())
+        effects = new = self.tell(facts.Pinged(tuple(answered)))
+        while any(isinstance(effect, facts.Ping) for effect in new):
+            new = self.tell(facts.Pinged())
             effects = effects + new
         return effects
 

@@ -160,7 +160,7 @@ def test_on_a_master_that_has_just_started_a_free_slot_waits_for_the_first_sign_
     bench.sent()
     bench.returns("a")
     effects = bench.tell(facts.Recovered(settled_at=bench.now + 100, taken_over=True), after=12)
-    assert facts.Gather(tuple("def")) in effects
+    assert facts.Ping(tuple("def")) in effects
     assert not published(bench.looked(effects))
     assert published(bench.tell(facts.Seen(("e",)))) == ["e"]
     assert not published(bench.tell(facts.Seen(("d", "f"))))
@@ -241,7 +241,7 @@ def test_a_batch_may_have_begun_where_the_database_has_lost_that():
 def test_a_minion_that_answered_no_ping_was_sent_nothing_whatever_the_database_has_lost():
     bench = Bench("ab", "2", presence="ping", offline="skip")
     bench.tell(facts.Recovered(history="1"))
-    bench.tell(facts.Gathered(("a",)))
+    bench.tell(facts.Pinged(("a",)))
     effects = bench.tell(facts.Recovered(history="2"))
     assert effects[0] == facts.LookUp(("a",))
     bench.present()

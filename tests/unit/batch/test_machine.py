@@ -109,7 +109,7 @@ def test_a_minion_put_back_in_a_wave_is_sent_to_in_the_same_wave():
 
 def test_presence_is_asked_first_and_absent_minions_are_left_out():
     bench = Bench("abcd", "2", presence="ping")
-    assert kinds(bench.effects) == ["new", "Gather"]
+    assert kinds(bench.effects) == ["new", "Ping"]
     assert published(bench.present(("c", "b", "stranger"))) == ["bc"]
     assert bench.states() == {"a": "offline", "b": "active", "c": "active", "d": "offline"}
 
@@ -134,17 +134,17 @@ def test_absent_minions_can_be_handed_to_the_retry_queue():
 
 def test_a_batch_for_which_nobody_is_there_ends_and_is_no_success():
     bench = Bench("ab", "2", presence="ping")
-    assert kinds(bench.present()) == ["Gather", "Gather", "complete", "Close"]
+    assert kinds(bench.present()) == ["Ping", "Ping", "complete", "Close"]
     assert bench.batch.success is False
 
 
 def test_a_ping_that_fails_is_tried_again_and_then_pauses_the_batch():
     bench = Bench("ab", "2", presence="ping", publish_retries=1, publish_backoff=1.0)
     assert not bench.tell(facts.PingFailed("busy"))
-    assert kinds(bench.wait(1)) == ["Gather"]
+    assert kinds(bench.wait(1)) == ["Ping"]
     assert kinds(bench.tell(facts.PingFailed("busy"))) == ["paused"]
     assert "busy" in bench.batch.paused.reason
-    assert kinds(bench.tell(facts.ResumeRequested())) == ["resumed", "Gather"]
+    assert kinds(bench.tell(facts.ResumeRequested())) == ["resumed", "Ping"]
 
 
 # -- the limit ---------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def test_a_batch_resumed_during_its_presence_ping_waits_for_the_answers():
     bench.tell(facts.PauseRequested())
     bench.tell(facts.ResumeRequested())
     assert bench.batch.next_due is None
-    assert published(bench.tell(facts.Gathered(("a", "b")))) == ["ab"]
+    assert published(bench.tell(facts.Pinged(("a", "b")))) == ["ab"]
 
 
 def test_a_stopped_batch_sends_nothing_more_and_lets_the_rest_end():
@@ -510,7 +510,7 @@ def test_minions_not_yet_handed_over_are_handed_over_after_a_crash():
 
 def test_a_ping_without_an_outcome_is_asked_again_after_a_crash():
     bench = Bench("ab", "2", presence="ping")
-    assert kinds(bench.tell(facts.Recovered())) == ["Gather"]
+    assert kinds(bench.tell(facts.Recovered())) == ["Ping"]
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])

@@ -8,35 +8,35 @@ from saltext.jobs.core.batch import facts
 from tests.unit.batch.bench import BEGIN, Bench, kinds, published
 
 
-def gathering(effects):
+def pings(effects):
     """The minions of each ping among some effects; an empty text is the whole target."""
-    return ["".join(effect.minions) for effect in effects if isinstance(effect, facts.Gather)]
+    return ["".join(effect.minions) for effect in effects if isinstance(effect, facts.Ping)]
 
 
 def test_nothing_is_sent_before_the_first_ping_is_over_and_then_in_the_order_of_the_target():
     bench = Bench("abc", "2", presence="ping")
-    assert gathering(bench.effects) == [""]
+    assert pings(bench.effects) == [""]
     assert not bench.tell(facts.Seen(("c",)))
     assert not bench.tell(facts.Seen(("a",)))
-    assert published(bench.tell(facts.Gathered(("b",)))) == ["ab"]
+    assert published(bench.tell(facts.Pinged(("b",)))) == ["ab"]
 
 
 def test_a_minion_that_did_not_answer_is_asked_again_while_the_others_run():
     bench = Bench("abc", "3", presence="ping", probe_attempts=3)
-    effects = bench.tell(facts.Gathered(("a",)))
-    assert gathering(effects) == ["bc"]
+    effects = bench.tell(facts.Pinged(("a",)))
+    assert pings(effects) == ["bc"]
     assert published(effects) == ["a"]
     bench.sent()
     assert published(bench.tell(facts.Seen(("b",)))) == ["b"]
     bench.sent()
-    assert gathering(bench.tell(facts.Gathered())) == ["c"]
-    bench.tell(facts.Gathered())
+    assert pings(bench.tell(facts.Pinged())) == ["c"]
+    bench.tell(facts.Pinged())
     assert bench.states() == {"a": "active", "b": "active", "c": "offline"}
 
 
 def test_a_minion_that_starts_while_it_is_waited_for_is_sent_to():
     bench = Bench("ab", "2", presence="ping")
-    bench.tell(facts.Gathered(("a",)))
+    bench.tell(facts.Pinged(("a",)))
     bench.sent()
     assert not published(bench.tell(facts.Started("b"))), "anybody can say so"
     assert published(bench.tell(facts.Seen(("b",)))) == ["b"]
@@ -44,7 +44,7 @@ def test_a_minion_that_starts_while_it_is_waited_for_is_sent_to():
 
 def test_minions_that_are_waited_for_are_pending():
     bench = Bench("ab", "2", presence="ping")
-    bench.tell(facts.Gathered(("a",)))
+    bench.tell(facts.Pinged(("a",)))
     assert bench.batch.pending() == ["b"]
     assert bench.batch.count_pending() == 1
 
@@ -52,14 +52,14 @@ def test_minions_that_are_waited_for_are_pending():
 def test_a_paused_batch_pings_nobody():
     bench = Bench("ab", "2", presence="ping")
     bench.tell(facts.PauseRequested())
-    assert not gathering(bench.tell(facts.Gathered(("a",))))
+    assert not pings(bench.tell(facts.Pinged(("a",))))
     assert bench.batch.next_due is None
-    assert gathering(bench.tell(facts.ResumeRequested())) == ["b"]
+    assert pings(bench.tell(facts.ResumeRequested())) == ["b"]
 
 
 def test_a_ramp_waits_for_the_minions_of_its_wave_and_not_for_those_that_are_waited_for():
     bench = Bench("abcd", "1,3", presence="ping", probe_attempts=3)
-    assert published(bench.tell(facts.Gathered(("b",)))) == ["b"]
+    assert published(bench.tell(facts.Pinged(("b",)))) == ["b"]
     bench.sent()
     bench.returns("b")
     assert published(bench.tell(facts.Seen(("a", "c")))) == ["ac"]
@@ -67,11 +67,11 @@ def test_a_ramp_waits_for_the_minions_of_its_wave_and_not_for_those_that_are_wai
 
 def test_a_group_has_not_ended_while_minions_of_it_are_waited_for():
     bench = Bench("abcd", "2", presence="ping", groups=(("x", 2), ("y", 2)), probe_attempts=3)
-    assert published(bench.tell(facts.Gathered(("a", "c", "d")))) == ["a"]
+    assert published(bench.tell(facts.Pinged(("a", "c", "d")))) == ["a"]
     bench.sent()
     assert not published(bench.returns("a"))
-    bench.tell(facts.Gathered())
-    assert published(bench.tell(facts.Gathered())) == ["cd"]
+    bench.tell(facts.Pinged())
+    assert published(bench.tell(facts.Pinged())) == ["cd"]
 
 
 # -- silence -----------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def silent(bench, minion):
 
 def test_a_minion_that_answered_the_ping_and_fell_silent_is_lost_and_counts_against_the_budget():
     bench = Bench("abcd", "1,3", presence="ping", failures_allowed=0.0)
-    bench.tell(facts.Gathered(tuple("abcd")))
+    bench.tell(facts.Pinged(tuple("abcd")))
     bench.sent()
     assert kinds(silent(bench, "a")) == ["halted", "Close"]
     assert (bench.state_of("a"), bench.batch.halted, bench.batch.success) == ("lost", "max_failures", False)
@@ -184,7 +184,7 @@ def test_on_a_young_master_nobody_is_sent_to_before_a_sign_of_life():
     bench.sent()
     bench.returns("a")
     effects = bench.tell(facts.Recovered(settled_at=bench.now + 120), after=0)
-    assert gathering(effects) == ["cd"]
+    assert pings(effects) == ["cd"]
     bench.looked(effects)
     bench.until_probe(2) if "b" not in bench.batch.flights else None
     bench.returns("b")
@@ -194,7 +194,7 @@ def test_on_a_young_master_nobody_is_sent_to_before_a_sign_of_life():
 def test_on_a_young_master_nobody_is_given_up_before_it_has_settled():
     bench = Bench("ab", "1", presence="ping", probe_attempts=1)
     bench.tell(facts.Seen(("a", "b")))
-    bench.tell(facts.Gathered())
+    bench.tell(facts.Pinged())
     bench.sent()
     bench.returns("a")
     bench.sent()
@@ -202,10 +202,10 @@ def test_on_a_young_master_nobody_is_given_up_before_it_has_settled():
     bench = Bench("ab", "1", presence="ping", probe_attempts=1)
     bench.tell(facts.Recovered(settled_at=BEGIN + 60))
     for _ in range(5):
-        bench.tell(facts.Gathered())
+        bench.tell(facts.Pinged())
         assert bench.states() == {"a": "pending", "b": "pending"}
-        assert gathering(bench.wait(10)) == ["ab"]
-    bench.tell(facts.Gathered(), after=20)
+        assert pings(bench.wait(10)) == ["ab"]
+    bench.tell(facts.Pinged(), after=20)
     assert bench.states() == {"a": "offline", "b": "offline"}
 
 
@@ -213,10 +213,10 @@ def test_with_presence_none_a_minion_that_shows_no_sign_on_a_young_master_is_sen
     bench = Bench("ab", "1", probe_attempts=2)
     bench.sent()
     effects = bench.tell(facts.Recovered(settled_at=bench.now + 5))
-    assert gathering(effects) == ["b"]
+    assert pings(effects) == ["b"]
     bench.looked(effects, a=0)
-    bench.tell(facts.Gathered(), after=10)
-    assert published(bench.tell(facts.Gathered())) == ["b"]
+    bench.tell(facts.Pinged(), after=10)
+    assert published(bench.tell(facts.Pinged())) == ["b"]
 
 
 def test_a_crash_during_the_first_ping_loses_no_answer():
@@ -224,4 +224,4 @@ def test_a_crash_during_the_first_ping_loses_no_answer():
     bench.tell(facts.Seen(("c", "b")))
     effects = bench.tell(facts.Recovered())
     assert published(effects) == ["bc"], "nobody waits for the slowest minion"
-    assert gathering(effects) == ["a"]
+    assert pings(effects) == ["a"]

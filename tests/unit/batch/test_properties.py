@@ -17,7 +17,7 @@ COMMON = settings(max_examples=60, deadline=None, suppress_health_check=[HealthC
 names = st.sampled_from(MINIONS)
 groups = st.lists(names, unique=True, max_size=4).map(tuple)
 any_fact = st.one_of(
-    groups.map(facts.Gathered),
+    groups.map(facts.Pinged),
     st.builds(facts.Returned, names, st.integers(0, 2)),
     names.map(facts.Acknowledged),
     groups.map(facts.Published),

@@ -43,8 +43,8 @@ def test_of_who_is_not_limited_or_not_known_nothing_is_asked(owner):
 def test_nothing_is_pinged_and_sent_before_it_is_said_that_the_owner_may():
     bench = limited("abcd", "2", presence="ping")
     assert asked(bench.effects) == "abcd"
-    assert not any(isinstance(effect, facts.Gather) for effect in bench.effects)
-    assert any(isinstance(effect, facts.Gather) for effect in tell(bench))
+    assert not any(isinstance(effect, facts.Ping) for effect in bench.effects)
+    assert any(isinstance(effect, facts.Ping) for effect in tell(bench))
 
 
 def test_an_answer_counts_for_a_while():

@@ -94,8 +94,8 @@ def test_a_batch_with_a_start_time_asks_who_is_there_only_then():
     (paused,) = found(bench, 600)
     assert (paused.details["reason"], paused.details["paused_by"]) == ("before its start time", "start")
     bench.wait(601)
-    assert kinds(found(bench, 0)) == ["resumed", "Gather"]
-    assert published(bench.tell(facts.Gathered(("b",)))) == ["b"]
+    assert kinds(found(bench, 0)) == ["resumed", "Ping"]
+    assert published(bench.tell(facts.Pinged(("b",)))) == ["b"]
 
 
 def test_a_resume_does_not_open_a_window():

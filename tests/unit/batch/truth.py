@@ -67,7 +67,7 @@ class Truth:
     def wants(self, effects, recovered):
         """The batch wants something done, at this moment. ``recovered``: because an engine has started."""
         for effect in effects:
-            if isinstance(effect, (facts.Publish, facts.Gather)):
+            if isinstance(effect, (facts.Publish, facts.Ping)):
                 self._is_open(effect)
             if isinstance(effect, facts.Check):
                 self._checks(effect, recovered)

@@ -373,7 +373,7 @@ class World:
             if self.minions[name].matches:
                 self.at(delay, self.receive, self.minions[name])
 
-    def do_gather(self, effect):
+    def do_ping(self, effect):
         if self.now < self.failing_until or self.goes_wrong(0.1):
             self.later(1.0, facts.PingFailed("busy"))
             return
@@ -385,7 +385,7 @@ class World:
         rest = [name for name in answering if name not in early]
         if rest and self.goes_wrong(0.2):
             rest = []  # their answers come too late
-        self.later(5.0, facts.Gathered(tuple(rest)))
+        self.later(5.0, facts.Pinged(tuple(rest)))
 
     def do_lookup(self, effect):
         if self.now < self.failing_until:
