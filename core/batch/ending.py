@@ -113,10 +113,10 @@ def look_for(batch: State, minions: Iterable[str], last: bool = False) -> list[E
 def looked_up(batch: State, fact: LookedUp, now: float) -> list[Effect]:
     """The job cache was read: take its returns, and ask the other minions or give them up."""
     effects: list[Effect] = []
-    batch.catching_up.difference_update(fact.asked)
+    batch.catching_up.difference_update(fact.minions)
     for minion, retcode in fact.found:
         effects += returned(batch, Returned(minion, retcode), now)
-    to_ask, to_give_up = batch.inflight.not_found(fact.asked)
+    to_ask, to_give_up = batch.inflight.not_found(fact.minions)
     for minion in to_give_up:
         effects += _give_up(batch, minion, now)
     if to_ask:

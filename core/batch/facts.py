@@ -86,9 +86,9 @@ class PublishFailed:
 
 @dataclasses.dataclass(frozen=True)
 class LookedUp:
-    """The job cache was read for ``asked``; ``found`` are (minion, retcode) of those that have returned."""
+    """The job cache was read for these minions; ``found`` are (minion, retcode) of those that have returned."""
 
-    asked: tuple[str, ...]
+    minions: tuple[str, ...]
     found: tuple[tuple[str, int], ...]
 
 

@@ -60,7 +60,7 @@ class Flight:
     phase: Phase
     since: float  # when it was sent to, or last seen running
     due: float | None = None  # when the next step is due
-    asked: int = 0  # questions in a row without an answer
+    unanswered: int = 0  # questions in a row without an answer
     kills: int = 0  # kills sent
     seen: bool = False  # it is known to have begun
     idle: int = 0  # answers in a row that it does not run the job

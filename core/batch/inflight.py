@@ -154,7 +154,7 @@ class InFlight(Kept):
         if begins and not flight.seen:
             flight.began = now
         flight.runs = 0 if begins else flight.runs + 1
-        flight.since, flight.asked = now, 0
+        flight.since, flight.unanswered = now, 0
         flight.seen, flight.idle, flight.unknown, flight.never = True, 0, False, False
         due = self._next_look(minion, now)
         if begins and flight.kills and flight.due is not None:
@@ -224,7 +224,7 @@ class InFlight(Kept):
         believed = []
         for minion in self.of(minions, Phase.PROBING):
             flight = self.flights[minion]
-            flight.idle, flight.runs, flight.asked = flight.idle + 1, 0, 0
+            flight.idle, flight.runs, flight.unanswered = flight.idle + 1, 0, 0
             if self.is_idle(flight) or (flight.kills and flight.seen):
                 self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout if flight.kills else None)
                 believed.append(minion)
@@ -269,8 +269,8 @@ class InFlight(Kept):
         """Minions did not answer: return those that have been asked often enough."""
         final = []
         for minion in self.of(minions, Phase.PROBING):
-            self.flights[minion].asked += 1
-            if self.flights[minion].asked >= self.spec.probe_attempts:
+            self.flights[minion].unanswered += 1
+            if self.flights[minion].unanswered >= self.spec.probe_attempts:
                 final.append(minion)
             else:
                 self._ask_later(minion, now)
@@ -300,7 +300,7 @@ class InFlight(Kept):
     def kill_sent(self, minions: Iterable[str], gently: bool, now: float) -> None:
         """A kill was sent to minions: ask soon whether it worked; after a gentle one, leave the job time to clean up."""
         for minion in self.of(minions, Phase.KILLING):
-            self.flights[minion].asked = 0
+            self.flights[minion].unanswered = 0
             self._move(minion, Phase.SENT, now + (TERM_PAUSE if gently else KILL_PAUSE))
 
     def doubt_silence(self) -> None:

@@ -254,7 +254,7 @@ class Presence(Kept):
             self.ping_at = now + self.spec.gather_job_timeout
             return []
         self.ping_at = now
-        silent = [minion for minion, asked in self.unseen.items() if asked >= self.spec.probe_attempts]
+        silent = [minion for minion, pings in self.unseen.items() if pings >= self.spec.probe_attempts]
         given_up = [minion for minion in silent if minion not in self.hinted or minion in self.heeded]
         self.heeded.update(self.hinted.intersection(silent))
         for minion in given_up:
