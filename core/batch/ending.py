@@ -33,10 +33,10 @@ from saltext.jobs.core.batch.facts import (
     Tick,
 )
 from saltext.jobs.core.batch.flight import Flight, Outcome, Phase
-from saltext.jobs.core.batch.state import State
+from saltext.jobs.core.batch.state import BatchState
 
 
-def returned(batch: State, fact: Returned, now: float) -> list[Effect]:
+def returned(batch: BatchState, fact: Returned, now: float) -> list[Effect]:
     """A minion has returned: this frees its slot."""
     if not batch.wants_return(fact.minion):
         return []
@@ -45,7 +45,7 @@ def returned(batch: State, fact: Returned, now: float) -> list[Effect]:
     return batch.check_budget()
 
 
-def _has_received_it(batch: State, minion: str) -> bool:
+def _has_received_it(batch: BatchState, minion: str) -> bool:
     """Take a minion out of those pending, since it has received the job after all; tell whether it was pending."""
     if minion not in batch.tried:
         return False
@@ -56,7 +56,7 @@ def _has_received_it(batch: State, minion: str) -> bool:
     return True
 
 
-def _outcome_of(batch: State, fact: Returned) -> Outcome:
+def _outcome_of(batch: BatchState, fact: Returned) -> Outcome:
     if not fact.retcode:
         return Outcome.COMPLETED
     flight = batch.flights.get(fact.minion)
@@ -65,7 +65,7 @@ def _outcome_of(batch: State, fact: Returned) -> Outcome:
     return Outcome.TIMED_OUT if timed_out else Outcome.FAILED
 
 
-def acknowledged(batch: State, fact: Acknowledged, now: float) -> list[Effect]:
+def acknowledged(batch: BatchState, fact: Acknowledged, now: float) -> list[Effect]:
     """A minion has begun. If it was given up or put back, it is in flight again."""
     minion = fact.minion
     if not batch.wants_acknowledgement(minion):
@@ -81,19 +81,19 @@ def acknowledged(batch: State, fact: Acknowledged, now: float) -> list[Effect]:
     return kill_what_was_late(batch)
 
 
-def started(batch: State, fact: Started, _now: float) -> list[Effect]:
+def started(batch: BatchState, fact: Started, _now: float) -> list[Effect]:
     """A minion's process has started."""
     batch.inflight.forget(fact.minion)
     return []
 
 
-def events_lost(batch: State, _fact: EventsLost, _now: float) -> list[Effect]:
+def events_lost(batch: BatchState, _fact: EventsLost, _now: float) -> list[Effect]:
     """The bus may have lost events."""
     batch.inflight.doubt_silence()
     return []
 
 
-def ticked(batch: State, _fact: Tick, now: float) -> list[Effect]:
+def ticked(batch: BatchState, _fact: Tick, now: float) -> list[Effect]:
     """Time has passed: look for overdue minions, and end a check that has timed out."""
     if batch.started is None:
         batch.started = now
@@ -104,13 +104,13 @@ def ticked(batch: State, _fact: Tick, now: float) -> list[Effect]:
     return effects + look_for(batch, again) + look_for(batch, last, last=True)
 
 
-def look_for(batch: State, minions: Iterable[str], last: bool = False) -> list[Effect]:
+def look_for(batch: BatchState, minions: Iterable[str], last: bool = False) -> list[Effect]:
     """Look for the returns of minions; after the ``last`` look, minions without one are given up."""
     chosen = batch.inflight.look_for(minions, last)
     return [LookUp(chosen)] if chosen else []
 
 
-def looked_up(batch: State, fact: LookedUp, now: float) -> list[Effect]:
+def looked_up(batch: BatchState, fact: LookedUp, now: float) -> list[Effect]:
     """The job cache was read: take its returns, and ask the other minions or give them up."""
     effects: list[Effect] = []
     batch.catching_up.difference_update(fact.minions)
@@ -124,7 +124,7 @@ def looked_up(batch: State, fact: LookedUp, now: float) -> list[Effect]:
     return effects + batch.check_budget()
 
 
-def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
+def probed(batch: BatchState, fact: Probed, now: float) -> list[Effect]:
     """Minions were asked whether they run the job."""
     to_kill, to_terminate = [], []
     for minion in batch.inflight.in_doubt(fact.running):
@@ -145,21 +145,21 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
     return effects + ask
 
 
-def never_begun(batch: State, fact: NeverBegun, _now: float) -> list[Effect]:
+def never_begun(batch: BatchState, fact: NeverBegun, _now: float) -> list[Effect]:
     """The records of minions say that they never began the job: believe that, unless they turn out to run it."""
     batch.inflight.keep_no_records(fact.without)
     batch.inflight.never_begun(fact.minions)
     return []
 
 
-def recorded(batch: State, fact: Recorded, now: float) -> list[Effect]:
+def recorded(batch: BatchState, fact: Recorded, now: float) -> list[Effect]:
     """Minions were asked for their records; those that said nothing are asked again, a few times."""
     batch.inflight.recorded(fact.minions, now)
     batch.inflight.records_unknown(fact.silent, now)
     return []
 
 
-def _give_up(batch: State, minion: str, now: float) -> list[Effect]:
+def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
     """Settle a minion that has no return anywhere."""
     flight = batch.flights[minion]
     if _never_got_it(batch, minion, flight):
@@ -175,7 +175,7 @@ def _give_up(batch: State, minion: str, now: float) -> list[Effect]:
     return batch.check_budget()
 
 
-def _is_lost(batch: State, minion: str, flight: Flight) -> bool:
+def _is_lost(batch: BatchState, minion: str, flight: Flight) -> bool:
     """
     Tell whether a minion was there or may have begun the job, and was not just away.
 
@@ -186,7 +186,7 @@ def _is_lost(batch: State, minion: str, flight: Flight) -> bool:
     return batch.spec.offline != "queue" and batch.inflight.may_have_begun(minion)
 
 
-def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
+def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     """
     Tell whether a minion that neither runs nor has returned the job never got it, and is to be sent it again.
 
@@ -210,7 +210,7 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
     )
 
 
-def leave_out(batch: State, minions: list[str], now: float) -> list[Effect]:
+def leave_out(batch: BatchState, minions: list[str], now: float) -> list[Effect]:
     """Minions are not there: do with them what ``offline`` says. They do not count against the budget."""
     outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
     for minion in minions:
@@ -224,14 +224,14 @@ def leave_out(batch: State, minions: list[str], now: float) -> list[Effect]:
     return [Queue(certain)] if certain else []
 
 
-def queued(batch: State, fact: Queued, _now: float) -> list[Effect]:
+def queued(batch: BatchState, fact: Queued, _now: float) -> list[Effect]:
     """The retry queue has taken these minions, and delivers the job to them."""
     for minion in fact.minions:
         batch.to_queue.pop(minion, None)
     return []
 
 
-def queue_refused(batch: State, fact: QueueRefused, now: float) -> list[Effect]:
+def queue_refused(batch: BatchState, fact: QueueRefused, now: float) -> list[Effect]:
     """The minions have failed, since nobody delivers the job to them; absence does not count against the budget."""
     batch.queue_refused = fact.reason
     for minion in fact.minions:
@@ -241,7 +241,7 @@ def queue_refused(batch: State, fact: QueueRefused, now: float) -> list[Effect]:
     return []
 
 
-def kill_what_was_late(batch: State) -> list[Effect]:
+def kill_what_was_late(batch: BatchState) -> list[Effect]:
     """Kill the job on minions whose publish was still under way when the kill was asked for."""
     if not batch.killing:
         return []
@@ -249,19 +249,19 @@ def kill_what_was_late(batch: State) -> list[Effect]:
     return kill(batch, [minion for minion in late if not batch.inflight.is_in(minion, Phase.SENDING)])
 
 
-def kill(batch: State, minions: Iterable[str]) -> list[Effect]:
+def kill(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
     """Send minions a kill."""
     chosen = batch.inflight.kill(minions)
     return [Kill(chosen)] if chosen else []
 
 
-def terminate(batch: State, minions: Iterable[str]) -> list[Effect]:
+def terminate(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
     """Terminate the job on minions that have run it for too long; it is killed later if it does not end."""
     chosen = batch.inflight.kill(minions, expired=True)
     return [Kill(chosen, gently=True)] if chosen else []
 
 
-def kill_sent(batch: State, fact: KillSent, now: float) -> list[Effect]:
+def kill_sent(batch: BatchState, fact: KillSent, now: float) -> list[Effect]:
     """A kill was tried."""
     # A journal of the first release does not name the killed minions: the kill was for all.
     batch.inflight.kill_sent(fact.minions or list(batch.flights), fact.gently, now)

@@ -2,7 +2,7 @@
 What holds a batch and what lets it go on: windows, rights, checks, and the requests of operators (stop, pause, resume,
 approve).
 
-Part of the batch machine. A request that changes nothing is ignored (``State.accepts``). Pure: stdlib only.
+Part of the batch machine. A request that changes nothing is ignored (``BatchState.accepts``). Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from saltext.jobs.core.batch.facts import (
 )
 from saltext.jobs.core.batch.flight import Outcome, Phase
 from saltext.jobs.core.batch.gates import PausedBy
-from saltext.jobs.core.batch.state import State
+from saltext.jobs.core.batch.state import BatchState
 
 
-def heed_windows(batch: State, now: float) -> list[Effect]:
+def heed_windows(batch: BatchState, now: float) -> list[Effect]:
     """Ask when the batch may send if that is due, and announce when its wait begins and ends."""
     schedule = batch.schedule
     if not batch.has_more() or not schedule.bounded:
@@ -44,27 +44,27 @@ def heed_windows(batch: State, now: float) -> list[Effect]:
     return effects
 
 
-def opening_found(batch: State, fact: OpeningFound, now: float) -> list[Effect]:
+def opening_found(batch: BatchState, fact: OpeningFound, now: float) -> list[Effect]:
     """The windows were worked out."""
     batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
     return []
 
 
-def heed_rights(batch: State, now: float) -> list[Effect]:
+def heed_rights(batch: BatchState, now: float) -> list[Effect]:
     """Ask whether the owner of the batch still may run it, if that is due."""
     if batch.rights.may_send(now) or not batch.rights.must_ask(now):
         return []
     return [CheckRights(batch.rights.question, tuple(batch.pending()))]
 
 
-def rights_checked(batch: State, fact: RightsChecked, now: float) -> list[Effect]:
+def rights_checked(batch: BatchState, fact: RightsChecked, now: float) -> list[Effect]:
     """The rights were checked. If they are lacking, the batch pauses until a user with the rights resumes it."""
     if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
         return []
     return batch.pause(PausedBy.PERMISSION, fact.reason)
 
 
-def begin_check(batch: State, now: float) -> list[Effect]:
+def begin_check(batch: BatchState, now: float) -> list[Effect]:
     """Begin the check of a stage."""
     stage = batch.pace.stage
     batch.checks.begin(stage, now)
@@ -79,7 +79,7 @@ def begin_check(batch: State, now: float) -> list[Effect]:
     return [Announce("check", details), Check(stage, tuple(sorted(done)))]
 
 
-def checked(batch: State, fact: Checked, _now: float) -> list[Effect]:
+def checked(batch: BatchState, fact: Checked, _now: float) -> list[Effect]:
     """The check of a stage is over."""
     if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
         return []
@@ -89,7 +89,7 @@ def checked(batch: State, fact: Checked, _now: float) -> list[Effect]:
     return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")
 
 
-def stop(batch: State, fact: StopRequested, now: float) -> list[Effect]:
+def stop(batch: BatchState, fact: StopRequested, now: float) -> list[Effect]:
     """Send to no minion any more, and kill the job where it runs if that was asked for."""
     if not batch.accepts(fact):
         return []
@@ -105,12 +105,12 @@ def stop(batch: State, fact: StopRequested, now: float) -> list[Effect]:
     return effects
 
 
-def pause_requested(batch: State, fact: PauseRequested, _now: float) -> list[Effect]:
+def pause_requested(batch: BatchState, fact: PauseRequested, _now: float) -> list[Effect]:
     """Send to no minion for now."""
     return batch.pause(PausedBy.OPERATOR, fact.user) if batch.accepts(fact) else []
 
 
-def resume(batch: State, fact: ResumeRequested, now: float) -> list[Effect]:
+def resume(batch: BatchState, fact: ResumeRequested, now: float) -> list[Effect]:
     """Go on."""
     if not batch.accepts(fact):
         return []
@@ -120,7 +120,7 @@ def resume(batch: State, fact: ResumeRequested, now: float) -> list[Effect]:
     return [Announce("resumed", {"user": fact.user})]
 
 
-def approved(batch: State, fact: Approved, _now: float) -> list[Effect]:
+def approved(batch: BatchState, fact: Approved, _now: float) -> list[Effect]:
     """Go on to the next stage."""
     if not batch.accepts(fact):
         return []

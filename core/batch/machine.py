@@ -30,10 +30,10 @@ from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, holding, recovery, sending
 from saltext.jobs.core.batch.facts import Effect, Fact
-from saltext.jobs.core.batch.state import State
+from saltext.jobs.core.batch.state import BatchState
 
 
-class Batch(State):
+class Batch(BatchState):
     """
     One batch. Build it from a Spec, feed it a Tick, and then every fact.
 
@@ -81,7 +81,7 @@ class Batch(State):
         return end if self.halted else [facts.Announce("complete"), *end]
 
 
-def _closed(batch: State, _fact: facts.Closed, _now: float) -> list[Effect]:
+def _closed(batch: BatchState, _fact: facts.Closed, _now: float) -> list[Effect]:
     batch.closed = True
     return []
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from saltext.jobs.core.batch import holding
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue, Recovered
-from saltext.jobs.core.batch.state import POLICY, State
+from saltext.jobs.core.batch.state import POLICY, BatchState
 
 #: If a master ended together with its engine, its publishes of the last so many seconds may not have left it. The batch goes
 #: on at the same master, restarted, or at another one.
 DOUBTFUL = 5.0
 
 
-def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
+def recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     """Recover a batch: the outcomes of what was under way are unknown, and the clock may have changed."""
     batch.room.recover(fact.shared)
     lacks_facts = bool(batch.history) and batch.history != fact.history
@@ -52,7 +52,7 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     return [*effects, LookUp(in_flight + given_up)] if batch.catching_up else effects
 
 
-def _follow_clock(batch: State, fact: Recovered, now: float) -> float:
+def _follow_clock(batch: BatchState, fact: Recovered, now: float) -> float:
     """
     Move all times to the clock of the restarted engine, and return by how many seconds it is ahead of the previous one.
 
@@ -66,7 +66,7 @@ def _follow_clock(batch: State, fact: Recovered, now: float) -> float:
     return ahead
 
 
-def _recover_presence(batch: State, settled_at: float, now: float) -> None:
+def _recover_presence(batch: BatchState, settled_at: float, now: float) -> None:
     batch.presence.recover(now)
     if batch.presence.first_ping and batch.waiting:
         batch.presence.first_ping = False
@@ -76,19 +76,19 @@ def _recover_presence(batch: State, settled_at: float, now: float) -> None:
         batch.await_signs()
 
 
-def _doubt_everything(batch: State, now: float) -> None:
+def _doubt_everything(batch: BatchState, now: float) -> None:
     """Another policy processed the facts so far: every minion that has not ended may have been sent to."""
     _may_have_been_sent_to(batch, batch.pending(), now)
     batch.policy = POLICY
 
 
-def _doubt_sendable(batch: State, now: float) -> None:
+def _doubt_sendable(batch: BatchState, now: float) -> None:
     """The last facts are lost: any minion may have been sent to, except those that answered no ping."""
     silent = {minion for minion, pings in batch.presence.unseen.items() if pings}
     _may_have_been_sent_to(batch, [minion for minion in batch.pending() if minion not in silent], now)
 
 
-def _may_have_been_sent_to(batch: State, minions: list[str], now: float) -> None:
+def _may_have_been_sent_to(batch: BatchState, minions: list[str], now: float) -> None:
     for minion in minions:
         batch.waiting.drop(minion)
         batch.presence.unseen.pop(minion, None)

@@ -21,10 +21,10 @@ from saltext.jobs.core.batch.facts import (
     PublishFailed,
     Seen,
 )
-from saltext.jobs.core.batch.state import State
+from saltext.jobs.core.batch.state import BatchState
 
 
-def ping(batch: State, now: float) -> list[Effect]:
+def ping(batch: BatchState, now: float) -> list[Effect]:
     """Ping the minions that have shown no sign of life, if that is due."""
     presence = batch.presence
     if presence.first_ping and not presence.pinging and not presence.unseen:
@@ -35,13 +35,13 @@ def ping(batch: State, now: float) -> list[Effect]:
     return [Ping(batch.presence.ping())]
 
 
-def seen(batch: State, fact: Seen, _now: float) -> list[Effect]:
+def seen(batch: BatchState, fact: Seen, _now: float) -> list[Effect]:
     """Minions are there, and may now be sent to."""
     batch.waiting.put_last(batch.presence.seen(fact.minions))
     return []
 
 
-def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
+def hinted(batch: BatchState, fact: Hinted, _now: float) -> list[Effect]:
     """
     Ping a minion once more before it is left out: the ping under way may have come too early for it. That is done only once,
     since anybody can fire such events in the minion's name.
@@ -51,7 +51,7 @@ def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
     return []
 
 
-def pinged(batch: State, fact: Pinged, now: float) -> list[Effect]:
+def pinged(batch: BatchState, fact: Pinged, now: float) -> list[Effect]:
     """A ping is over: leave out the minions that have been pinged often enough."""
     first, batch.pace.failures = batch.presence.first_ping, 0
     seen(batch, Seen(fact.answered), now)
@@ -64,13 +64,13 @@ def pinged(batch: State, fact: Pinged, now: float) -> list[Effect]:
     return ending.leave_out(batch, absent, now)
 
 
-def ping_failed(batch: State, fact: PingFailed, now: float) -> list[Effect]:
+def ping_failed(batch: BatchState, fact: PingFailed, now: float) -> list[Effect]:
     """A ping was not confirmed, so no minion is left out because of it."""
     batch.presence.pinging = False
     return batch.failed_again(fact.reason, now)
 
 
-def publish(batch: State, now: float) -> list[Effect]:
+def publish(batch: BatchState, now: float) -> list[Effect]:
     """Send to as many minions as there are free slots, if the stage allows it and freed slots have gathered long enough."""
     if batch.is_publishing() or batch.catching_up:
         batch.pace.publish_at = None
@@ -102,13 +102,13 @@ def publish(batch: State, now: float) -> list[Effect]:
     return [*effects, Publish(minions)]
 
 
-def allotted(batch: State, fact: Allotted, _now: float) -> list[Effect]:
+def allotted(batch: BatchState, fact: Allotted, _now: float) -> list[Effect]:
     """It was said to whom the batch may send, in this step, and what it waits for."""
     batch.room.told(fact)
     return []
 
 
-def _next_stages(batch: State, now: float) -> list[Effect]:
+def _next_stages(batch: BatchState, now: float) -> list[Effect]:
     """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
     while batch.waiting and batch.pace.stage_is_over(len(batch.inflight), batch.waiting.available):
         if not batch.waiting.available:
@@ -129,12 +129,12 @@ def _next_stages(batch: State, now: float) -> list[Effect]:
     return []
 
 
-def _group_awaits_signs(batch: State) -> bool:
+def _group_awaits_signs(batch: BatchState) -> bool:
     """Whether minions of this group, or of an earlier one, have shown no sign of life yet."""
     return any(batch.membership.of(minion) <= batch.pace.group for minion in batch.presence.unseen)
 
 
-def published(batch: State, fact: Published, now: float) -> list[Effect]:
+def published(batch: BatchState, fact: Published, now: float) -> list[Effect]:
     """The publish under way has succeeded."""
     missed = set(fact.missed)
     batch.pace.failures = 0
@@ -147,7 +147,7 @@ def published(batch: State, fact: Published, now: float) -> list[Effect]:
     return effects + ending.kill_what_was_late(batch)
 
 
-def publish_failed(batch: State, fact: PublishFailed, now: float) -> list[Effect]:
+def publish_failed(batch: BatchState, fact: PublishFailed, now: float) -> list[Effect]:
     """The publish under way was not confirmed: put its minions back, or find out whether they received it."""
     if not batch.is_publishing():
         batch.presence.pinging = False  # in a journal of the first release this also means a failed ping

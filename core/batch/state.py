@@ -50,7 +50,7 @@ FORMAT = 5
 #: How often the bus is believed that a minion in doubt, or given up, has begun after all.
 _BELIEVED = 3
 
-S = TypeVar("S", bound="State")
+S = TypeVar("S", bound="BatchState")
 
 
 def _nothing() -> None:
@@ -58,7 +58,7 @@ def _nothing() -> None:
 
 
 @dataclasses.dataclass(slots=True, init=False, eq=False, repr=False)
-class State(Kept):
+class BatchState(Kept):
     """
     :param spec: what was asked for.
     :param now: Unix time in seconds.
