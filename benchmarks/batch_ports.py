@@ -9,8 +9,9 @@ import time
 
 from saltext.jobs.core.batch.minion_data import lanes_of, may_have_started
 from saltext.jobs.core.batch.permission import Permission
+from saltext.jobs.core.batch.plan import sizes_of
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.batch.spec import Spec, sizes_of
+from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker

@@ -19,8 +19,8 @@ from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout, usable
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import doubts_about
-from saltext.jobs.core.batch.plan import APPROVE
-from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
+from saltext.jobs.core.batch.plan import APPROVE, failures_allowed, sizes_of
+from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER

@@ -20,7 +20,6 @@ import salt.utils.minions
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.plan import Group, groups_of, labels_of
-from saltext.jobs.core.batch.spec import budgets_of, sizes_of
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.grouping import parse_by
 
@@ -146,24 +145,6 @@ def _labels(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> Mapping
         return nodegroups_of(opts, wanted.order, minions)
     values = values_of(opts, wanted.kind, wanted.key, minions)
     return {minion: labels_of(value) for minion, value in values.items()}
-
-
-def options_for(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
-    """
-    Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets.
-
-    A percentage, in ``batch`` or ``max_failures``, counts the minions of each group.
-
-    :raises ValueError: naming the malformed value.
-    """
-    counts = [len(group.minions) for group in groups]
-    return {
-        "by": by,
-        "groups": tuple((group.name, len(group.minions)) for group in groups),
-        "minions": tuple(minion for group in groups for minion in group.minions),
-        "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
-        **budgets_of(max_failures, counts),
-    }
 
 
 #: The letter of each target type in a compound target.

@@ -1,5 +1,5 @@
 """
-The layout of a batch before it begins: groups of minions, the stages of each, and the check between stages.
+The layout of a batch before it begins: groups of minions, sizes, stages and a budget for each, and checks between stages.
 
 Pure: stdlib only, no clock, no I/O. It must never place a minion by a value that is not known: such minions are a group of
 their own, the last one.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ APPROVE = "approve"
 #: The prefix of a check by a runner function.
 RUNNER = "runner:"
 
+_COUNT = re.compile(r"[0-9]+")
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 _FUNCTION = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+")
 
 
@@ -89,6 +92,85 @@ def _natural(part: str) -> tuple[Any, ...]:
     """Sort numbers by value and before words. They come from minions, and may be too long for ``int``."""
     digits = part.lstrip("0")
     return (0, len(digits), digits) if part[0] in "0123456789" else (1, 0, part)
+
+
+# -- sizes and budgets ------------------------------------------------------------------------------------------------
+
+
+def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
+    """
+    Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``.
+
+    A percentage counts ``total`` minions, rounded down, and at least 1.
+
+    :raises ValueError: with what is malformed.
+    """
+    if isinstance(batch, bool) or not isinstance(batch, (int, str)):
+        raise ValueError(_malformed(batch))
+    parts = [part.strip() for part in str(batch).split(",")]
+    return tuple(_size(part, batch, total) for part in parts)
+
+
+def _size(part: str, batch: Any, total: int) -> int:
+    percent = _PERCENT.fullmatch(part)
+    if percent and 0 < float(percent[1]) <= 100:
+        return max(1, math.floor(total * float(percent[1]) / 100))
+    if _COUNT.fullmatch(part) and int(part) > 0:
+        return int(part)
+    raise ValueError(_malformed(batch))
+
+
+def _malformed(batch: Any) -> str:
+    return f"batch is {batch!r}; accepted is a count ('10'), a percentage ('25%') or a ramp of both ('1,10%,50%')"
+
+
+def failures_allowed(max_failures: Any, total: int) -> float | None:
+    """
+    Return how many failures a batch tolerates, or None for any number. One more stops it.
+
+    :param max_failures: None, a count, or a percentage of ``total`` minions.
+    :raises ValueError: with what is malformed.
+    """
+    if max_failures is None:
+        return None
+    text = str(max_failures).strip()
+    percent = _PERCENT.fullmatch(text)
+    if percent and float(percent[1]) <= 100:
+        return total * float(percent[1]) / 100
+    if _COUNT.fullmatch(text) and not isinstance(max_failures, bool):
+        return float(text)
+    raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
+
+
+def _budgets_of(max_failures: Any, counts: Sequence[int]) -> dict[str, Any]:
+    """
+    Return the fields of a Spec with the failures that a batch with groups tolerates: a percentage counts for each group.
+
+    :param counts: the number of minions in each group.
+    :raises ValueError: with what is malformed.
+    """
+    allowed = failures_allowed(max_failures, sum(counts))
+    if allowed is None or not str(max_failures).strip().endswith("%"):
+        return {"failures_allowed": allowed}
+    return {"group_failures_allowed": tuple(failures_allowed(max_failures, count) for count in counts)}
+
+
+def grouped_layout(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
+    """
+    Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets.
+
+    A percentage, in ``batch`` or ``max_failures``, counts the minions of each group.
+
+    :raises ValueError: naming the malformed value.
+    """
+    counts = [len(group.minions) for group in groups]
+    return {
+        "by": by,
+        "groups": tuple((group.name, len(group.minions)) for group in groups),
+        "minions": tuple(minion for group in groups for minion in group.minions),
+        "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
+        **_budgets_of(max_failures, counts),
+    }
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------

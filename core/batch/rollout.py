@@ -15,9 +15,18 @@ import salt.loader
 import salt.utils.args
 
 from saltext.jobs.core import arguments
-from saltext.jobs.core.batch.minion_data import find_groups, options_for
-from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group, Membership, parse_check
-from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
+from saltext.jobs.core.batch.minion_data import find_groups
+from saltext.jobs.core.batch.plan import (
+    NOT_KNOWN,
+    WITHOUT,
+    Group,
+    Membership,
+    failures_allowed,
+    grouped_layout,
+    parse_check,
+    sizes_of,
+)
+from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.grouping import By, parse_by
 from saltext.jobs.core.master.access import Access
@@ -70,7 +79,7 @@ def layout_of(
         }
     groups = arguments.accepted(find_groups, opts, options["by"], minions)
     layout: dict[str, Any] = arguments.accepted(
-        options_for, *_as_shown(groups, options["by"].strip(), shown), batch, budget
+        grouped_layout, *_as_shown(groups, options["by"].strip(), shown), batch, budget
     )
     return layout
 
@@ -161,7 +170,7 @@ def layout_again(spec: Spec, minions: Collection[str], shown: Iterable[str] = ()
             groups.append(Group(name, members))
             if spec.group_failures_allowed:
                 budgets.append(spec.group_failures_allowed[place] * len(members) / count)
-    layout = options_for(*_as_shown(groups, spec.by, shown), spec.batch, None)
+    layout = grouped_layout(*_as_shown(groups, spec.by, shown), spec.batch, None)
     del layout["failures_allowed"]
     return {**layout, "group_failures_allowed": tuple(budgets)}
 

@@ -7,74 +7,11 @@ Pure: stdlib only, no clock, no I/O. It must never be changed afterwards, since 
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-_COUNT = re.compile(r"[0-9]+")
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")
-
-
-def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
-    """
-    Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``.
-
-    A percentage counts ``total`` minions, rounded down, and at least 1.
-
-    :raises ValueError: with what is malformed.
-    """
-    if isinstance(batch, bool) or not isinstance(batch, (int, str)):
-        raise ValueError(_malformed(batch))
-    parts = [part.strip() for part in str(batch).split(",")]
-    return tuple(_size(part, batch, total) for part in parts)
-
-
-def _size(part: str, batch: Any, total: int) -> int:
-    percent = _PERCENT.fullmatch(part)
-    if percent and 0 < float(percent[1]) <= 100:
-        return max(1, math.floor(total * float(percent[1]) / 100))
-    if _COUNT.fullmatch(part) and int(part) > 0:
-        return int(part)
-    raise ValueError(_malformed(batch))
-
-
-def _malformed(batch: Any) -> str:
-    return f"batch is {batch!r}; accepted is a count ('10'), a percentage ('25%') or a ramp of both ('1,10%,50%')"
-
-
-def failures_allowed(max_failures: Any, total: int) -> float | None:
-    """
-    Return how many failures a batch tolerates, or None for any number. One more stops it.
-
-    :param max_failures: None, a count, or a percentage of ``total`` minions.
-    :raises ValueError: with what is malformed.
-    """
-    if max_failures is None:
-        return None
-    text = str(max_failures).strip()
-    percent = _PERCENT.fullmatch(text)
-    if percent and float(percent[1]) <= 100:
-        return total * float(percent[1]) / 100
-    if _COUNT.fullmatch(text) and not isinstance(max_failures, bool):
-        return float(text)
-    raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
-
-
-def budgets_of(max_failures: Any, counts: Sequence[int]) -> dict[str, Any]:
-    """
-    Return the fields of a Spec with the failures that a batch with groups tolerates: a percentage counts for each group.
-
-    :param counts: the number of minions in each group.
-    :raises ValueError: with what is malformed.
-    """
-    allowed = failures_allowed(max_failures, sum(counts))
-    if allowed is None or not str(max_failures).strip().endswith("%"):
-        return {"failures_allowed": allowed}
-    return {"group_failures_allowed": tuple(failures_allowed(max_failures, count) for count in counts)}
 
 
 @dataclasses.dataclass(frozen=True)

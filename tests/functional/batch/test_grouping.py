@@ -1,4 +1,4 @@
-"""From what an operator groups by to the layout of a batch."""
+"""From what an operator groups by to groups of minions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import salt.cache
 import salt.config
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.minion_data import find_groups, options_for
+from saltext.jobs.core.batch.minion_data import find_groups
 from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group
 
 MINIONS = ("m1", "m2", "m3", "m4", "m5")
@@ -64,20 +64,3 @@ def test_minions_are_grouped_by_nodegroups_in_the_given_order(opts):
 def test_what_groups_nobody_is_refused(opts, by, word):
     with pytest.raises(ValueError, match=word):
         find_groups(opts, by, MINIONS)
-
-
-def test_sizes_and_a_budget_in_per_cent_are_of_each_group():
-    groups = (Group("x", ("a", "b", "c", "d")), Group("y", ("e",)))
-    assert options_for(groups, "grains:g", "1,50%", "25%") == {
-        "by": "grains:g",
-        "groups": (("x", 4), ("y", 1)),
-        "minions": ("a", "b", "c", "d", "e"),
-        "sizes": (1, 2, 1, 1),
-        "group_failures_allowed": (1.0, 0.25),
-    }
-
-
-def test_a_budget_that_is_a_count_is_of_the_whole_batch():
-    groups = (Group("x", ("a",)), Group("y", ("b",)))
-    assert options_for(groups, "grains:g", 1, 3)["failures_allowed"] == 3.0
-    assert "group_failures_allowed" not in options_for(groups, "grains:g", 1, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import fact_of, record_of
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.spec import Spec, sizes_of
+from saltext.jobs.core.batch.plan import sizes_of
+from saltext.jobs.core.batch.spec import Spec
 
 BEGIN = 1_000_000.0
 

@@ -1,4 +1,4 @@
-"""How a batch is laid out: groups, stages, checks."""
+"""How a batch is laid out: groups, sizes, stages, checks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from saltext.jobs.core.batch.plan import (
     Membership,
     Stage,
     gates_of,
+    grouped_layout,
     groups_of,
     labels_of,
     not_passed,
@@ -225,3 +226,20 @@ def test_what_a_function_returns_does_not_let_it_go_on(value, retcode, reason):
 )
 def test_a_check_is_made_after_each_wave_and_group_that_leaves_minions(sizes, counts, gates):
     assert gates_of(sizes, counts) == gates
+
+
+def test_sizes_and_a_budget_in_per_cent_are_of_each_group():
+    groups = (Group("x", ("a", "b", "c", "d")), Group("y", ("e",)))
+    assert grouped_layout(groups, "grains:g", "1,50%", "25%") == {
+        "by": "grains:g",
+        "groups": (("x", 4), ("y", 1)),
+        "minions": ("a", "b", "c", "d", "e"),
+        "sizes": (1, 2, 1, 1),
+        "group_failures_allowed": (1.0, 0.25),
+    }
+
+
+def test_a_budget_that_is_a_count_is_of_the_whole_batch():
+    groups = (Group("x", ("a",)), Group("y", ("b",)))
+    assert grouped_layout(groups, "grains:g", 1, 3)["failures_allowed"] == 3.0
+    assert "group_failures_allowed" not in grouped_layout(groups, "grains:g", 1, None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
+from saltext.jobs.core.batch.plan import failures_allowed, sizes_of
+from saltext.jobs.core.batch.spec import Spec
 from tests.unit.batch.bench import spec
 
 
