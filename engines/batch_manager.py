@@ -21,8 +21,7 @@ from typing import Any
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.batch import usable
-from saltext.jobs.core.batch.minion_data import lanes_of, may_have_started
+from saltext.jobs.core.batch.minion_data import check_limit, lanes_of, may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.runner_call import RunnerCalls
@@ -61,7 +60,7 @@ def start(**options: Any) -> None:
     """
     try:
         settings = read_settings(BatchSettings, BATCH_MANAGER, __opts__.get(BATCH_MANAGER), options)
-        usable.check(__opts__, settings)
+        check_limit(__opts__, settings)
     except SettingsError as exc:
         log.critical("The %s engine does not start: %s", BATCH_MANAGER, exc)
         engine.wait_for_the_end()

@@ -105,7 +105,6 @@ SHELLS = {
         "runner_call",
         "shell",
         "store",
-        "usable",
         "watch",
     },
     "retry": {

@@ -16,9 +16,9 @@ import salt.utils.jid
 import salt.utils.minions
 
 from saltext.jobs.core import arguments
-from saltext.jobs.core.batch import rollout, usable
+from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.minion_data import doubts_about
+from saltext.jobs.core.batch.minion_data import check_limit, doubts_about
 from saltext.jobs.core.batch.plan import APPROVE, failures_allowed, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
@@ -119,7 +119,7 @@ def new_batch(
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
     settings = _settings(opts)
-    arguments.accepted(usable.check, opts, settings)
+    arguments.accepted(check_limit, opts, settings)
     # Before anything is matched: whether a target matches tells the asker about grains and pillar of minions.
     require_no_peer(who, settings.allow_peers, _PEERS)
     options, kwargs = _split(given)
@@ -173,7 +173,7 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     if not chosen:
         raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
     settings = _settings(opts)
-    arguments.accepted(usable.check, opts, settings)
+    arguments.accepted(check_limit, opts, settings)
     _permit_all(opts, settings, who, spec, chosen)
     _permit_groups(opts, settings, who, spec.by or None, chosen)
     _require_approvers(who, spec.check, spec.approve_by)

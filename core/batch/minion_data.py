@@ -20,8 +20,10 @@ import salt.utils.minions
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.plan import Group, groups_of, labels_of
-from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import JobsError, SettingsError
 from saltext.jobs.core.grouping import parse_by
+from saltext.jobs.core.settings import BatchSettings
 
 
 class MinionDataUnreadable(JobsError):
@@ -50,6 +52,16 @@ def require_nodegroups(opts: Mapping[str, Any], names: Iterable[str]) -> Mapping
         known = ", ".join(sorted(map(str, groups))) or "none"
         raise ValueError(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
     return groups
+
+
+def check_limit(opts: Mapping[str, Any], settings: BatchSettings) -> None:
+    """:raises SettingsError: if ``max_in_flight`` counts by nodegroups that this master does not have."""
+    by = settings.max_in_flight.by if settings.max_in_flight else ""
+    if by and parse_by(by).kind == "nodegroups":
+        try:
+            require_nodegroups(opts, parse_by(by).order)
+        except ValueError as exc:
+            raise SettingsError(f"{BATCH_MANAGER}: max_in_flight has by: {by!r}, but {exc}") from None
 
 
 def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterable[str]) -> dict[str, tuple[str, ...]]:
