@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import summary
+from saltext.jobs.core.batch import summary, words
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
@@ -152,7 +152,7 @@ def _look(store: BatchStore, jid: str) -> Seen | None:
     if batch is None:
         return None
     found = summary.summary(batch, time.time())
-    return Seen({**found, "halted_reason": summary.why_halted(found)}, summary.minions(batch))
+    return Seen({**found, "halted_reason": words.why_halted(found)}, summary.minions(batch))
 
 
 def _given_up(queue: RetryStore, owner: str) -> dict[str, GivenUp]:

@@ -25,10 +25,9 @@ import salt.client
 import salt.utils.event
 
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import again, asked, catalog, in_vain, summary
+from saltext.jobs.core.batch import again, asked, catalog, summary, words
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
-from saltext.jobs.core.batch.failures import failures as find_failures
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
@@ -314,7 +313,7 @@ def failures(jid: object) -> dict[str, Any]:
         state = batches.need_native(jid)
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
     cache = JobCache(__opts__)
-    return find_failures(found, minions_of_it, lambda names: cache.each_return(jid, names))
+    return words.failures(found, minions_of_it, lambda names: cache.each_return(jid, names))
 
 
 @runner.verb
@@ -630,7 +629,7 @@ def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> boo
 def _done(verb: str, jid: str, answer: object) -> bool:
     """Return True for a request that is carried out. :raises Refused: with why, for one that changes nothing."""
     if not answer:
-        raise Refused(in_vain.why(verb, catalog.Catalog(__opts__).find(jid)[0]))
+        raise Refused(words.why_not(verb, catalog.Catalog(__opts__).find(jid)[0]))
     return True
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from saltext.jobs.core import arguments, lines, runner
 from saltext.jobs.core.batch import catalog
-from saltext.jobs.core.batch.summary import word
+from saltext.jobs.core.batch.words import word
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY

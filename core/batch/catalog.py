@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import summary
+from saltext.jobs.core.batch import native, summary, words
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
@@ -24,7 +24,7 @@ log = lines.logger(__name__)
 #: States of a batch that has ended.
 OVER = ("complete", "halted")
 #: The words by which batches can be chosen: their states, and how these are shown.
-STATES = (*summary.WORDS, "complete")
+STATES = (*words.WORDS, "complete")
 
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
@@ -76,13 +76,13 @@ class Catalog:
         if batch is not None:
             return self._summary(batch), summary.minions(batch)
         state = self.need_native(jid)
-        return summary.native_summary(state, time.time()), summary.native_minions(state)
+        return native.summary(state, time.time()), native.minions(state)
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
         ours = [self._listed(jid) for jid in self._store.open_jids()]
         states = [self.native(jid) for jid in self._store.native_jids()]
-        foreign = [summary.native_summary(state, time.time()) for state in states if state]
+        foreign = [native.summary(state, time.time()) for state in states if state]
         found = [item for item in (*ours, *foreign) if item and item["state"] not in OVER]
         return sorted(found, key=lambda item: str(item["jid"]))
 
@@ -90,7 +90,7 @@ class Catalog:
         """Return the summaries of up to ``limit`` batches, newest first. ``wanted`` tells which; None for all."""
         # With ``wanted``, every file of Salt's own batches must be read.
         states = self._store.native_states(limit if wanted is None else sys.maxsize)
-        foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
+        foreign = {str(found["jid"]): native.summary(found, time.time()) for found in states}
         result: list[Summary] = []
         for jid in sorted({*self._store.open_jids(), *self._store.ended_jids(), *foreign}, reverse=True):
             if len(result) == limit:
@@ -129,7 +129,7 @@ def chooser(
     def is_wanted(found: Summary) -> bool:
         created = found.get("created") or 0.0
         return (
-            state in (None, found["state"], summary.word(found))
+            state in (None, found["state"], words.word(found))
             and _fits(found.get("fun"), fun)
             and _fits(found.get("user"), user)
             and (start is None or created >= start)
@@ -148,5 +148,5 @@ def with_retcode(found: Mapping[str, Any]) -> Summary:
     Add how a batch ended: ``verdict``, a sentence, which ``--out=nested`` prints last. If it did not succeed, also add what
     makes callers fail: ``retcode`` for ``salt-run``, and ``Error`` for the salt.runner state (``saltmod.runner``).
     """
-    good, verdict = summary.verdict(found)
+    good, verdict = words.verdict(found)
     return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

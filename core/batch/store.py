@@ -27,10 +27,11 @@ import salt.utils.jid
 
 from saltext.jobs.core import compat, formats, lines
 from saltext.jobs.core.batch import facts as batch_facts
+from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.state import FORMAT
-from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
+from saltext.jobs.core.batch.summary import DRIVER, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Content
 from saltext.jobs.core.engine.names import BATCH_MANAGER
@@ -225,7 +226,7 @@ class BatchStore:
         Without the file, that manager would complain about each announced batch. ``created`` is Unix time.
         """
         if compat.HAS_NATIVE_BATCHES:
-            self.write_native(spec.jid, native_view(spec, created))
+            self.write_native(spec.jid, native.view(spec, created))
 
     def read_native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008 or its CLI; None if there is none, or it is unreadable, or ours."""

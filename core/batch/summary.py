@@ -1,24 +1,24 @@
 """
-A batch as seen from outside: the summary of ``batch.status``, the minions, and the little that Salt 3008 is shown.
+A batch as seen from outside: the summary of ``batch.status``, with how long it will still take, its minions, and the
+payloads of its events.
 
 Pure: stdlib only. It must never show a return's payload.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.flight import Outcome
-from saltext.jobs.core.batch.forecast import seconds_left
-from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.room import by_batch
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.display.command import published_words, shown, words_of
+from saltext.jobs.core.display.command import shown, words_of
 from saltext.jobs.core.settings import InFlightLimit
 
 #: The ``driver`` of our batches.
@@ -167,64 +167,6 @@ def check_of(spec: Spec) -> str | None:
     return {"runner": f"{RUNNER}{fun}", "function": fun, APPROVE: APPROVE}.get(str(kind))
 
 
-#: The words by which people are told the state of a batch: what ``word`` returns.
-WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
-
-
-def word(found: Mapping[str, Any]) -> str:
-    """
-    Return the state of a batch in one word for people: the state ``complete`` does not tell whether all went well, nor
-    ``paused`` whether an operator has to act.
-
-    :param found: its summary, of ours or of a native batch.
-    """
-    state, by = str(found["state"]), found.get("paused_by")
-    if state == "running" and found.get("blocked_reason") and not found.get("active"):
-        return "waiting"
-    if state == "complete":
-        return "succeeded" if has_succeeded(found) else "unsuccessful"
-    if state != "paused" or by is None or by in HELD:
-        return state
-    return "scheduled" if by == PausedBy.START else "waiting"
-
-
-def has_succeeded(found: Mapping[str, Any]) -> bool:
-    """Return whether an ended batch has succeeded: ours says so, for a native one it is worked out."""
-    return bool(found.get("success", not found["halted"] and not found["failed"]))
-
-
-def why_halted(found: Mapping[str, Any]) -> str:
-    """Return in words why a batch was halted; empty where it was not. :param found: its summary."""
-    reason, by = str(found.get("halted_reason") or ""), found.get("stopped_by")
-    if reason == "stop":
-        return f"stopped by {by}" if by else "stopped by batch.stop"
-    if reason == "failhard":
-        return "a minion failed, and failhard is set"
-    budget, _, group = reason.partition(" in group ")
-    if budget == "max_failures":
-        return f"more minions failed than max_failures allows{f' in group {group}' if group else ''}"
-    return reason
-
-
-def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
-    """
-    Return whether an ended batch has succeeded, and a sentence about it, with how many minions were left out.
-
-    :param found: its summary, of ours or of a native batch.
-    """
-    if has_succeeded(found):
-        left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
-        return True, f"Batch {found['jid']}: {found['completed']} of {found['total']} minions completed{left_out}"
-    names = ("failed", "lost", "timed_out", "offline", "killed", "pending")
-    wrong = ", ".join(f"{found[name]} {name}" for name in names if found.get(name))
-    why = why_halted(found)
-    reason = f" ({why})" if why else ""
-    return (
-        False,
-        f"Batch {found['jid']} is {word(found)}{reason}: {wrong or 'nothing ran'} of {found['total']} minions",
-    )
-
-
 def _grouping(batch: Batch) -> dict[str, Any]:
     """Return the fields about groups, if there are any."""
     if not batch.spec.groups:
@@ -237,6 +179,80 @@ def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
     done = sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
     elapsed = (batch.finished or now) - batch.created
     return round(60 * done / elapsed, 2) if elapsed > 0 else 0.0
+
+
+# -- how long it will still take ---------------------------------------------------------------------------------------
+# That is told from the run times of minions. The pace of the batch would mislead: it depends on the first returns.
+
+
+def two_digits(number: float) -> float:
+    """Return an estimate, rounded to two significant digits."""
+    return float(f"{number:.2g}")
+
+
+def seconds_left(batch: Batch, now: float) -> float | None:
+    """
+    Return for how many seconds a batch will still run, rounded to two significant digits; 0 if it has ended.
+
+    None if there is no forecast: the batch waits; or so few minions have returned that quick ones would mislead; or those in
+    flight already run longer than the others did.
+    """
+    if batch.finished:
+        return 0.0
+    runs = sorted(batch.publish_window.runs)
+    waits = batch.state == "paused" or batch.waits_for_room()
+    if waits or not runs or (batch.pace.stage == 0 and len(runs) < _enough(batch)):
+        return None
+    run = runs[len(runs) // 2]
+    left = _present(batch, run, now)
+    if not batch.halted:
+        left += sum(_stage(count, size, run + batch.spec.batch_wait) for count, size in _later(batch))
+    return two_digits(left) if left > 0 else None
+
+
+def _enough(batch: Batch) -> float:
+    """Return how many minions must have returned: half of those that run at once, or of the run times that are kept."""
+    runs = batch.publish_window.runs
+    return min(batch.pace.size, len(batch.spec.minions), runs.maxlen or len(runs)) / 2
+
+
+def _here(batch: Batch, pending: int) -> int:
+    """Return how many of a group's pending minions belong to the present stage."""
+    return pending if batch.pace.quota is None else max(0, min(pending, batch.pace.quota))
+
+
+def _pending(batch: Batch) -> collections.Counter[int]:
+    """Return how many minions of each group are pending, by the group's place."""
+    if not batch.spec.groups:
+        return collections.Counter({0: batch.count_pending()})
+    return collections.Counter(batch.membership.of(minion) for minion in batch.pending())
+
+
+def _present(batch: Batch, run: float, now: float) -> float:
+    """Return how long the present stage takes: its slots share the run times of the minions in flight and to come."""
+    flying = [max(0.0, run - (now - (flight.began or flight.since))) for flight in batch.flights.values()]
+    count = 0 if batch.halted else _here(batch, _pending(batch)[batch.pace.group])
+    if not count:
+        return max(flying, default=0.0)
+    each = run + batch.spec.batch_wait
+    return max(each, (sum(flying) + count * each) / min(batch.pace.size, len(flying) + count))
+
+
+def _later(batch: Batch) -> Iterable[tuple[int, int]]:
+    """Yield how many minions each later stage sends to, and its size."""
+    pending, pace = _pending(batch), batch.pace
+    pending[pace.group] -= _here(batch, pending[pace.group])
+    for stage in pace.stages[pace.stage + 1 :]:
+        count = min(stage.size, pending[stage.group]) if stage.wave else pending[stage.group]
+        pending[stage.group] -= count
+        yield count, stage.size
+
+
+def _stage(count: int, size: int, each: float) -> float:
+    return each * max(1.0, count / size) if count else 0.0
+
+
+# -- its minions -------------------------------------------------------------------------------------------------------
 
 
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
@@ -256,90 +272,3 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.membership.of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
-
-
-def native_view(spec: Spec, created: float) -> dict[str, Any]:
-    """
-    Return what Salt 3008 is shown of a batch, in the form of its ``.batch.p``.
-
-    It names no minion and says that the batch is halted. So Salt's manager, at its start or on a forged event, finds nothing
-    to publish, to time out or to announce. The real state is in the journal, which our runner reads.
-
-    :param created: Unix time.
-    """
-    return {
-        "jid": spec.jid,
-        "fun": spec.fun,
-        "arg": [],
-        "kwargs": {},
-        "tgt": spec.tgt,
-        "tgt_type": spec.tgt_type,
-        "all_minions": [],
-        "pending": [],
-        "active": {},
-        "done": {},
-        "failed": {},
-        "wait": [],
-        "batch_size": spec.sizes[-1],
-        "batch_wait": spec.batch_wait,
-        "failhard": spec.failhard,
-        "timeout": spec.timeout,
-        "gather_job_timeout": spec.gather_job_timeout,
-        "ret": spec.ret,
-        "user": spec.user,
-        "driver": DRIVER,
-        "created": created,
-        "last_progress": created,
-        "halted": True,
-        "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
-    }
-
-
-def native_summary(state: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return the summary of a batch that Salt 3008's own manager or its CLI drives, from its state file."""
-    halted, reason = bool(state.get("halted")), state.get("halted_reason")
-    numbers = {name: len(state.get(key) or ()) for name, key in _NATIVE_COUNTS.items()}
-    over = not numbers["pending"] and not numbers["active"]
-    progress = state.get("last_progress")
-    return {
-        **{key: state.get(key) for key in ("jid", "fun", "tgt", "tgt_type")},
-        "arguments": published_words(state.get("arg")),
-        **numbers,
-        "lost": 0,
-        "offline": 0,
-        "killed": 0,
-        "timed_out": 0,
-        "state": "halted" if halted else "complete" if over else "running",
-        "batch_size": state.get("batch_size"),
-        "halted": halted,
-        "halted_reason": reason,
-        "driver": state.get("driver"),
-        "user": state.get("user"),
-        "created": state.get("created"),
-        "last_progress": progress,
-        "age_seconds": max(0.0, now - progress) if progress else None,
-    }
-
-
-_NATIVE_COUNTS = {
-    "total": "all_minions",
-    "completed": "done",
-    "active": "active",
-    "pending": "pending",
-    "failed": "failed",
-}
-
-
-def native_minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the minions of a native batch in the form of ``minions``."""
-    result: dict[str, dict[str, Any]] = {}
-    for minion in state.get("pending") or ():
-        result[minion] = {"state": "pending", "since": state.get("created"), "retcode": None}
-    for minion, since in (state.get("active") or {}).items():
-        result[minion] = {"state": "active", "since": since, "retcode": None}
-    for minion, data in (state.get("done") or {}).items():
-        code = data.get("retcode") if isinstance(data, Mapping) else None
-        result[minion] = {"state": "failed" if code else "completed", "since": None, "retcode": code}
-    for minion in state.get("failed") or {}:
-        result[minion] = {"state": "failed", "since": None, "retcode": None}
-    return {minion: result[minion] for minion in sorted(result)}

@@ -11,27 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
-from saltext.jobs.core.batch.forecast import two_digits
 from saltext.jobs.core.batch.gates import HELD, PausedBy
-from saltext.jobs.core.batch.summary import WORDS, why_halted, word
+from saltext.jobs.core.batch.summary import two_digits
+from saltext.jobs.core.batch.words import BAD, MEANINGS, WORDS, why_halted, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted, target
 
-#: The outcomes without success, worst first.
-BAD = ("failed", "timed_out", "lost", "killed", "offline")
-#: Those of them for minions that were sent to.
+#: The outcomes without success of minions that were sent to.
 _FAILED = BAD[:-1]
-#: Why a minion is in a state, if the state does not say it.
-MEANINGS = {
-    "timed_out": "ran longer than max_runtime",
-    "lost": "gave neither a return nor a sign that it runs the job",
-    "killed": "by a stop",
-    "offline": "not there",
-    "active": "sent to, or running it",
-    "pending": "not sent to yet",
-}
 _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
 #: Most lines of names for a state that needs attention, and for another one.
 _MANY_LINES, _FEW_LINES = 6, 2

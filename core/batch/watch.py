@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from saltext.jobs.core.batch.forecast import two_digits
-from saltext.jobs.core.batch.summary import word
-from saltext.jobs.core.batch.tables import BAD, engine_trouble
+from saltext.jobs.core.batch.summary import two_digits
+from saltext.jobs.core.batch.tables import engine_trouble
+from saltext.jobs.core.batch.words import BAD, word
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut, width_of
 from saltext.jobs.core.errors import Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from saltext.jobs.core.batch import summary, tables
-from saltext.jobs.core.batch.failures import failures
+from saltext.jobs.core.batch.words import failures
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
 from tests.unit.batch.bench import Bench

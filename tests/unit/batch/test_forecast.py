@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.forecast import seconds_left, two_digits
+from saltext.jobs.core.batch.summary import seconds_left, two_digits
 from tests.unit.batch.bench import BEGIN, Bench
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.batch.forecast import seconds_left
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.summary import seconds_left
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.settings import InFlightLimit
 from tests.batches import journal_path

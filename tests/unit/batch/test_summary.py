@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch import facts, native, words
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.watch import Display, progress_line
 from tests.unit.batch.bench import BEGIN, Bench
@@ -36,7 +36,7 @@ def test_the_counts_add_up():
 
 
 def verdict_of(bench):
-    return batch_summary.verdict(batch_summary.summary(bench.batch, bench.now))
+    return words.verdict(batch_summary.summary(bench.batch, bench.now))
 
 
 def test_the_verdict_on_a_batch_says_how_many_were_left_out():
@@ -111,7 +111,7 @@ def test_minions_are_told_apart():
 
 
 def test_what_salt_is_shown_has_its_keys_and_nothing_that_could_be_published():
-    view = batch_summary.native_view(a_batch().batch.spec, BEGIN)
+    view = native.view(a_batch().batch.spec, BEGIN)
     assert view.keys() == NATIVE_KEYS
     assert (view["driver"], view["halted"]) == ("engine", True)
     assert not any(view[key] for key in ("arg", "kwargs", "all_minions", "pending", "active", "done", "failed", "wait"))
@@ -128,10 +128,10 @@ def test_a_native_batch_is_summed_up_in_the_same_way():
         "last_progress": BEGIN,
         "driver": "master",
     }
-    summary = batch_summary.native_summary(state, BEGIN + 10)
+    summary = native.summary(state, BEGIN + 10)
     assert (summary["total"], summary["completed"], summary["failed"], summary["state"]) == (3, 1, 1, "running")
     assert summary["age_seconds"] == 10
-    assert batch_summary.native_minions(state)["a"]["state"] == "completed"
+    assert native.minions(state)["a"]["state"] == "completed"
 
 
 def test_progress_is_told_in_lines_and_each_failure_once():
@@ -179,7 +179,7 @@ def test_an_active_minion_is_told_since_when_it_runs_and_when_it_was_last_seen()
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "told"),
     [
         ({"halted_reason": None}, ""),
         ({"halted_reason": "stop", "stopped_by": "anna"}, "stopped by anna"),
@@ -190,5 +190,5 @@ def test_an_active_minion_is_told_since_when_it_runs_and_when_it_was_last_seen()
         ({"halted_reason": "check runner:survey: it said no"}, "check runner:survey: it said no"),
     ],
 )
-def test_why_a_batch_was_halted_is_said_in_words(found, words):
-    assert batch_summary.why_halted(found) == words
+def test_why_a_batch_was_halted_is_said_in_words(found, told):
+    assert words.why_halted(found) == told

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.in_vain import why
+from saltext.jobs.core.batch.words import why_not
 
 
 @pytest.mark.parametrize("verb", ["stop", "pause", "resume", "approve"])
 @pytest.mark.parametrize(("state", "word"), [("halted", "halted"), ("complete", "succeeded")])
 def test_nothing_can_be_done_with_a_batch_that_has_ended(verb, state, word):
     found = {"jid": "1", "state": state, "success": state == "complete", "halted": False, "failed": 0}
-    assert why(verb, found) == f"Batch 1 has ended ({word}): there is nothing to {verb}"
+    assert why_not(verb, found) == f"Batch 1 has ended ({word}): there is nothing to {verb}"
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_nothing_can_be_done_with_a_batch_that_has_ended(verb, state, word):
     ],
 )
 def test_why_a_request_changes_nothing_is_told(verb, more, told):
-    assert told in why(verb, {"jid": "1", **more})
+    assert told in why_not(verb, {"jid": "1", **more})
