@@ -25,7 +25,7 @@ import salt.client
 import salt.utils.event
 
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import again, asked, catalog, summary, words
+from saltext.jobs.core.batch import catalog, permission, starting, summary, words
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.flight import Outcome
@@ -154,7 +154,7 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
 
         salt-run batch.preview 'web*' state.apply nginx batch=25%
     """
-    return summary.preview(_asked("preview", tgt, fun, args, options), asked.limit_of(__opts__))
+    return summary.preview(_asked("preview", tgt, fun, args, options), starting.limit_of(__opts__))
 
 
 @runner.verb
@@ -308,7 +308,7 @@ def failures(jid: object) -> dict[str, Any]:
     jid, batches, who = arguments.jid(jid), catalog.Catalog(__opts__), _caller()
     batch = batches.ours(jid)
     found, minions_of_it = batches.find(jid)
-    asked.permit_control(__opts__, who, batch)
+    permission.permit_control(__opts__, who, batch)
     if batch is None:
         state = batches.need_native(jid)
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
@@ -338,7 +338,7 @@ def stop(jid: object, kill: object = False) -> bool:
     jid, kill = arguments.jid(jid), arguments.flag("kill", kill)
     batches, who = catalog.Catalog(__opts__), _caller()
     batch = batches.ours(jid)
-    asked.permit_control(__opts__, who, batch if kill else None)
+    permission.permit_control(__opts__, who, batch if kill else None)
     if batch is not None:
         return _request("stop", who, batch, kill=kill)
     over, state = batches.find(jid)[0]["state"] in catalog.OVER, batches.need_native(jid)
@@ -359,7 +359,7 @@ def pause(jid: object) -> bool:
         salt-run batch.pause 20260516101112131415
     """
     jid, who = arguments.jid(jid), _caller()
-    asked.permit_control(__opts__, who)
+    permission.permit_control(__opts__, who)
     return _request("pause", who, catalog.Catalog(__opts__).need(jid))
 
 
@@ -379,7 +379,7 @@ def resume(jid: object) -> bool:
     """
     jid, who = arguments.jid(jid), _caller()
     batch = catalog.Catalog(__opts__).need(jid)
-    asked.permit_control(__opts__, who, batch)
+    permission.permit_control(__opts__, who, batch)
     rights = {"owner": who.owner(), "on_behalf": who.limits()}
     return _request("resume", who, batch, rights=rights)
 
@@ -405,7 +405,7 @@ def approve(jid: object, stage: object = None) -> bool:
     """
     jid, who = arguments.jid(jid), _caller()
     batch = catalog.Catalog(__opts__).need(jid)
-    asked.permit_approval(__opts__, who, batch)
+    permission.permit_approval(__opts__, who, batch)
     waits = batch.checks.stage if batch.checks.by_hand else None
     stage = waits if stage is None else arguments.whole("stage", stage)
     return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)
@@ -468,9 +468,9 @@ def retry(jid: object, which: object = "failed") -> Any:
         salt-run batch.retry 20260516101112131415
         salt-run batch.retry 20260516101112131415 which=all
     """
-    which = arguments.choice("which", which, asked.RETRIABLE)
+    which = arguments.choice("which", which, starting.RETRIABLE)
     batch = catalog.Catalog(__opts__).need(arguments.jid(jid))
-    return _start(asked.next_batch(__opts__, _caller(), batch, which))
+    return _start(starting.next_batch(__opts__, _caller(), batch, which))
 
 
 @runner.verb
@@ -554,7 +554,7 @@ def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
     """
     engines = sites.LED if engine is None else (arguments.choice("engine", engine, sites.LED),)
     who = _caller()
-    asked.permit_control(__opts__, who)
+    permission.permit_control(__opts__, who)
     name = str(__opts__["id"]) if master is None else arguments.plain("master", master)
     return sites.hand_over(__opts__, name, engines, who.name)
 
@@ -584,23 +584,23 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
     """Return the new batch that was asked for, with all that it takes over from another batch or job."""
     like, who = options.pop("like", None), _caller()
     if like is not None:
-        tgt, fun, args, options = again.asked_again(_before(arguments.jid(like), who), tgt, fun, args, options)
+        tgt, fun, args, options = starting.asked_again(_before(arguments.jid(like), who), tgt, fun, args, options)
     if tgt is None or fun is None:
         raise Refused(f"batch.{verb} needs tgt and fun, or like; salt-run -d batch.{verb} describes it")
-    return asked.new_batch(__opts__, who, tgt, fun, args, options)
+    return starting.new_batch(__opts__, who, tgt, fun, args, options)
 
 
-def _before(jid: str, who: caller.Caller) -> again.Before:
+def _before(jid: str, who: caller.Caller) -> starting.Before:
     batch = catalog.Catalog(__opts__).ours(jid)
     if batch is not None:
-        asked.permit_control(__opts__, who, batch)
-        return again.of_batch(batch.spec)
-    asked.permit_control(__opts__, who)
+        permission.permit_control(__opts__, who, batch)
+        return starting.of_batch(batch.spec)
+    permission.permit_control(__opts__, who)
     load = JobCache(__opts__).load(jid)
     if not load:
         raise Refused(f"like is {jid}, which is neither a batch nor a job in the job cache")
-    asked.permit_job(__opts__, who, jid, load)
-    return again.of_job(jid, load)
+    permission.permit_job(__opts__, who, jid, load)
+    return starting.of_job(jid, load)
 
 
 def _start(spec: Spec) -> Any:

@@ -92,7 +92,6 @@ FOR_SALT = [
 SHELLS = {
     "batch": {
         "allotting",
-        "asked",
         "catalog",
         "doctor",
         "effects",
@@ -104,6 +103,7 @@ SHELLS = {
         "rollout",
         "runner_call",
         "shell",
+        "starting",
         "store",
         "watch",
     },

@@ -1,5 +1,6 @@
 """
-Whether the owner of a batch still may publish its job, by the current access lists. Blocks.
+Who may start, control and approve a batch, and whether its owner still may publish its job, by the current access lists.
+Blocks.
 
 The lists of some backends are known with the password only (``rest``, LDAP groups without a bind user). Then the grants that
 Salt gave when it saw the password or the token count as long as Salt accepts a token (``token_expire``), and no longer.
@@ -7,19 +8,31 @@ Salt gave when it saw the password or the token count as long as Salt accepts a 
 
 from __future__ import annotations
 
+import fnmatch
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import salt.utils.args
 
+from saltext.jobs.core import arguments
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.grouping import By, parse_by
 from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
 from saltext.jobs.core.master.identity import MASTER, PEER_RUN, Identity
-from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.master.outcome import minions_of as job_minions
+from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
 
 #: Salt's own default of token_expire, in seconds.
 _TOKEN_EXPIRE = 43200.0
+
+
+# -- of the owner of a batch, as the engine asks -----------------------------------------------------------------------
 
 
 class Permission:
@@ -76,3 +89,147 @@ class Permission:
         if who is None or lists is None:
             return dict(limits)
         return {"name": who.name, "account": "", "eauth": "", "who": dict(owner), **limits, "grants": lists}
+
+
+# -- of a user who calls the runner ------------------------------------------------------------------------------------
+
+
+def settings_of(opts: Mapping[str, Any]) -> BatchSettings:
+    settings: BatchSettings = arguments.accepted(
+        read_settings, BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)
+    )
+    return settings
+
+
+def require_allowed_peer(settings: BatchSettings, who: Caller) -> None:
+    """:raises Refused: for a minion that ``allow_peers`` does not name."""
+    require_no_peer(who, settings.allow_peers, " (batch_manager: allow_peers names the minions that may)")
+
+
+def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = None) -> None:
+    """
+    Refuse to a minion control over batches that it is not allowed; with ``batch``, to anyone who may not run its job.
+
+    :raises Refused: with what is missing.
+    """
+    settings = settings_of(opts)
+    if batch is None:
+        require_allowed_peer(settings, who)
+    else:
+        permit_batch(opts, settings, who, batch.spec, batch.spec.minions)
+
+
+def permit_job(opts: Mapping[str, Any], who: Caller, jid: str, load: Mapping[str, Any]) -> None:
+    """
+    Refuse a batch made from a job to anyone who may not publish that job to all its minions: its arguments may be secrets.
+
+    :param load: the job's load from the job cache.
+    :raises Refused: with what is missing.
+    """
+    settings = settings_of(opts)
+    require_allowed_peer(settings, who)
+    if settings.check_acl and not who.peer:
+        require_right(opts, who, load, job_minions(load), f"all minions of job {jid}")
+
+
+def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:
+    """
+    Refuse an approval to a user who may not approve a batch. With ``approve_by``, only the users it names may, except those
+    on whose behalf the batch runs. Without it, everyone may who may run the job.
+
+    :raises Refused: with who may.
+    """
+    spec, taken_over = batch.spec, batch.rights.taken_over
+    if not spec.approve_by:
+        permit_control(opts, who, batch)
+        return
+    require_no_peer(who)
+    started = {
+        _person(spec.owner, spec.user),
+        _person(taken_over.get("owner"), str(taken_over.get("user") or spec.user)),
+    }
+    if _person(who.owner(), who.name) in started:
+        raise Refused(f"{who.name} has started or taken over batch {spec.jid}: somebody else has to approve it")
+    wanted = set(spec.approve_by)
+    if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(opts, who)}:
+        raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
+
+
+def _person(owner: Any, name: str) -> str:
+    """
+    Return a user's login name, without the backend and in lower case: LDAP and others ignore case and surrounding spaces.
+
+    :param owner: the user's kept identity, if there is one.
+    """
+    kept = owner.get("name") if isinstance(owner, Mapping) else None
+    return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()
+
+
+def require_approvers(who: Caller, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
+    """:raises Refused: if no approval is wanted, or if nobody could give it."""
+    if approve_by and check.get("kind") != APPROVE:
+        raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
+    if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
+        raise Refused(f"approve_by names nobody but {who.name}, who starts the batch: somebody else has to approve it")
+
+
+def permit_batch(
+    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, spec: Spec, minions: tuple[str, ...]
+) -> None:
+    """:raises Refused: if ``who`` may not run the batch's job, or its check, on these minions."""
+    whom, check = f"all minions of batch {spec.jid}", spec.check
+    permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, minions, whom)
+    if check.get("kind") == "function":
+        permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], minions, whom)
+    elif check.get("kind") == "runner":
+        require_runner(opts, who, check["fun"], check["arg"])
+
+
+def permit_groups(
+    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, by: Any, minions: tuple[str, ...]
+) -> None:
+    """:raises Refused: if ``who`` may not read the values by which the minions are grouped, since the groups show them."""
+    if by is None or who.grants is None or who.peer or not settings.check_acl:
+        return
+    wanted = arguments.accepted(parse_by, by)
+    if is_shown(wanted, settings.show_groups_of):
+        return
+    fun = f"{wanted.kind}.get"
+    if not minions or Access(opts).denied(who.grants, {"fun": fun, "arg": [wanted.key]}, minions):
+        raise Refused(
+            f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
+            f" {fun} {wanted.key} on all of them, or the key in batch_manager: show_groups_of"
+        )
+
+
+def is_shown(by: By, shown: Iterable[str]) -> bool:
+    """
+    Tell whether the values of minions may be shown as names of groups.
+
+    A batch's events show them, and every user of salt-api can read events, whatever their rights. The names of nodegroups
+    are no secret: they come from the configuration.
+    """
+    return by.kind == "nodegroups" or any(fnmatch.fnmatchcase(f"{by.kind}:{by.key}", glob) for glob in shown)
+
+
+def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterable[str]) -> None:
+    """:raises Refused: if ``who`` may not call a runner function with these arguments on the master."""
+    arg, kwargs = salt.utils.args.parse_input(list(words), condition=False)
+    if who.peer or (who.grants is not None and not Access(opts).may_run(who.grants, fun, arg, kwargs)):
+        raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
+
+
+def permit(
+    opts: Mapping[str, Any],
+    settings: BatchSettings,
+    who: Caller,
+    fun: str,
+    arg: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    minions: tuple[str, ...],
+    whom: str = "all of these minions",
+) -> None:
+    require_allowed_peer(settings, who)
+    if settings.check_acl and not who.peer:
+        load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
+        require_right(opts, who, load, minions, whom)

@@ -5,7 +5,6 @@ From the options of a rollout to fields of its Spec: when it may send, its group
 from __future__ import annotations
 
 import datetime
-import fnmatch
 import itertools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ import salt.utils.args
 
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch.minion_data import find_groups
+from saltext.jobs.core.batch.permission import is_shown, require_runner
 from saltext.jobs.core.batch.plan import (
     NOT_KNOWN,
     WITHOUT,
@@ -28,8 +28,7 @@ from saltext.jobs.core.batch.plan import (
 )
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.grouping import By, parse_by
-from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.windows import find_zone, own_zone, parse_moment, parse_windows
 
@@ -84,16 +83,6 @@ def layout_of(
     return layout
 
 
-def is_shown(by: By, shown: Iterable[str]) -> bool:
-    """
-    Tell whether the values of minions may be shown as names of groups.
-
-    A batch's events show them, and every user of salt-api can read events, whatever their rights. The names of nodegroups
-    are no secret: they come from the configuration.
-    """
-    return by.kind == "nodegroups" or any(fnmatch.fnmatchcase(f"{by.kind}:{by.key}", glob) for glob in shown)
-
-
 def _as_shown(groups: Sequence[Group], by: str, shown: Iterable[str]) -> tuple[tuple[Group, ...], str]:
     """Return groups and what they are by, in the form that may be shown: by number, unless their names may be shown."""
     wanted = parse_by(by)
@@ -122,13 +111,6 @@ def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -
     elif check.kind == "runner":
         require_runner(opts, who, check.fun, check.words)
     return {"kind": check.kind, "fun": check.fun, "arg": list(arg), "kwargs": dict(kwargs)}
-
-
-def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterable[str]) -> None:
-    """:raises Refused: if ``who`` may not call a runner function with these arguments on the master."""
-    arg, kwargs = salt.utils.args.parse_input(list(words), condition=False)
-    if who.peer or (who.grants is not None and not Access(opts).may_run(who.grants, fun, arg, kwargs)):
-        raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
 
 
 def require_gates(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:

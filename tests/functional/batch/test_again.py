@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.again import asked_again, of_batch, of_job
+from saltext.jobs.core.batch.starting import asked_again, of_batch, of_job
 from saltext.jobs.core.errors import Refused
-from tests.functional.batch.test_asked import ROOT, asked_for, new_batch, opts  # noqa: F401 (a fixture)
+from tests.functional.batch.test_starting import ROOT, asked_for, new_batch, opts  # noqa: F401 (a fixture)
 
 #: What two batches of the same may differ in.
 OF_ITS_OWN = {"jid", "owner"}

@@ -8,14 +8,15 @@ import os
 
 import pytest
 
-from saltext.jobs.core.batch.asked import next_batch, permit_approval
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.permission import permit_approval
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.starting import next_batch
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
-from tests.functional.batch.test_asked import asked_for, failed, opts  # noqa: F401 (a fixture)
+from tests.functional.batch.test_starting import asked_for, failed, opts  # noqa: F401 (a fixture)
 
 NOBODY = [{"web*": ["test.nothing"]}]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import salt.config
 
-from saltext.jobs.core.batch.again import asked_again, of_batch
-from saltext.jobs.core.batch.asked import limit_of, new_batch, next_batch
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.starting import asked_again, limit_of, new_batch, next_batch, of_batch
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller

@@ -1,13 +1,17 @@
 """
-Makes the Spec of a new batch from what an operator typed: reads the options, matches the target, checks access.
+Starting a batch: makes its Spec from what an operator typed, or from another batch or job (``like=JID``, ``batch.retry``).
+It reads the options, matches the target, and has access checked.
 
 Each option is listed once, with the function that reads it. The default of one that is not given is in the Spec. Blocks.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,18 +23,25 @@ from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import check_limit, doubts_about
-from saltext.jobs.core.batch.plan import APPROVE, failures_allowed, sizes_of
+from saltext.jobs.core.batch.permission import (
+    permit,
+    permit_batch,
+    permit_groups,
+    require_allowed_peer,
+    require_approvers,
+    settings_of,
+)
+from saltext.jobs.core.batch.plan import APPROVE, RUNNER, failures_allowed, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.batch.summary import options_of
 from saltext.jobs.core.compat import minion_keys
-from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.display.command import divided
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.grouping import parse_by
+from saltext.jobs.core.functions import RUNNERS, kind_of
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.master.access import Access
-from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
-from saltext.jobs.core.master.outcome import minions_of as job_minions
-from saltext.jobs.core.settings import BatchSettings, InFlightLimit, engine_options, read_settings
+from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.settings import BatchSettings, InFlightLimit
 
 #: The size of a batch if none is given.
 BATCH = "10%"
@@ -104,7 +115,6 @@ _ALIASES = {
     "return": "ret",
     "returner": "ret",
 }
-_PEERS = " (batch_manager: allow_peers names the minions that may)"
 
 
 def new_batch(
@@ -118,10 +128,10 @@ def new_batch(
     :param given: the keyword arguments of batch.start: our options, and those for the function.
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
-    settings = _settings(opts)
+    settings = settings_of(opts)
     arguments.accepted(check_limit, opts, settings)
     # Before anything is matched: whether a target matches tells the asker about grains and pillar of minions.
-    require_no_peer(who, settings.allow_peers, _PEERS)
+    require_allowed_peer(settings, who)
     options, kwargs = _split(given)
     fun = arguments.function(fun)
     arg = (*args, *arguments.sequence("arg", options.get("arg")))
@@ -129,10 +139,10 @@ def new_batch(
     matched = _match_and_permit(opts, settings, who, tgt, tgt_type, fun, arg, kwargs)
     check = rollout.check_of(opts, who, options)
     if check.get("kind") == "function":
-        _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
-    _permit_groups(opts, settings, who, options.get("by"), matched)
+        permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
+    permit_groups(opts, settings, who, options.get("by"), matched)
     rollout.require_known(opts, check)
-    _require_approvers(who, check, _approvers("approve_by", options["approve_by"]) if "approve_by" in options else ())
+    require_approvers(who, check, _approvers("approve_by", options["approve_by"]) if "approve_by" in options else ())
     unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
     batch = options.get("batch", BATCH)
     layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
@@ -172,11 +182,11 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     chosen = tuple(minion for minion, record in minions_of(batch).items() if record["state"] in states)
     if not chosen:
         raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
-    settings = _settings(opts)
+    settings = settings_of(opts)
     arguments.accepted(check_limit, opts, settings)
-    _permit_all(opts, settings, who, spec, chosen)
-    _permit_groups(opts, settings, who, spec.by or None, chosen)
-    _require_approvers(who, spec.check, spec.approve_by)
+    permit_batch(opts, settings, who, spec, chosen)
+    permit_groups(opts, settings, who, spec.by or None, chosen)
+    require_approvers(who, spec.check, spec.approve_by)
     data = spec.as_dict()
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
     data.update(owner=who.owner(), on_behalf=who.limits())
@@ -226,74 +236,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
 
 def limit_of(opts: Mapping[str, Any]) -> InFlightLimit | None:
     """Return how many minions may be in flight over all batches. :raises Refused: where the options are wrong."""
-    return _settings(opts).max_in_flight
-
-
-def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = None) -> None:
-    """
-    Refuse to a minion control over batches that it is not allowed; with ``batch``, to anyone who may not run its job.
-
-    :raises Refused: with what is missing.
-    """
-    settings = _settings(opts)
-    if batch is None:
-        require_no_peer(who, settings.allow_peers, _PEERS)
-    else:
-        _permit_all(opts, settings, who, batch.spec, batch.spec.minions)
-
-
-def permit_job(opts: Mapping[str, Any], who: Caller, jid: str, load: Mapping[str, Any]) -> None:
-    """
-    Refuse a batch made from a job to anyone who may not publish that job to all its minions: its arguments may be secrets.
-
-    :param load: the job's load from the job cache.
-    :raises Refused: with what is missing.
-    """
-    settings = _settings(opts)
-    require_no_peer(who, settings.allow_peers, _PEERS)
-    if settings.check_acl and not who.peer:
-        require_right(opts, who, load, job_minions(load), f"all minions of job {jid}")
-
-
-def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:
-    """
-    Refuse an approval to a user who may not approve a batch. With ``approve_by``, only the users it names may, except those
-    on whose behalf the batch runs. Without it, everyone may who may run the job.
-
-    :raises Refused: with who may.
-    """
-    spec, taken_over = batch.spec, batch.rights.taken_over
-    if not spec.approve_by:
-        permit_control(opts, who, batch)
-        return
-    require_no_peer(who)
-    started = {
-        _person(spec.owner, spec.user),
-        _person(taken_over.get("owner"), str(taken_over.get("user") or spec.user)),
-    }
-    if _person(who.owner(), who.name) in started:
-        raise Refused(f"{who.name} has started or taken over batch {spec.jid}: somebody else has to approve it")
-    wanted = set(spec.approve_by)
-    if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(opts, who)}:
-        raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
-
-
-def _person(owner: Any, name: str) -> str:
-    """
-    Return a user's login name, without the backend and in lower case: LDAP and others ignore case and surrounding spaces.
-
-    :param owner: the user's kept identity, if there is one.
-    """
-    kept = owner.get("name") if isinstance(owner, Mapping) else None
-    return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()
-
-
-def _require_approvers(who: Caller, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
-    """:raises Refused: if no approval is wanted, or if nobody could give it."""
-    if approve_by and check.get("kind") != APPROVE:
-        raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
-    if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
-        raise Refused(f"approve_by names nobody but {who.name}, who starts the batch: somebody else has to approve it")
+    return settings_of(opts).max_in_flight
 
 
 def _match_and_permit(
@@ -317,63 +260,86 @@ def _match_and_permit(
         matched = _match(opts, tgt, tgt_type)
     except Refused:
         if who.grants is not None:  # a user who may publish to all minions may know what matches
-            _permit(opts, settings, who, fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
+            permit(opts, settings, who, fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
         raise
-    _permit(opts, settings, who, fun, arg, kwargs, matched, whom)
+    permit(opts, settings, who, fun, arg, kwargs, matched, whom)
     return matched
-
-
-def _permit_all(
-    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, spec: Spec, minions: tuple[str, ...]
-) -> None:
-    """:raises Refused: if ``who`` may not run the batch's job, or its check, on these minions."""
-    whom, check = f"all minions of batch {spec.jid}", spec.check
-    _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, minions, whom)
-    if check.get("kind") == "function":
-        _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], minions, whom)
-    elif check.get("kind") == "runner":
-        rollout.require_runner(opts, who, check["fun"], check["arg"])
-
-
-def _permit_groups(
-    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, by: Any, minions: tuple[str, ...]
-) -> None:
-    """:raises Refused: if ``who`` may not read the values by which the minions are grouped, since the groups show them."""
-    if by is None or who.grants is None or who.peer or not settings.check_acl:
-        return
-    wanted = arguments.accepted(parse_by, by)
-    if rollout.is_shown(wanted, settings.show_groups_of):
-        return
-    fun = f"{wanted.kind}.get"
-    if not minions or Access(opts).denied(who.grants, {"fun": fun, "arg": [wanted.key]}, minions):
-        raise Refused(
-            f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
-            f" {fun} {wanted.key} on all of them, or the key in batch_manager: show_groups_of"
-        )
-
-
-def _permit(
-    opts: Mapping[str, Any],
-    settings: BatchSettings,
-    who: Caller,
-    fun: str,
-    arg: Iterable[Any],
-    kwargs: Mapping[str, Any],
-    minions: tuple[str, ...],
-    whom: str = "all of these minions",
-) -> None:
-    require_no_peer(who, settings.allow_peers, _PEERS)
-    if settings.check_acl and not who.peer:
-        load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
-        require_right(opts, who, load, minions, whom)
-
-
-def _settings(opts: Mapping[str, Any]) -> BatchSettings:
-    settings: BatchSettings = arguments.accepted(
-        read_settings, BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)
-    )
-    return settings
 
 
 def _new_jid(opts: Mapping[str, Any]) -> str:
     return str(salt.utils.jid.gen_jid(opts))
+
+
+# -- like another batch or job -----------------------------------------------------------------------------------------
+# This only reads what the other one was asked for. Access, target and sizes are worked out anew, as for any new batch.
+
+#: Not taken over: the start time of one batch is not that of another.
+_NOT_AGAIN = ("start_at", "check")
+
+
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """What was asked for before, in the form of ``batch.start``."""
+
+    tgt: Any
+    fun: str
+    options: Mapping[str, Any]
+
+
+def of_batch(spec: Spec) -> Before:
+    """Return what a batch was asked to do."""
+    told = {name: value for name, value in options_of(spec).items() if value is not None and name not in _NOT_AGAIN}
+    if spec.check:
+        told["check"] = _check_of(spec.check)
+    job = {"tgt_type": spec.tgt_type, "arg": list(spec.arg), "kwarg": dict(spec.kwargs)}
+    return Before(spec.tgt, spec.fun, {**told, **spec.options, **job})
+
+
+def of_job(jid: str, load: Mapping[str, Any]) -> Before:
+    """
+    Return what a job was published with.
+
+    :param load: from the job cache.
+    :raises Refused: if a batch cannot run such a job.
+    """
+    fun = load.get("fun")
+    if not isinstance(fun, str) or kind_of(fun) == RUNNERS:
+        raise Refused(f"like is {jid}, which is not a job of one function on minions: a batch can't run it")
+    arg, kwarg = divided(load.get("arg"))
+    kwargs = load.get("kwargs")
+    metadata = kwargs.get("metadata") if isinstance(kwargs, Mapping) else None
+    found = {"tgt_type": load.get("tgt_type"), "ret": load.get("ret") or None, "metadata": metadata or None}
+    return Before(load.get("tgt"), fun, {**found, "arg": arg, "kwarg": kwarg})
+
+
+def asked_again(
+    before: Before, tgt: Any, fun: Any, args: tuple[Any, ...], given: Mapping[str, Any]
+) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
+    """
+    Return target, function, arguments and keyword arguments for ``batch.start``: those given, or else those from before.
+
+    Arguments are not taken over for another function, nor the target type for another target.
+    """
+    taken = dict(before.options)
+    if tgt is not None:
+        taken.pop("tgt_type", None)
+    if fun is not None:
+        taken.update(arg=[], kwarg={})
+    kwarg = {name: value for name, value in taken.pop("kwarg").items() if name not in given}
+    if isinstance(given.get("kwarg"), Mapping):
+        kwarg.update(given["kwarg"])
+    options = {**taken, **given, "kwarg": kwarg}
+    return (before.tgt if tgt is None else tgt), (before.fun if fun is None else fun), args, options
+
+
+def _check_of(check: Mapping[str, Any]) -> str:
+    """Return a check in the form in which it is typed."""
+    if check["kind"] == APPROVE:
+        return APPROVE
+    words = [_typed(value) for value in check["arg"]]
+    words += [f"{name}={_typed(value)}" for name, value in check["kwargs"].items()]
+    return (RUNNER if check["kind"] == "runner" else "") + shlex.join((check["fun"], *words))
+
+
+def _typed(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
