@@ -381,6 +381,7 @@ class BatchShell:
             self._attempt(f"batch {live.jid}", self._recover, live)
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._maintain_one, live)
+            self._attempt(f"the job of batch {live.jid}", self._ports.store.keep_job, live.jid)
         self._attempt("what is old", self._forget_old)
 
     def _recover(self, live: Live) -> None:

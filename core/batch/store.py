@@ -228,6 +228,15 @@ class BatchStore:
         if compat.HAS_NATIVE_BATCHES:
             self.write_native(spec.jid, native.view(spec, created))
 
+    def keep_job(self, jid: str) -> None:
+        """
+        Have Salt's local_cache keep the job of a batch that is not closed: it removes a job once this file is old. Another
+        job cache does not have the file, and ours knows the batches itself. :raises OSError:
+        """
+        if self._opts.get("master_job_cache", "local_cache") == "local_cache":
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self.native_path(jid).with_name("jid"))
+
     def read_native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008 or its CLI; None if there is none, or it is unreadable, or ours."""
         if not is_plain(jid) or self._is_ours(jid):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from saltext.jobs.core import compat
@@ -44,6 +46,22 @@ def test_a_stop_is_answered_when_the_publish_under_way_has_ended(bench):
     bench.run(0.2)
     assert bench.inbox.replies[request] == ("answer", True)
     assert held == [1]
+
+
+def test_local_cache_keeps_the_job_of_a_batch_for_as_long_as_that_is_under_way(bench):
+    for minion in bench.master.minions.values():
+        minion.seconds = 30.0
+    bench.begin("abcd", "2", timeout=60.0)
+    job = bench.store.native_path(JID).with_name("jid")
+    job.parent.mkdir(parents=True, exist_ok=True)
+    job.write_text(JID)
+    os.utime(job, (1, 1))
+    bench.run(6, lambda: job.stat().st_mtime > 1)
+    assert job.stat().st_mtime > 1
+    bench.end()
+    os.utime(job, (1, 1))
+    bench.run(60)
+    assert job.stat().st_mtime == 1
 
 
 def test_an_unknown_request_is_refused_with_its_name(bench):

@@ -1,0 +1,100 @@
+"""A batch that waits for longer than jobs are kept: Salt's own cleanup leaves its job alone until it has ended."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import salt.loader
+import salt.minion
+import salt.utils.jid
+from salt.daemons import masterapi
+
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache, load_of
+from tests.batches import journal_path
+from tests.functional.options import options_in
+from tests.unit.batch.bench import Bench
+from tests.waiting import wait_for
+
+WAITS_FOR = {
+    "approval": {"batch": "1,100%", "check": {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}},
+    "window": {"batch": "1", "window": "as the facts say"},
+}
+
+
+class Master:
+    """The job cache of a master whose jobs are soon too old, with Salt's cleanup and runners."""
+
+    def __init__(self, opts):
+        self.opts, self.cache, self.store = opts, JobCache(opts), BatchStore(opts)
+        self.minion = salt.minion.MasterMinion(opts, states=False, rend=False)
+        self.run = salt.loader.runner(opts)
+
+    def publish(self, jid, mark=None):
+        """A job of two minions is published, and one of them returns."""
+        if not self.cache.keeps_first_load:
+            self.minion.returners["local_cache.prep_jid"](passed_jid=jid)
+        load = load_of(jid, "state.apply", ["nginx"], {}, "*", "glob", "root", "", {})
+        self.cache.keep_load(jid, {**load, **(mark or {})}, ["a", "b"])
+        self.cache.store_return({"jid": jid, "id": "a", "fun": "state.apply", "return": "done", "retcode": 0})
+        self.age(jid)
+
+    def age(self, jid):
+        """Hours pass. The jobs of our own job cache are kept for a second only, so that this is not needed."""
+        if not self.cache.keeps_first_load:
+            os.utime(self.store.native_path(jid).with_name("jid"), (1, 1))
+
+    def begin(self, reason):
+        """A batch has sent its job to one of two minions, and waits. Returns its jid."""
+        jid = str(salt.utils.jid.gen_jid(self.opts))
+        bench = Bench("ab", jid=jid, timeout=600.0, **WAITS_FOR[reason])
+        if reason == "window":
+            bench.tell(facts.OpeningFound(bench.now, bench.now + 60))
+        bench.sent()
+        bench.wait(61)
+        bench.returns("a")
+        bench.tell(facts.Tick())
+        assert (bench.batch.waits_for().by.value, bench.batch.pending()) == (reason, ["b"])
+        self.publish(jid, {BATCH_MARK: True})
+        Journal(journal_path(self.store, jid)).rewrite(bench.batch.snapshot())
+        return jid
+
+    def knows(self, jid):
+        """Whether jobs.lookup_jid and job_cache.search know a job."""
+        found = bool(self.run["jobs.lookup_jid"](jid))
+        if self.cache.keeps_first_load:
+            assert found == (jid in {job["JID"] for job in self.run["job_cache.search"]()["jobs"]})
+        return found
+
+    def clean(self):
+        """What the engine does every few seconds, and Salt's maintenance process then."""
+        for jid in self.store.open_jids():
+            self.store.keep_job(jid)
+        masterapi.clean_old_jobs(self.opts, self.minion)
+        return True
+
+
+@pytest.fixture(params=[("salt_cache", "localfs"), ("salt_cache", "sqlite"), ("local_cache", "localfs")], ids="-".join)
+def master(tmp_path, request):
+    job_cache, driver = request.param
+    keep = 3600 if job_cache == "local_cache" else 1
+    made = Master(options_in(tmp_path, master_job_cache=job_cache, cache=driver, keep_jobs_seconds=keep))
+    yield made
+    made.minion.destroy()
+
+
+@pytest.mark.parametrize("reason", WAITS_FOR)
+def test_the_job_of_a_batch_is_kept_for_as_long_as_it_waits_and_goes_like_any_other_then(master, reason):
+    jid = master.begin(reason)
+    other = str(salt.utils.jid.gen_jid(master.opts))
+    master.publish(other)
+    wait_for(lambda: master.clean() and not master.knows(other), what="another job, which is younger, is removed")
+    assert master.knows(jid)
+    assert master.run["jobs.lookup_jid"](jid) == {"a": "done"}
+    assert master.cache.published_load(jid)["arg"] == ["nginx"], "the engine goes on with it"
+    master.store.end(jid)
+    master.age(jid)
+    wait_for(lambda: master.clean() and not master.knows(jid), what="the batch has ended, and its job is removed")
