@@ -13,7 +13,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.batch.kept import Kept, kept
+from saltext.jobs.core.batch.kept import Kept, kept, nothing
 from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Spec
 
@@ -103,10 +103,6 @@ ASK_DAILY = 86400.0
 _SLACK = 0.001
 
 
-def _nothing() -> None:
-    return None
-
-
 @dataclasses.dataclass(slots=True)
 class Schedule(Kept):
     """
@@ -120,11 +116,11 @@ class Schedule(Kept):
 
     spec: Spec
     #: When the batch may send next, in Unix time, if that is known.
-    opens: float | None = kept(_nothing, name="window_opens")
-    closes: float | None = kept(_nothing, name="window_closes")  # when that time ends, if it does
+    opens: float | None = kept(nothing, name="window_opens")
+    closes: float | None = kept(nothing, name="window_closes")  # when that time ends, if it does
     open: bool = kept(bool, name="window_open")  # according to the last answer it may send now
     asking: bool = kept(bool, name="window_asking")  # the question is under way
-    ask_at: float | None = kept(_nothing, name="window_ask_at")  # when to ask next; None for at once
+    ask_at: float | None = kept(nothing, name="window_ask_at")  # when to ask next; None for at once
     trouble: str = kept(str, name="window_trouble")  # why there is no answer
 
     @property
@@ -191,14 +187,14 @@ class Rights(Kept):
     spec: Spec
     #: The user who has taken the batch over, with their ``owner`` and ``on_behalf``; empty if nobody has.
     taken_over: Mapping[str, Any] = kept(dict, name="rights_taken_over")
-    fresh_until: float | None = kept(_nothing, name="rights_fresh_until")
+    fresh_until: float | None = kept(nothing, name="rights_fresh_until")
     question: int = kept(int, name="rights_question")  # the number of the last one
     asking: bool = kept(bool, name="rights_asking")  # a question is under way
-    ask_at: float | None = kept(_nothing, name="rights_ask_at")  # when to ask next; None for at once
+    ask_at: float | None = kept(nothing, name="rights_ask_at")  # when to ask next; None for at once
     trouble: str = kept(str, name="rights_trouble")  # why there is no answer
     lacking: bool = kept(bool, name="rights_lacking")  # the batch is paused because the rights are lacking
     #: The last stage after which the answer was dropped.
-    looked_after: int | None = kept(_nothing, name="rights_looked_after")
+    looked_after: int | None = kept(nothing, name="rights_looked_after")
 
     @property
     def owner(self) -> Mapping[str, Any]:
@@ -288,9 +284,9 @@ class Checks(Kept):
     """
 
     spec: Spec
-    stage: int | None = kept(_nothing, name="check_stage")  # the stage whose check is under way
-    passed: int | None = kept(_nothing, name="check_passed")  # the stage whose check was passed last
-    due: float | None = kept(_nothing, name="check_due")  # when the check under way times out
+    stage: int | None = kept(nothing, name="check_stage")  # the stage whose check is under way
+    passed: int | None = kept(nothing, name="check_passed")  # the stage whose check was passed last
+    due: float | None = kept(nothing, name="check_due")  # when the check under way times out
     began: float = kept(float, name="stage_began")  # when the present stage began
 
     @property

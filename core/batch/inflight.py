@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.flight import Flight, Phase
-from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.spec import Spec
 
 #: Seconds for which overdue minions are gathered, for one look-up and one question.
@@ -46,13 +46,13 @@ class InFlight(Kept):
     spec: Spec
     flights: dict[str, Flight] = kept(dict, _write, _read)
     publishing: tuple[str, ...] | None = kept(  # the minions of the publish that is under way
-        lambda: None,
+        nothing,
         lambda minions: None if minions is None else list(minions),
         lambda minions: None if minions is None else tuple(minions),
     )
     keepers: set[str] = kept(set, sorted, set)  # those that have answered from records of their own
     #: Who has come in (1) and gone (-1) since somebody looked; None where nobody does.
-    moves: list[tuple[str, int]] | None = made(lambda: None)
+    moves: list[tuple[str, int]] | None = made(nothing)
     due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
 
     def rebuild(self) -> None:

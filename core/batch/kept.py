@@ -16,6 +16,10 @@ def _same(value: Any) -> Any:
     return value
 
 
+def nothing() -> None:
+    """The first value of a field that has none yet."""
+
+
 def kept(
     make: Callable[[], Any],
     write: Callable[[Any], Any] = _same,

@@ -14,7 +14,7 @@ import collections
 import dataclasses
 from typing import Protocol
 
-from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.plan import Stage, stages_of
 from saltext.jobs.core.batch.spec import Spec
 
@@ -33,9 +33,9 @@ class Pace(Kept):
 
     spec: Spec
     stage: int = kept(int)
-    quota: int | None = kept(lambda: None)  # minions that this wave may still send to; None for any number
+    quota: int | None = kept(nothing)  # minions that this wave may still send to; None for any number
     cooling: collections.deque[float] = kept(collections.deque, list, collections.deque)  # until when slots stay empty
-    publish_at: float | None = kept(lambda: None)  # when the next publish goes out, if there is one
+    publish_at: float | None = kept(nothing)  # when the next publish goes out, if there is one
     not_before: float = kept(float)  # nothing goes out before
     failures: int = kept(int)  # publishes that failed in a row
     publishes: int = kept(int)
@@ -166,7 +166,7 @@ class PublishWindow(Kept):
         lambda: collections.deque(maxlen=_SAMPLE), list, lambda values: collections.deque(values, maxlen=_SAMPLE)
     )
     # The slots that wait for a publish: when the first one was freed, and how many there are.
-    first: float | None = kept(lambda: None)
+    first: float | None = kept(nothing)
     count: int = kept(int)
     later: float = kept(float)  # the sum of the seconds by which they were freed after the first
 

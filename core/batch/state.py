@@ -33,7 +33,7 @@ from saltext.jobs.core.batch.gates import (
     write_pause,
 )
 from saltext.jobs.core.batch.inflight import InFlight
-from saltext.jobs.core.batch.kept import Kept, kept
+from saltext.jobs.core.batch.kept import Kept, kept, nothing
 from saltext.jobs.core.batch.outcomes import Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace, PublishWindow
 from saltext.jobs.core.batch.pending import Pending, Presence
@@ -51,10 +51,6 @@ FORMAT = 5
 _BELIEVED = 3
 
 S = TypeVar("S", bound="BatchState")
-
-
-def _nothing() -> None:
-    return None
 
 
 @dataclasses.dataclass(slots=True, init=False, eq=False, repr=False)
@@ -82,14 +78,14 @@ class BatchState(Kept):
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # to be handed over to the retry queue
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
-    started: float | None = kept(_nothing)  # when the start was announced
+    started: float | None = kept(nothing)  # when the start was announced
     last_progress: float = kept(float)
-    finished: float | None = kept(_nothing)
+    finished: float | None = kept(nothing)
     closed: bool = kept(bool)
-    halted: str | None = kept(_nothing)  # why nothing more is published
-    paused: Pause | None = kept(_nothing, write_pause, read_pause)  # until an operator resumes it
+    halted: str | None = kept(nothing)  # why nothing more is published
+    paused: Pause | None = kept(nothing, write_pause, read_pause)  # until an operator resumes it
     #: The announced pause that ends by itself.
-    announced: PausedBy | None = kept(_nothing, write_code, read_code)
+    announced: PausedBy | None = kept(nothing, write_code, read_code)
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
