@@ -1,1 +1,15 @@
-"""Asynchronous batches: the machine, its facts, its effects, and the shell that carries these out."""
+"""
+Asynchronous batches. A batch goes this way; each file says at its head what it is for:
+
+    starting     from what an operator typed to a Spec: options, target, groups, rights
+                 (rollout, minion_data, permission; plan, spec)
+    shell        adopts batches, and makes facts of what the log, the bus and requests tell
+    live         writes a fact to the batch's journal, then has the machine's effects carried out (store, ports)
+    machine      facts in, effects out: sending, holding, ending, recovery, over the state and its parts
+                 (facts, state, kept; pending, pace, gates, inflight, flight, outcomes, room)
+    effects      publishes, asks, looks up, announces; each outcome is a fact again (runner_call)
+    late         returns that come after the batch has ended
+
+Batches share minions by ``sharing``, which ``allotting`` asks. What is seen of them from outside is in summary, words,
+native and metrics; catalog, watch, tables and doctor are what the runner shows.
+"""
