@@ -95,6 +95,7 @@ class Permission:
 
 
 def settings_of(opts: Mapping[str, Any]) -> BatchSettings:
+    """Return the engine's options. :raises Refused: where they are wrong."""
     settings: BatchSettings = arguments.accepted(
         read_settings, BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)
     )
@@ -229,6 +230,7 @@ def permit(
     minions: tuple[str, ...],
     whom: str = "all of these minions",
 ) -> None:
+    """:raises Refused: if ``who`` may not publish this function with these arguments to the minions; ``whom`` names them."""
     require_allowed_peer(settings, who)
     if settings.check_acl and not who.peer:
         load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}

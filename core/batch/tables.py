@@ -193,9 +193,8 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         lines.append(f"group: {batch['group']} ({batch['group_number']} of {batch['groups']}, by {batch['by']})")
     if not over:
         lines.append(_pace(batch))
-    asked = _asked(batch.get("options") or {})
-    if asked:
-        lines.append(f"asked for with {asked}")
+    if options := _given(batch.get("options") or {}):
+        lines.append(f"asked for with {options}")
     if batch.get("finished") and _never_sent(batch):
         asked_for = moments.local(batch["created"], page.tz)
         lines.append(f"asked for {asked_for}, sent to nobody, ended {page.when(batch['finished'])}")
@@ -220,7 +219,7 @@ def _never_sent(batch: Mapping[str, Any]) -> bool:
     return batch.get("publishes") == 0
 
 
-def _asked(options: Mapping[str, Any]) -> str:
+def _given(options: Mapping[str, Any]) -> str:
     given = {name: options.get(name) for name in _TOLD if options.get(name)}
     given |= {name: value for name, value in options.items() if name in _USUAL and value != _USUAL[name]}
     return ", ".join(name if value is True else f"{name}={_typed(value)}" for name, value in given.items())
