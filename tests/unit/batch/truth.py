@@ -66,6 +66,8 @@ class Truth:
 
     def wants(self, effects, recovered):
         """The batch wants something done, at this moment. ``recovered``: because an engine has started."""
+        if self.world.batch.pace.stage != self.stage:
+            self._moves_on()  # first: what it knew of minions counts, and a new publish makes that old
         for effect in effects:
             if isinstance(effect, (facts.Publish, facts.Ping)):
                 self._is_open(effect)
@@ -79,8 +81,6 @@ class Truth:
                 assert not self.spec.unsure & set(effect.minions), (
                     "a minion may not match the target, and is handed over"
                 )
-        if self.world.batch.pace.stage != self.stage:
-            self._moves_on()
 
     def _is_open(self, effect):
         if self.spec.window:
