@@ -25,11 +25,12 @@ import salt.client
 import salt.utils.event
 
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import catalog, permission, starting, summary, words
+from saltext.jobs.core.batch import catalog, starting, summary, words
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.engine import masters as sites
 from saltext.jobs.core.engine import requests
@@ -308,7 +309,7 @@ def failures(jid: object) -> dict[str, Any]:
     jid, batches, who = arguments.jid(jid), catalog.Catalog(__opts__), _caller()
     batch = batches.ours(jid)
     found, minions_of_it = batches.find(jid)
-    permission.permit_control(__opts__, who, batch)
+    CallerRights(__opts__, who).permit_control(batch)
     if batch is None:
         state = batches.need_native(jid)
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
@@ -338,7 +339,7 @@ def stop(jid: object, kill: object = False) -> bool:
     jid, kill = arguments.jid(jid), arguments.flag("kill", kill)
     batches, who = catalog.Catalog(__opts__), _caller()
     batch = batches.ours(jid)
-    permission.permit_control(__opts__, who, batch if kill else None)
+    CallerRights(__opts__, who).permit_control(batch if kill else None)
     if batch is not None:
         return _request("stop", who, batch, kill=kill)
     over, state = batches.find(jid)[0]["state"] in catalog.OVER, batches.need_native(jid)
@@ -359,7 +360,7 @@ def pause(jid: object) -> bool:
         salt-run batch.pause 20260516101112131415
     """
     jid, who = arguments.jid(jid), _caller()
-    permission.permit_control(__opts__, who)
+    CallerRights(__opts__, who).permit_control()
     return _request("pause", who, catalog.Catalog(__opts__).need(jid))
 
 
@@ -379,7 +380,7 @@ def resume(jid: object) -> bool:
     """
     jid, who = arguments.jid(jid), _caller()
     batch = catalog.Catalog(__opts__).need(jid)
-    permission.permit_control(__opts__, who, batch)
+    CallerRights(__opts__, who).permit_control(batch)
     rights = {"owner": who.owner(), "on_behalf": who.limits()}
     return _request("resume", who, batch, rights=rights)
 
@@ -405,7 +406,7 @@ def approve(jid: object, stage: object = None) -> bool:
     """
     jid, who = arguments.jid(jid), _caller()
     batch = catalog.Catalog(__opts__).need(jid)
-    permission.permit_approval(__opts__, who, batch)
+    CallerRights(__opts__, who).permit_approval(batch)
     waits = batch.checks.stage if batch.checks.by_hand else None
     stage = waits if stage is None else arguments.whole("stage", stage)
     return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)
@@ -554,7 +555,7 @@ def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
     """
     engines = sites.LED if engine is None else (arguments.choice("engine", engine, sites.LED),)
     who = _caller()
-    permission.permit_control(__opts__, who)
+    CallerRights(__opts__, who).permit_control()
     name = str(__opts__["id"]) if master is None else arguments.plain("master", master)
     return sites.hand_over(__opts__, name, engines, who.name)
 
@@ -593,13 +594,13 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
 def _before(jid: str, who: caller.Caller) -> starting.Before:
     batch = catalog.Catalog(__opts__).ours(jid)
     if batch is not None:
-        permission.permit_control(__opts__, who, batch)
+        CallerRights(__opts__, who).permit_control(batch)
         return starting.of_batch(batch.spec)
-    permission.permit_control(__opts__, who)
+    CallerRights(__opts__, who).permit_control()
     load = JobCache(__opts__).load(jid)
     if not load:
         raise Refused(f"like is {jid}, which is neither a batch nor a job in the job cache")
-    permission.permit_job(__opts__, who, jid, load)
+    CallerRights(__opts__, who).permit_job(jid, load)
     return starting.of_job(jid, load)
 
 

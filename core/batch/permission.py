@@ -102,58 +102,111 @@ def settings_of(opts: Mapping[str, Any]) -> BatchSettings:
     return settings
 
 
-def require_allowed_peer(settings: BatchSettings, who: Caller) -> None:
-    """:raises Refused: for a minion that ``allow_peers`` does not name."""
-    require_no_peer(who, settings.allow_peers, " (batch_manager: allow_peers names the minions that may)")
-
-
-def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = None) -> None:
+class CallerRights:
     """
-    Refuse to a minion control over batches that it is not allowed; with ``batch``, to anyone who may not run its job.
+    What somebody who calls the runner may do with batches. Each method raises Refused with what is missing.
 
-    :raises Refused: with what is missing.
+    :param opts: the master's options.
+    :param who: who calls.
+    :raises Refused: where the engine's options are wrong.
     """
-    settings = settings_of(opts)
-    if batch is None:
-        require_allowed_peer(settings, who)
-    else:
-        permit_batch(opts, settings, who, batch.spec, batch.spec.minions)
 
+    def __init__(self, opts: Mapping[str, Any], who: Caller) -> None:
+        self._opts, self._who, self.settings = opts, who, settings_of(opts)
 
-def permit_job(opts: Mapping[str, Any], who: Caller, jid: str, load: Mapping[str, Any]) -> None:
-    """
-    Refuse a batch made from a job to anyone who may not publish that job to all its minions: its arguments may be secrets.
+    def require_allowed_peer(self) -> None:
+        """Refuse anything to a minion that ``allow_peers`` does not name."""
+        allowed = self.settings.allow_peers
+        require_no_peer(self._who, allowed, " (batch_manager: allow_peers names the minions that may)")
 
-    :param load: the job's load from the job cache.
-    :raises Refused: with what is missing.
-    """
-    settings = settings_of(opts)
-    require_allowed_peer(settings, who)
-    if settings.check_acl and not who.peer:
-        require_right(opts, who, load, job_minions(load), f"all minions of job {jid}")
+    def permit_control(self, batch: Batch | None = None) -> None:
+        """Refuse control over batches to a minion that may not; with ``batch``, to anyone who may not run its job."""
+        if batch is None:
+            self.require_allowed_peer()
+        else:
+            self.permit_batch(batch.spec, batch.spec.minions)
 
+    def permit_job(self, jid: str, load: Mapping[str, Any]) -> None:
+        """
+        Refuse a batch made from a job to anyone who may not publish that job to all its minions: its arguments may be
+        secrets.
 
-def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:
-    """
-    Refuse an approval to a user who may not approve a batch. With ``approve_by``, only the users it names may, except those
-    on whose behalf the batch runs. Without it, everyone may who may run the job.
+        :param load: the job's load from the job cache.
+        """
+        self.require_allowed_peer()
+        if self._is_limited():
+            require_right(self._opts, self._who, load, job_minions(load), f"all minions of job {jid}")
 
-    :raises Refused: with who may.
-    """
-    spec, taken_over = batch.spec, batch.rights.taken_over
-    if not spec.approve_by:
-        permit_control(opts, who, batch)
-        return
-    require_no_peer(who)
-    started = {
-        _person(spec.owner, spec.user),
-        _person(taken_over.get("owner"), str(taken_over.get("user") or spec.user)),
-    }
-    if _person(who.owner(), who.name) in started:
-        raise Refused(f"{who.name} has started or taken over batch {spec.jid}: somebody else has to approve it")
-    wanted = set(spec.approve_by)
-    if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(opts, who)}:
-        raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
+    def permit_approval(self, batch: Batch) -> None:
+        """
+        Refuse an approval to a user who may not approve a batch. With ``approve_by``, only the users it names may, except
+        those on whose behalf the batch runs. Without it, everyone may who may run the job.
+        """
+        who, spec, taken_over = self._who, batch.spec, batch.rights.taken_over
+        if not spec.approve_by:
+            self.permit_control(batch)
+            return
+        require_no_peer(who)
+        started = {
+            _person(spec.owner, spec.user),
+            _person(taken_over.get("owner"), str(taken_over.get("user") or spec.user)),
+        }
+        if _person(who.owner(), who.name) in started:
+            raise Refused(f"{who.name} has started or taken over batch {spec.jid}: somebody else has to approve it")
+        wanted = set(spec.approve_by)
+        if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(self._opts, who)}:
+            raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
+
+    def require_approvers(self, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
+        """Refuse approvers where no approval is wanted, or where nobody could give it."""
+        who = self._who
+        if approve_by and check.get("kind") != APPROVE:
+            raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
+        if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
+            raise Refused(
+                f"approve_by names nobody but {who.name}, who starts the batch: somebody else has to approve it"
+            )
+
+    def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
+        """Refuse the job of a batch, and its check, on these minions."""
+        whom, check = f"all minions of batch {spec.jid}", spec.check
+        self.permit(spec.fun, spec.arg, spec.kwargs, minions, whom)
+        if check.get("kind") == "function":
+            self.permit(check["fun"], check["arg"], check["kwargs"], minions, whom)
+        elif check.get("kind") == "runner":
+            require_runner(self._opts, self._who, check["fun"], check["arg"])
+
+    def permit_groups(self, by: Any, minions: tuple[str, ...]) -> None:
+        """Refuse groups by values that the caller may not read, since the groups show them."""
+        who = self._who
+        if by is None or who.grants is None or not self._is_limited():
+            return
+        wanted = arguments.accepted(parse_by, by)
+        if is_shown(wanted, self.settings.show_groups_of):
+            return
+        fun = f"{wanted.kind}.get"
+        if not minions or Access(self._opts).denied(who.grants, {"fun": fun, "arg": [wanted.key]}, minions):
+            raise Refused(
+                f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
+                f" {fun} {wanted.key} on all of them, or the key in batch_manager: show_groups_of"
+            )
+
+    def permit(
+        self,
+        fun: str,
+        arg: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        minions: tuple[str, ...],
+        whom: str = "all of these minions",
+    ) -> None:
+        """Refuse a function with these arguments on the minions, which a refusal calls ``whom``."""
+        self.require_allowed_peer()
+        if self._is_limited():
+            load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
+            require_right(self._opts, self._who, load, minions, whom)
+
+    def _is_limited(self) -> bool:
+        return self.settings.check_acl and not self._who.peer
 
 
 def _person(owner: Any, name: str) -> str:
@@ -164,43 +217,6 @@ def _person(owner: Any, name: str) -> str:
     """
     kept = owner.get("name") if isinstance(owner, Mapping) else None
     return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()
-
-
-def require_approvers(who: Caller, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
-    """:raises Refused: if no approval is wanted, or if nobody could give it."""
-    if approve_by and check.get("kind") != APPROVE:
-        raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
-    if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
-        raise Refused(f"approve_by names nobody but {who.name}, who starts the batch: somebody else has to approve it")
-
-
-def permit_batch(
-    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, spec: Spec, minions: tuple[str, ...]
-) -> None:
-    """:raises Refused: if ``who`` may not run the batch's job, or its check, on these minions."""
-    whom, check = f"all minions of batch {spec.jid}", spec.check
-    permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, minions, whom)
-    if check.get("kind") == "function":
-        permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], minions, whom)
-    elif check.get("kind") == "runner":
-        require_runner(opts, who, check["fun"], check["arg"])
-
-
-def permit_groups(
-    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, by: Any, minions: tuple[str, ...]
-) -> None:
-    """:raises Refused: if ``who`` may not read the values by which the minions are grouped, since the groups show them."""
-    if by is None or who.grants is None or who.peer or not settings.check_acl:
-        return
-    wanted = arguments.accepted(parse_by, by)
-    if is_shown(wanted, settings.show_groups_of):
-        return
-    fun = f"{wanted.kind}.get"
-    if not minions or Access(opts).denied(who.grants, {"fun": fun, "arg": [wanted.key]}, minions):
-        raise Refused(
-            f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
-            f" {fun} {wanted.key} on all of them, or the key in batch_manager: show_groups_of"
-        )
 
 
 def is_shown(by: By, shown: Iterable[str]) -> bool:
@@ -218,20 +234,3 @@ def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterab
     arg, kwargs = salt.utils.args.parse_input(list(words), condition=False)
     if who.peer or (who.grants is not None and not Access(opts).may_run(who.grants, fun, arg, kwargs)):
         raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
-
-
-def permit(
-    opts: Mapping[str, Any],
-    settings: BatchSettings,
-    who: Caller,
-    fun: str,
-    arg: Iterable[Any],
-    kwargs: Mapping[str, Any],
-    minions: tuple[str, ...],
-    whom: str = "all of these minions",
-) -> None:
-    """:raises Refused: if ``who`` may not publish this function with these arguments to the minions; ``whom`` names them."""
-    require_allowed_peer(settings, who)
-    if settings.check_acl and not who.peer:
-        load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
-        require_right(opts, who, load, minions, whom)

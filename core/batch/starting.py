@@ -23,14 +23,7 @@ from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import check_limit, doubts_about
-from saltext.jobs.core.batch.permission import (
-    permit,
-    permit_batch,
-    permit_groups,
-    require_allowed_peer,
-    require_approvers,
-    settings_of,
-)
+from saltext.jobs.core.batch.permission import CallerRights, settings_of
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, failures_allowed, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
@@ -41,7 +34,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.caller import Caller
-from saltext.jobs.core.settings import BatchSettings, InFlightLimit
+from saltext.jobs.core.settings import InFlightLimit
 
 #: The size of a batch if none is given.
 BATCH = "10%"
@@ -128,21 +121,23 @@ def new_batch(
     :param given: the keyword arguments of batch.start: our options, and those for the function.
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
-    settings = settings_of(opts)
+    rights = CallerRights(opts, who)
+    settings = rights.settings
     arguments.accepted(check_limit, opts, settings)
     # Before anything is matched: whether a target matches tells the asker about grains and pillar of minions.
-    require_allowed_peer(settings, who)
+    rights.require_allowed_peer()
     options, kwargs = _split(given)
     fun = arguments.function(fun)
     arg = (*args, *arguments.sequence("arg", options.get("arg")))
     tgt, tgt_type = arguments.target(tgt, options.get("tgt_type", "glob"))
-    matched = _match_and_permit(opts, settings, who, tgt, tgt_type, fun, arg, kwargs)
+    matched = _match_and_permit(opts, rights, who, tgt, tgt_type, fun, arg, kwargs)
     check = rollout.check_of(opts, who, options)
     if check.get("kind") == "function":
-        permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
-    permit_groups(opts, settings, who, options.get("by"), matched)
+        rights.permit(check["fun"], check["arg"], check["kwargs"], matched)
+    rights.permit_groups(options.get("by"), matched)
     rollout.require_known(opts, check)
-    require_approvers(who, check, _approvers("approve_by", options["approve_by"]) if "approve_by" in options else ())
+    approve_by = _approvers("approve_by", options["approve_by"]) if "approve_by" in options else ()
+    rights.require_approvers(check, approve_by)
     unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
     batch = options.get("batch", BATCH)
     layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
@@ -182,11 +177,12 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     chosen = tuple(minion for minion, record in minions_of(batch).items() if record["state"] in states)
     if not chosen:
         raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
-    settings = settings_of(opts)
+    rights = CallerRights(opts, who)
+    settings = rights.settings
     arguments.accepted(check_limit, opts, settings)
-    permit_batch(opts, settings, who, spec, chosen)
-    permit_groups(opts, settings, who, spec.by or None, chosen)
-    require_approvers(who, spec.check, spec.approve_by)
+    rights.permit_batch(spec, chosen)
+    rights.permit_groups(spec.by or None, chosen)
+    rights.require_approvers(spec.check, spec.approve_by)
     data = spec.as_dict()
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
     data.update(owner=who.owner(), on_behalf=who.limits())
@@ -241,7 +237,7 @@ def limit_of(opts: Mapping[str, Any]) -> InFlightLimit | None:
 
 def _match_and_permit(
     opts: Mapping[str, Any],
-    settings: BatchSettings,
+    rights: CallerRights,
     who: Caller,
     tgt: Any,
     tgt_type: str,
@@ -260,9 +256,9 @@ def _match_and_permit(
         matched = _match(opts, tgt, tgt_type)
     except Refused:
         if who.grants is not None:  # a user who may publish to all minions may know what matches
-            permit(opts, settings, who, fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
+            rights.permit(fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
         raise
-    permit(opts, settings, who, fun, arg, kwargs, matched, whom)
+    rights.permit(fun, arg, kwargs, matched, whom)
     return matched
 
 

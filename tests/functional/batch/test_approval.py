@@ -9,7 +9,7 @@ import os
 import pytest
 
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.permission import permit_approval
+from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.starting import next_batch
 from saltext.jobs.core.batch.summary import summary
@@ -53,7 +53,7 @@ def batch(opts, approve_by, who=ROOT):  # noqa: F811
 )
 def test_who_is_named_may_approve_whatever_else_they_may_do(opts, approve_by, who):  # noqa: F811
     made = batch(opts, approve_by, at_terminal("carl"))
-    permit_approval(opts, who, made)
+    CallerRights(opts, who).permit_approval(made)
 
 
 @pytest.mark.parametrize(
@@ -76,23 +76,23 @@ def test_who_is_named_may_approve_whatever_else_they_may_do(opts, approve_by, wh
 )
 def test_nobody_else_may(opts, approve_by, who):  # noqa: F811
     with pytest.raises(Refused, match=r"may not approve|change nothing"):
-        permit_approval(opts, who, batch(opts, f"{approve_by},zoe", at_terminal("carl")))
+        CallerRights(opts, who).permit_approval(batch(opts, f"{approve_by},zoe", at_terminal("carl")))
 
 
 def test_a_group_may_approve(opts):  # noqa: F811
     me = getpass.getuser()
     group = grp.getgrgid(os.getgid()).gr_name
     made = batch(opts, f"%{group}", at_terminal("carl"))
-    permit_approval(opts, at_terminal(me), made)
-    permit_approval(opts, user(me, "pam", shown=f"pam:{me}"), made)
+    CallerRights(opts, at_terminal(me)).permit_approval(made)
+    CallerRights(opts, user(me, "pam", shown=f"pam:{me}")).permit_approval(made)
     with pytest.raises(Refused, match="may not approve"):
-        permit_approval(opts, user(me, "pam", "ldap", kind=TOKEN), made)
+        CallerRights(opts, user(me, "pam", "ldap", kind=TOKEN)).permit_approval(made)
 
 
 @pytest.mark.parametrize("who", [ROOT, user("root", "pam", shown="pam:root"), at_terminal("root", SUDO)])
 def test_who_has_started_it_may_not_though_they_are_named(opts, who):  # noqa: F811
     with pytest.raises(Refused, match="somebody else has to approve it"):
-        permit_approval(opts, who, batch(opts, "root,pam:root,anna"))
+        CallerRights(opts, who).permit_approval(batch(opts, "root,pam:root,anna"))
 
 
 @pytest.mark.parametrize("name", ["Anna", "ANNA", " anna", "anna "])
@@ -100,7 +100,7 @@ def test_nor_under_their_name_as_a_backend_takes_it_too(opts, name):  # noqa: F8
     starter = Caller(name, ("test.*",), account=name, eauth="ldap", who=Identity(PASSWORD, name, ("ldap",)))
     made = batch(opts, f"anna,bert,{name}", starter)
     with pytest.raises(Refused, match="somebody else has to approve it"):
-        permit_approval(opts, ANNA, made)
+        CallerRights(opts, ANNA).permit_approval(made)
     with pytest.raises(Refused, match="names nobody but"):
         batch(opts, "anna", starter)
 
@@ -110,15 +110,15 @@ def test_nor_who_has_taken_it_over(opts):  # noqa: F811
     made.rights.lacking = True
     made.rights.resumed("anna", {"owner": ANNA.owner(), "on_behalf": ANNA.limits()})
     with pytest.raises(Refused, match="somebody else has to approve it"):
-        permit_approval(opts, ANNA, made)
-    permit_approval(opts, user("bert", "pam"), made)
+        CallerRights(opts, ANNA).permit_approval(made)
+    CallerRights(opts, user("bert", "pam")).permit_approval(made)
 
 
 def test_without_approve_by_everyone_may_approve_who_may_run_the_job(opts):  # noqa: F811
     made = Batch(asked_for(opts, "*", batch="1,100%", check="approve"), 1000.0)
-    permit_approval(opts, ROOT, made)
+    CallerRights(opts, ROOT).permit_approval(made)
     with pytest.raises(Refused, match="may not publish"):
-        permit_approval(opts, ANNA, made)
+        CallerRights(opts, ANNA).permit_approval(made)
 
 
 def test_it_is_kept_with_the_batch_and_told(opts):  # noqa: F811
