@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import psutil
-
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.alarm import boot, since_boot
 from saltext.jobs.core.engine.report import INTERVAL, Report, folder_of, write_figures
 from saltext.jobs.core.engine.seat import Seat
 from saltext.jobs.core.engine.service import Service
@@ -71,10 +70,24 @@ def warn_of_deprecated(name: str, kind: type[Any], *sources: Any) -> None:
 
 def master_age() -> float:
     """Return for how many seconds the master, the parent of an engine's process, has been running."""
+    begun = _master_begun()
+    # It has just ended, and so will this process.
+    return math.inf if begun is None else max(0.0, since_boot() - begun / os.sysconf("SC_CLK_TCK"))
+
+
+def run_of_master() -> str:
+    """Return an id of this run of the master, the parent of an engine's process. It changes with each restart."""
+    begun = _master_begun()
+    return "" if begun is None else f"{os.getppid()}-{begun}-{boot()}"
+
+
+def _master_begun() -> int | None:
+    """Return when the master was started, in ticks since the boot, as no clock that is set tells; None if it has ended."""
     try:
-        return max(0.0, time.time() - float(psutil.Process(os.getppid()).create_time()))
-    except psutil.Error:
-        return math.inf  # the master has just ended, and so will this process
+        status = pathlib.Path(f"/proc/{os.getppid()}/stat").read_bytes()
+    except OSError:
+        return None
+    return int(status.rpartition(b")")[2].split()[19])  # starttime of proc(5), counted from the program's name
 
 
 def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str = "") -> None:
@@ -160,7 +173,7 @@ def _lead(opts: Mapping[str, Any], name: str, seat: Seat, folder: pathlib.Path |
 def _seat(opts: Mapping[str, Any], name: str) -> Seat:
     try:
         site = site_of(opts, name)
-        return Seat(opts, name, site, site.lease(name, _run_of_master()), lambda *event: requests.fire(opts, *event))
+        return Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
     except SettingsError as exc:
         log.critical("The %s engine does not start: %s", name, exc)
         wait_for_the_end()
@@ -173,11 +186,3 @@ def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:
     if silent:
         return f"{which} has the lead and shows no sign of life: see whether it hangs; if so, end it"
     return f"{which} has the lead"
-
-
-def _run_of_master() -> str:
-    """Return an id of this run of the master, the parent of an engine's process. It changes with each restart."""
-    try:
-        return f"{os.getppid()}-{psutil.Process(os.getppid()).create_time():.2f}"
-    except psutil.Error:
-        return ""  # the master has just ended, and so will this process
