@@ -7,6 +7,7 @@ import functools
 
 import pytest
 import salt.loader
+from saltfactories.daemons.master import SaltMaster
 from saltfactories.utils import random_string
 
 from tests.integration import warm
@@ -49,15 +50,22 @@ def _quiet(role):
     return {"log_level_logfile": "info", f"pytest-{role}": {"log": {"level": "warning"}}}
 
 
-def make_master(factories, name=None, **overrides):
-    """A master daemon, not started, with the configuration of the README and ``overrides`` on top."""
-    return factories.salt_master_daemon(
+def make_master(factories, name=None, environment=None, **overrides):
+    """
+    A master daemon, not started, with the configuration of the README and ``overrides`` on top.
+
+    :param environment: what its processes have in theirs besides. It is begun cold then, since a library can be loaded first
+        only into a process that is not forked.
+    """
+    daemon = factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
-        factory_class=warm.Master,
+        factory_class=SaltMaster if environment else warm.Master,
         defaults={"open_mode": True},
         overrides=_patient({**MASTER, **_quiet("master"), **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
     )
+    daemon.environ.update(environment or {})
+    return daemon
 
 
 def make_minion(master, name, /, **overrides):

@@ -7,6 +7,7 @@ import os
 import pathlib
 import signal
 import socket
+import subprocess
 import sys
 import threading
 
@@ -26,11 +27,12 @@ class EngineProcess:
 
     :param master: the master's daemon.
     :param log: where the engine's output goes.
+    :param environment: that of the master, if the master was begun with one of its own.
     """
 
-    def __init__(self, master, log: pathlib.Path, name="batch_manager"):
-        self._master, self._log, self._name = master, log, name
-        self._process: warm.Process | None = None
+    def __init__(self, master, log: pathlib.Path, name="batch_manager", environment=None):
+        self._master, self._log, self._name, self._environment = master, log, name, environment
+        self._process: warm.Process | subprocess.Popen | None = None
         self._synced = log.with_name("synced")
 
     def start(self, trap="", stop="", drop="", clock=""):
@@ -39,7 +41,9 @@ class EngineProcess:
         environment["SYNCED"] = str(self._synced)
         with self._log.open("ab") as log:
             command = [sys.executable, str(_SCRIPT), self._master.config_file, self._name]
-            self._process = warm.Process(command, log, log, cwd=_SCRIPT.parent.parent.parent, env=environment)
+            where = {"cwd": _SCRIPT.parent.parent.parent, "env": {**environment, **(self._environment or {})}}
+            begin = subprocess.Popen if self._environment else warm.Process  # as make_master does
+            self._process = begin(command, stdout=log, stderr=log, **where)
         wait_for(
             lambda: self.is_running() or (trap and self.has_died()), what=lambda: f"the engine runs: {self.output()}"
         )

@@ -35,7 +35,9 @@ def set_clock(request, monkeypatch, tmp_path):
     return set_it
 
 
-@pytest.mark.parametrize("boot_too", [True, False], ids=["", "of which a library remembers when the machine was started"])
+@pytest.mark.parametrize(
+    "boot_too", [True, False], ids=["", "of which a library remembers when the machine was started"]
+)
 def test_the_master_is_no_older_and_no_younger_after_its_clock_was_set(set_clock, boot_too):
     before = process.master_age()
     set_clock(boot_too)
@@ -46,5 +48,3 @@ def test_it_is_the_same_run_of_the_master_after_its_clock_was_set(set_clock):
     before = process.run_of_master()
     set_clock(True)
     assert process.run_of_master() == before
-
-
