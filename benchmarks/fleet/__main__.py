@@ -55,7 +55,9 @@ SCENARIOS = {
     "kills": Scenario(faults.kills),
     "master": Scenario(faults.master),
     "bus": Scenario(faults.bus),
+    "publisher": Scenario(faults.publisher),
     "flood": Scenario(faults.flood),
+    "forged": Scenario(faults.forged),
     "disk": Scenario(faults.disk),
     "redis": Scenario(faults.redis, needs=faults.Redis),
     "random": Scenario(chaos.everything),
@@ -89,7 +91,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=5, metavar="N", help="worker_threads of the master (5)")
     parser.add_argument("--within", type=float, default=10.0, metavar="S", help="seconds in which all come back (10)")
     parser.add_argument("--away", type=float, metavar="S", help="seconds without disk (60) or redis (30)")
-    parser.add_argument("--rate", type=float, default=2000.0, metavar="N", help="events a second of a flood (2000)")
+    parser.add_argument("--rate", type=float, metavar="N", help="events a second of flood (2000) or forged (10000)")
     parser.add_argument("--kills", type=int, default=10, metavar="N", help="of masters: kills of the leader (10)")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of masters: times each other fault (1)")
     parser.add_argument("--only", metavar="ROUND", help="of beside: plain, slow or ten")
@@ -113,6 +115,8 @@ def arguments(words: list[str]) -> argparse.Namespace:
         "--json", type=pathlib.Path, metavar="FILE", help="to which figures and checks are added, as JSON"
     )
     args = parser.parse_args(words)
+    if args.rate is None:
+        args.rate = 10_000.0 if args.name == "forged" else 2000.0
     for name, least in (("minions", 10), ("workers", 1), ("seconds", 1), ("rate", 1), ("within", 0.1), ("limit", 1)):
         if getattr(args, name) < least:
             parser.error(f"--{name} is {getattr(args, name)} and must be at least {least}")

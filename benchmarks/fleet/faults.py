@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import salt.transport.frame
 import salt.utils.event
@@ -25,6 +26,7 @@ from benchmarks.fleet.story import Arguments, Story
 from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.master.events import wake_tag
 
 #: Limits for three jobs: publishes, and seconds (an aim on two quiet cores).
 _PUBLISHES, _SECONDS = 60, 30
@@ -34,6 +36,10 @@ _STANDS = 10.0
 _BUS_LIVES, _BUS_FROZEN = 2.0, 3.0
 #: Seconds for measuring the capacity of the bus.
 _ALONE = 10.0
+#: Seconds that an engine may take for an answer which comes by a bus that carries all it can.
+_CROWDED = 30.0
+#: Seconds for which the master goes on without the process that forwards events.
+_WITHOUT = 10.0
 
 
 def power(site: Site, args: Arguments) -> Story:
@@ -188,6 +194,25 @@ def bus(site: Site, args: Arguments) -> Story:
     return story
 
 
+def publisher(site: Site, args: Arguments) -> Story:
+    """
+    The process that forwards events is killed in the middle of a batch. Salt 3008 does not bring it back to work: its master
+    then publishes and stores nothing, but confirms returns. Ten seconds later an operator restarts it.
+    """
+
+    def kill(jid: str) -> None:
+        _need_begun(site, args, jid)
+        begun = site.kill_bus()
+        time.sleep(_WITHOUT)
+        site.kill_master()
+        site.start_master()
+        site.spared.append((begun, time.monotonic()))
+        site.unstorable.append((begun, time.monotonic(), "nothing forwarded events"))
+
+    site.start()
+    return a_batch(site, args, kill)
+
+
 def _need_begun(site: Site, args: Arguments, jid: str) -> None:
     site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, site.limit, "a quarter has run it")
 
@@ -210,12 +235,49 @@ def flood(site: Site, args: Arguments) -> Story:
     return story
 
 
+def forged(site: Site, args: Arguments) -> Story:
+    """
+    A batch, then three jobs that all are owed, while 10,000 events a second claim that their minions have begun, failed or
+    returned them or started anew, that the batch has halted, and that an operator asks for something.
+    """
+    story = Story()
+    site.start()
+    site.answer = max(site.answer, _CROWDED)
+    context = multiprocessing.get_context("spawn")
+    named, since = context.Array("c", 256), site.mark("forged")
+    with flooded(site.opts, args.rate, site.names, named) as fired:
+        jid = site.batch(args.size)
+        named.value = jid.encode()
+        site.wait([jid])
+        over = time.monotonic()
+        named.value = b""  # nothing can be believed of a minion that is away while its every start is forged
+        jids = owe(site, 3)
+        named.value = " ".join([jid, *jids]).encode()
+        back = site.mark("power back")
+        site.crowd.start(site.names, args.within)
+        drain(site)
+    told = f"{fired.value:,}, {fired.value / (time.monotonic() - since):,.0f} a second"
+    story.figures["events forged"] = f"{told}; the batch took {over - since:.0f} s"
+    truth = story.batches(site, {jid: args.size})
+    story.pace(truth, {jid: args.size})
+    _deliver(site, story, jids, back)
+    story.end(site, [jid, *jids], since)
+    return story
+
+
 @contextlib.contextmanager
-def flooded(opts, rate: float) -> Iterator[multiprocessing.sharedctypes.Synchronized]:
-    """Fire events on a master's bus as long as the block runs, so many a second; yields a count of them."""
+def flooded(
+    opts, rate: float, names: Sequence[str] = (), named: multiprocessing.sharedctypes.SynchronizedString | None = None
+) -> Iterator[multiprocessing.sharedctypes.Synchronized]:
+    """
+    Fire events on a master's bus as long as the block runs, so many a second; yields a count of them.
+
+    :param names: minions in whose names events are forged; without any the events are nobody's.
+    :param named: the jids, with blanks between them, of the jobs that these claim to have run.
+    """
     context = multiprocessing.get_context("spawn")
     fired = context.Value("q", 0)
-    process = context.Process(target=_flood, args=(dict(opts), rate, fired), daemon=True)
+    process = context.Process(target=_flood, args=(dict(opts), rate, fired, names, named), daemon=True)
     process.start()
     try:
         yield fired
@@ -224,9 +286,10 @@ def flooded(opts, rate: float) -> Iterator[multiprocessing.sharedctypes.Synchron
         process.join(5)
 
 
-def _flood(opts, rate: float, fired) -> None:
+def _flood(opts, rate: float, fired, names: Sequence[str], named) -> None:
     """Write to the publisher's socket as Salt's own senders do, many events at a time, as fast as it takes them."""
     path, begun = os.path.join(opts["sock_dir"], "master_event_pull.ipc"), time.monotonic()
+    events = _forgeries(names, named) if names else map(_nobodys, itertools.count())
     while True:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as bus:  # the master may be killed
             bus.connect(path)
@@ -235,7 +298,7 @@ def _flood(opts, rate: float, fired) -> None:
                 if count <= 0:
                     time.sleep(0.005)
                     continue
-                bus.sendall(b"".join(_nobodys(fired.value + number) for number in range(count)))
+                bus.sendall(b"".join(itertools.islice(events, count)))
                 fired.value += count
         time.sleep(0.5)
 
@@ -244,8 +307,32 @@ def _nobodys(number: int) -> bytes:
     """A return of an unknown job, as the publisher's socket takes it."""
     minion = f"other{number % 500}"
     tag = f"salt/job/20200101000000{number % 1_000_000:06d}/ret/{minion}"
-    data = {"id": minion, "return": "x" * 300, "retcode": 0}
+    return _packed(tag, {"id": minion, "return": "x" * 300, "retcode": 0})
+
+
+def _packed(tag: str, data: dict) -> bytes:
     return salt.transport.frame.frame_msg_ipc(salt.utils.event.SaltEvent.pack(tag, data))
+
+
+def _forgeries(names: Sequence[str], named) -> Iterator[bytes]:
+    """Yield events without end that lie about jobs, all minions in turn. Before a job is named they are nobody's."""
+    while True:
+        jids = named.value.decode().split()
+        yield from [event for jid in jids for event in _lies(jid, names)] or map(_nobodys, range(500))
+
+
+def _lies(jid: str, names: Sequence[str]) -> Iterator[bytes]:
+    for number, minion in enumerate(names):
+        returned = {"id": minion, "jid": jid, "fun": "state.apply", "fun_args": ["featherweight"], "return": "x" * 300}
+        for retcode in (0, 1):
+            result = {"retcode": retcode, "success": not retcode}
+            yield _packed(f"salt/job/{jid}/ret/{minion}", {**returned, **result})
+        yield _packed(f"salt/job/{jid}/start/{minion}", {"id": minion, "jid": jid})
+        yield _packed(f"salt/minion/{minion}/start", {"id": minion})
+        if number % 10 == 0:
+            yield _packed(f"salt/batch/{jid}/halted", {"jid": jid, "halted_reason": "stop"})
+            yield _packed(wake_tag(BATCH_MANAGER), {})
+            yield _packed(wake_tag(JOB_RETRY), {})
 
 
 def disk(site: Site, args: Arguments) -> Story:
