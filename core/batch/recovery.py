@@ -24,7 +24,10 @@ def recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     if batch.started is None and lacks_facts:  # the missing facts may include its start
         batch.started = now
         began.append(Announce("new"))
-    if batch.closed or batch.started is None:
+    if batch.closed:
+        return []
+    if batch.started is None:
+        batch.pace.recover(now)  # it begins with the next Tick
         return []
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete"), Close()]

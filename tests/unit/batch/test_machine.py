@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.machine import Batch
 from tests.unit.batch.bench import Bench, kinds, published
 
 # -- sending -----------------------------------------------------------------------------------------------------------
@@ -524,6 +525,15 @@ def test_a_clock_that_was_set_while_the_engine_was_away_moves_no_deadline_far(st
     later = bench.wait(62)
     assert published(bench.effects) == ["c"]
     assert "LookUp" in kinds(later), "b is looked for"
+
+
+@pytest.mark.parametrize("step", [-7200.0, 7200.0])
+@pytest.mark.parametrize("presence", ["ping", "none"])
+def test_a_batch_whose_engine_died_before_it_began_begins_at_once_though_the_clock_was_set_since(presence, step):
+    recorded = Bench("ab", "2", presence=presence)
+    batch, now = Batch.restore(recorded.first), recorded.now + step
+    batch.step(facts.Recovered(boot="this one", offset=step), now)
+    assert kinds(batch.step(facts.Tick(), now))[-1] == {"ping": "Ping", "none": "Publish"}[presence]
 
 
 def test_the_journal_stands_for_the_state():
