@@ -50,7 +50,7 @@ def _quiet(role):
     return {"log_level_logfile": "info", f"pytest-{role}": {"log": {"level": "warning"}}}
 
 
-def make_master(factories, name=None, environment=None, **overrides):
+def make_master(factories, name=None, kind=warm.Master, environment=None, **overrides):
     """
     A master daemon, not started, with the configuration of the README and ``overrides`` on top.
 
@@ -59,7 +59,7 @@ def make_master(factories, name=None, environment=None, **overrides):
     """
     daemon = factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
-        factory_class=SaltMaster if environment else warm.Master,
+        factory_class=SaltMaster if environment else kind,
         defaults={"open_mode": True},
         overrides=_patient({**MASTER, **_quiet("master"), **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
@@ -68,11 +68,11 @@ def make_master(factories, name=None, environment=None, **overrides):
     return daemon
 
 
-def make_minion(master, name, /, **overrides):
+def make_minion(master, name, /, kind=warm.Minion, **overrides):
     """A minion daemon of ``master``, not started."""
     options = {**_quiet("minion"), **_FEW_MODULES, **overrides}
     return master.salt_minion_daemon(
-        name, factory_class=warm.Minion, overrides=_patient(options), defaults={"log_level": "info"}
+        name, factory_class=kind, overrides=_patient(options), defaults={"log_level": "info"}
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import pwd
 import signal
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ from tests.integration import warm
 from tests.integration.conftest import make_minion, make_proxy
 from tests.integration.faults import CountedJob, CutOffJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
+from tests.integration.other_user import OWNER, Minion, give
 from tests.missing import missing
 from tests.waiting import wait_for
 
@@ -214,14 +214,9 @@ def test_a_return_that_was_lost_is_fetched_from_the_record(desk, anna, tmp_path)
 
 
 @contextlib.contextmanager
-def briefly(minion, *prefix):
+def briefly(minion):
     """Start a minion, do not wait until it is there, and kill it and all its processes at the end of the block."""
-    command = minion.cmdline(f"--pid-file={minion.config['root_dir']}/briefly.pid")
-    if prefix:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([*prefix, *command], start_new_session=True, **quiet)
-    else:
-        process = warm.Process(command)
+    process = warm.Process(minion.cmdline(f"--pid-file={minion.config['root_dir']}/briefly.pid"))
     try:
         yield process
     finally:
@@ -339,35 +334,24 @@ def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, de
 
 
 @contextlib.contextmanager
-def nobodys_minion(master, desk, name, **options):
+def nobodys_minion(master, name, **options):
     """A minion with the executor that is not root's."""
-    nobody = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    daemon = make_minion(master, name, user=nobody.pw_name, module_executors=["job_once", "direct_call"], **options)
-    root = pathlib.Path(daemon.config["root_dir"])
-    root.parent.chmod(0o755)
-    for path in (root, *root.rglob("*")):
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    if os.geteuid() == 0:
-        os.chmod("/dev/shm", 0o1777)  # as on any Linux, and not in some containers: Python's semaphores are there
-    # The checkout may be root's alone: it may read it.
-    reads = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-    who = (f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *reads)
-    with Ear(desk.master) as ear, briefly(daemon, *(("setpriv", *who) if os.geteuid() == 0 else ())):
-        wait_for(lambda: ear.count(f"salt/minion/{name}/start"), what="it has started")
+    options |= {"user": OWNER.pw_name, "module_executors": ["job_once", "direct_call"]}
+    with give(make_minion(master, name, kind=Minion, **options)).started() as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
-def nora(master, desk):
+def nora(master):
     """A minion that is not root's, and runs one job at a time."""
-    with nobodys_minion(master, desk, "nora", process_count_max=1) as daemon:
+    with nobodys_minion(master, "nora", process_count_max=1) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
-def otto(master, desk):
+def otto(master):
     """A minion that is not root's, and refuses what it cannot record."""
-    with nobodys_minion(master, desk, "otto", job_once_strict=True) as daemon:
+    with nobodys_minion(master, "otto", job_once_strict=True) as daemon:
         yield daemon
 
 
