@@ -130,6 +130,16 @@ def look_at(master, function, *args, **options):
     return salt.loader.runner(dict(master.config))[function](*args, **options)
 
 
+def returned_to(master, jid):
+    """
+    What the minions have returned, asked of the job cache itself: ``jobs.lookup_jid`` makes two minions of the master's own
+    for each look, with all that Salt has for them.
+    """
+    caches = salt.loader.returners(dict(master.config), {})
+    records = caches[f"{master.config['master_job_cache']}.get_jid"](jid)
+    return {minion: record["return"] for minion, record in records.items()}
+
+
 def finished(look, jid, **patience):
     """Return the summary of a batch once it has ended."""
     return wait_for(
@@ -143,6 +153,12 @@ def finished(look, jid, **patience):
 def look(master):
     """As ``run``, in this process."""
     return functools.partial(look_at, master)
+
+
+@pytest.fixture
+def returned(master):
+    """What the minions have returned of a job, in this process; for what is asked until it is there."""
+    return functools.partial(returned_to, master)
 
 
 @pytest.fixture

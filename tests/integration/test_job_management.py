@@ -79,11 +79,11 @@ def alive(pid):
 
 
 @pytest.fixture
-def running_job(publish, look, fleet):
+def running_job(publish, look, returned, fleet):
     """A job that beta has done and alpha is busy with; its jid and alpha's process."""
     jid = publish("*", "cmd.run", "test {{ grains['id'] }} = beta || sleep 120", "template=jinja")
     active = wait_for(
-        lambda: {**look("jobs.active")}.get(jid) or None if "beta" in look("jobs.list_job", jid)["Result"] else None,
+        lambda: {**look("jobs.active")}.get(jid) or None if "beta" in returned(jid) else None,
         what="beta has returned and alpha is running the job",
     )
     yield jid, active["Running"][0]["alpha"]
@@ -154,9 +154,9 @@ class TestAFinishedJob:
         assert "Succeeded: 2 (changed=1)" in first
         assert typed(master, "salt_run", "jobs.lookup_jid", jid) == first
 
-    def test_it_is_listed_as_it_was_published(self, publish, run, look):
+    def test_it_is_listed_as_it_was_published(self, publish, run, returned):
         jid = publish("alpha,beta", "test.arg", "x", "y=1", tgt_type="list", metadata={"ticket": "OPS-7"})
-        wait_for(lambda: len(look("jobs.lookup_jid", jid)) == 2, what="both have returned")
+        wait_for(lambda: len(returned(jid)) == 2, what="both have returned")
         job = run("jobs.list_job", jid)
         assert job["Function"] == "test.arg"
         assert job["Target"] in ("alpha,beta", ["alpha", "beta"])
@@ -173,11 +173,11 @@ class TestAFinishedJob:
         assert run("jobs.exit_success", jid) == {"alpha": True, "beta": True}
         assert run("jobs.last_run", "function=test.arg", "metadata={ticket: OPS-7}").keys() == {jid}
 
-    def test_every_filter_of_list_jobs_finds_it_and_only_it(self, publish, run, look):
+    def test_every_filter_of_list_jobs_finds_it_and_only_it(self, publish, run, returned):
         marked = publish("beta", "test.echo", "one", metadata={"deploy": "blue"})
         other = publish("alpha", "test.fib", "3")
         for jid in (marked, other):
-            wait_for(lambda jid=jid: look("jobs.lookup_jid", jid), what="it has returned")
+            wait_for(lambda jid=jid: returned(jid), what="it has returned")
         both = {marked, other}
 
         def found(*filters):

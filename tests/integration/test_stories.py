@@ -158,16 +158,16 @@ def test_a_started_batch_is_listed_until_it_has_ended_and_ctrl_c_ends_the_watchi
     assert jid not in [batch["jid"] for batch in run("batch.list_active")]
 
 
-def test_a_minion_that_was_away_gets_its_job_under_the_same_jid_when_it_is_back(run, look, salt, master, fleet):
+def test_a_minion_that_was_away_gets_its_job_under_the_same_jid_when_it_is_back(run, look, returned, salt, fleet):
     absent, present = MINIONS[-1], list(MINIONS[:-1])
     fleet[absent].terminate()
     jid = re.search(r"\d{20}", salt("*", "--async", "cmd.run", "echo made it").stdout)[0]
     (entry,) = wait_for(lambda: queue(look, jid), what=f"{absent} is queued")
     assert {"minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at"} <= set(entry)
     assert (entry["minion"], entry["fun"]) == (absent, "cmd.run")
-    wait_for(lambda: sorted(look("jobs.lookup_jid", jid)) == present, what="the others have returned")
+    wait_for(lambda: sorted(returned(jid)) == present, what="the others have returned")
     fleet[absent].start()
-    wait_for(lambda: absent in look("jobs.lookup_jid", jid), what=f"{absent} has returned")
+    wait_for(lambda: absent in returned(jid), what=f"{absent} has returned")
     assert run("jobs.lookup_jid", jid) == dict.fromkeys(MINIONS, "made it")
     wait_for(lambda: not queue(look, jid), what="the queue is empty")
 

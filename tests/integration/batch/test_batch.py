@@ -177,7 +177,7 @@ def test_an_absent_minion_can_count_as_failed(command, run):
 
 
 @pytest.mark.story
-def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, run, look, master):
+def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, run, look, returned, master):
     away = master.fleet["b3"]
     away.terminate()
     try:
@@ -191,7 +191,7 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, r
         assert [entry["minion"] for entry in entries] == ["b3"]
     finally:
         away.start()
-    wait_for(lambda: look("jobs.lookup_jid", jid).get("b3") == "later", what="the minion has run it")
+    wait_for(lambda: returned(jid).get("b3") == "later", what="the minion has run it")
     wait_for(lambda: look("batch.status", jid)["completed"] == 3, what="the batch knows")
     assert run("jobs.list_job", jid)["Target"] == "b[123]"
 

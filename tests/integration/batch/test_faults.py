@@ -199,13 +199,13 @@ def test_a_clock_that_is_set_while_a_batch_runs_and_back_at_a_restart_changes_no
     assert (work.begun(), work.most_at_once()) == (len(MINIONS), 1)
 
 
-def test_returns_that_came_while_the_engine_was_dead_are_found_in_the_job_cache(engine, run, look, store, job):
+def test_returns_that_came_while_the_engine_was_dead_are_found_in_the_job_cache(engine, run, returned, store, job):
     engine.start()
     work = job(1)
     jid = start(run, work, "batch=4", "timeout=60")
     wait_for(lambda: work.begun() == 4, what="all have begun")
     engine.kill()
-    wait_for(lambda: len(look("jobs.lookup_jid", jid)) == 4, what="all have returned")
+    wait_for(lambda: len(returned(jid)) == 4, what="all have returned")
     engine.start()
     assert all_completed(ended(store, jid))
     questions = run("jobs.list_jobs", "search_function=saltutil.find_job")
@@ -445,7 +445,7 @@ def test_a_torn_journal_tail_is_cut_off(engine, run, store, job):
 
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that cuts slow listeners off")
-def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, run, look, store, job, master):
+def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, run, returned, store, job, master):
     engine.start()
     work = job(12)
     jid = start(run, work, "batch=4", "timeout=600")  # so that nobody is overdue in this test
@@ -455,7 +455,7 @@ def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, ru
         with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=False) as bus:
             for number in range(4 * QUEUE):
                 bus.fire_event({"number": number, "ballast": "x" * 500}, "test/flood")
-        wait_for(lambda: len(look("jobs.lookup_jid", jid)) == 4, what="all have returned")
+        wait_for(lambda: len(returned(jid)) == 4, what="all have returned")
     finally:
         engine.thaw()
     assert all_completed(ended(store, jid))

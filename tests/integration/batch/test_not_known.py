@@ -82,7 +82,7 @@ def test_a_target_that_neither_the_master_nor_the_minions_can_decide_is_refused(
     assert not store.open_jids()
 
 
-def test_what_all_minions_are_away_for_is_delivered_later_with_a_job_cache_that_is_trusted(master, run, look):
+def test_what_all_minions_are_away_for_is_delivered_later_with_a_job_cache_that_is_trusted(master, run, look, returned):
     away = master.fleet["n3"]
     away.terminate()
     try:
@@ -93,7 +93,7 @@ def test_what_all_minions_are_away_for_is_delivered_later_with_a_job_cache_that_
         assert [entry["minion"] for entry in entries] == ["n3"]
     finally:
         away.start()
-    wait_for(lambda: look("jobs.lookup_jid", jid).get("n3") == "later", what="the minion has run it")
+    wait_for(lambda: returned(jid).get("n3") == "later", what="the minion has run it")
     wait_for(lambda: look("batch.status", jid)["completed"] == 1, what="the batch knows")
 
 
