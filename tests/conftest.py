@@ -57,8 +57,18 @@ def pytest_collection():
         gc.enable()
 
 
-#: Files without daemons that take minutes all the same.
-LONG = ("functional/test_fleet.py", "unit/retry/test_adversary.py")
+#: Files that take minutes, the longest first (``-p tests.times``).
+LONG = (
+    "functional/test_fleet.py",
+    "integration/test_named_freezes.py",
+    "integration/batch/test_faults.py",
+    "integration/test_named_kills.py",
+    "functional/store/test_contract.py",
+    "integration/test_who_may.py",
+    "unit/retry/test_adversary.py",
+    "integration/test_adversary.py",
+    "integration/console/test_page.py",
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -68,7 +78,8 @@ def pytest_collection_modifyitems(items):
     """
 
     def place(item):
-        return not str(item.path).endswith(LONG), "integration" not in item.path.parts, len(item.path.parts)
+        rank = next((rank for rank, name in enumerate(LONG) if str(item.path).endswith(name)), len(LONG))
+        return rank, "integration" not in item.path.parts, len(item.path.parts)
 
     items.sort(key=place)
 
