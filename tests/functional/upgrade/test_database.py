@@ -25,7 +25,7 @@ HERE = pathlib.Path(__file__).parent
 JOBS = [*(f"2026112203000{number}000000" for number in range(10)), "0", "20261122-special"]
 
 
-@pytest.fixture(params=["0_2_0", "0_3_0"])
+@pytest.fixture(params=["0_2_0", "0_3_0", "0_4_0"])
 def opts(tmp_path, request):
     shutil.copytree(HERE / f"database_of_{request.param}", tmp_path / "cache")
     return options_in(tmp_path, master_job_cache="salt_cache", cache="sqlite")
@@ -59,6 +59,13 @@ def test_all_else_is_there_and_the_file_is_sound(opts):
     cache, banks = salt.cache.Cache(opts), banks_of(opts)
     assert cache.fetch("grains", "web1") == {"os": "Debian"} and cache.fetch("tokens", "t") == {"name": "anna"}
     assert banks.keys("job_retry/jobs") == [JOBS[1]] and banks.is_sound()
+
+
+def test_what_0_4_0_has_squeezed_is_read(tmp_path):
+    shutil.copytree(HERE / "database_of_0_4_0", tmp_path / "cache")
+    opts = options_in(tmp_path, cache="sqlite")
+    assert len(banks_of(opts).values([("mine", "web1")])["mine", "web1"]) < 1000
+    assert salt.cache.Cache(opts).fetch("mine", "web1") == {"network.interfaces": "lo " * 20_000}
 
 
 def test_what_0_1_0_has_left_on_localfs_can_be_copied_into_sqlite(tmp_path):

@@ -2,7 +2,7 @@
 Writes the file that a master of an earlier version with ``cache: sqlite`` leaves behind, by that version's own code, into
 ``database_of_0_2_0/`` or the like. Run once for each version, by
 
-    git worktree add /tmp/v/saltext/jobs 43f4e58        # the last commit of 0.2.0; of 0.3.0 it is aa23e38
+    git worktree add /tmp/v/saltext/jobs 43f4e58        # the last commit of 0.2.0; aa23e38 of 0.3.0, 7e63e7e of 0.4.0
     PYTHONPATH=/tmp/v .venv/bin/python tests/functional/upgrade/write_database.py 0.2.0
 
 It must never be run with the code of another version: what it writes shows that this one reads what that one wrote.
@@ -23,7 +23,7 @@ except ImportError:
     from saltext.jobs.core.disk.sqlite_banks import banks_of
 
 #: The number of the tables that each version has in its files.
-TABLES = {"0.2.0": 3, "0.3.0": 4}
+TABLES = {"0.2.0": 3, "0.3.0": 4, "0.4.0": 5}
 VERSION = sys.argv[1] if len(sys.argv) > 1 else ""
 OUT = pathlib.Path(__file__).resolve().parent / f"database_of_{VERSION.replace('.', '_')}"
 OPTS = {
@@ -54,6 +54,8 @@ def write():
     banks.store("grains", "web1", {"os": "Debian"})
     banks.store("tokens", "t", {"name": "anna"}, expires=1e9)
     banks.store("job_retry/jobs", JOBS[1], {"owner": "here_master"})
+    if TABLES[VERSION] >= 5:  # since then large values are squeezed
+        banks.store("mine", "web1", {"network.interfaces": "lo " * 20_000})
     with banks.transaction() as sql:
         assert sql.execute("PRAGMA user_version").fetchone()[0] == TABLES[VERSION], (
             "this is the code of another version"
