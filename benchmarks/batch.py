@@ -19,9 +19,8 @@ import time
 
 import salt.config
 import salt.payload
-import salt.utils.batch_manager
-import salt.utils.batch_state
 
+import benchmarks
 from benchmarks.batch_ports import ports_of, spec_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
@@ -32,6 +31,12 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.settings import BatchSettings
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.store import store_of
+
+try:
+    import salt.utils.batch_manager
+    import salt.utils.batch_state
+except ImportError:
+    benchmarks.end_without("a batch manager of its own, with which benchmarks.batch compares")
 
 #: A return's payload, in bytes.
 PAYLOAD = 450

@@ -15,10 +15,12 @@ import argparse
 import collections
 import time
 
+import benchmarks
 from benchmarks.fleet.faults import drain, owe
 from benchmarks.fleet.site import Site
 from benchmarks.fleet.watch import difference
 from demo.fleet import quiet_salt
+from saltext.jobs.core import compat
 from saltext.jobs.core.engine.names import JOB_RETRY
 
 #: The kinds of processes in the figures, and their names.
@@ -69,6 +71,8 @@ def main() -> None:
     parser.add_argument("--within", type=float, default=10.0, help="seconds in which all minions start")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds before it is given up")
     args = parser.parse_args()
+    if not compat.HAS_NATIVE_BATCHES:
+        benchmarks.end_without("what the simulated minions of benchmarks/fleet sign in with")
     quiet_salt()
     with Site(args.minions) as site:
         site.limit = args.limit
