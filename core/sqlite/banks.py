@@ -29,8 +29,6 @@ from saltext.jobs.core.sqlite.rows import ADD, add, bank_id
 FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for the next records
 
-#: What ``banks_of`` reads of a master's options, and ``cache``.
-OPTIONS = ("cache", "cachedir", "sqlite_cache_path", "sqlite_cache_synchronous")
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
 _ALIVE = "(expires IS NULL OR expires > ?)"

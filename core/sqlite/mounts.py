@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 #: Network file systems: processes of several machines share no memory.
 _REMOTE = frozenset(
     (
@@ -22,14 +25,19 @@ _REMOTE = frozenset(
     )
 ) | {"orangefs", "smb3", "smbfs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "virtiofs", "vboxsf"}
 
+_has_remote = re.compile(f" (?:{'|'.join(map(re.escape, sorted(_REMOTE)))}) ").search
+
 
 def remote_file_system(folder: str, mounts: str) -> str | None:
     """
     Return the type of the network file system that a directory is on; None for a local one.
 
-    :param folder: its real path.
+    :param folder: its absolute path.
     :param mounts: as in ``/proc/self/mounts``.
     """
+    if not _has_remote(mounts):
+        return None  # as nearly everywhere
+    folder = os.path.realpath(folder)
     best, kind = "", ""
     for line in mounts.splitlines():
         fields = line.split(" ")
@@ -44,7 +52,7 @@ def remote_file_system(folder: str, mounts: str) -> str | None:
 def mounts() -> str:
     """Return the kernel's list of mounts; empty if there is none."""
     try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as stream:
-            return stream.read()
+        with open("/proc/self/mounts", "rb", buffering=0) as stream:
+            return os.fsdecode(stream.read())
     except OSError:
         return ""

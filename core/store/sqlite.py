@@ -20,8 +20,8 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import ASIDE
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.sqlite import stored
-from saltext.jobs.core.sqlite.banks import OPTIONS, SqliteBanks, banks_of
+from saltext.jobs.core.sqlite import OPTIONS, stored
+from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.salvage import end, to_come
 from saltext.jobs.core.store.calling import Outage, Undecodable

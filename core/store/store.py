@@ -24,6 +24,7 @@ from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.log.writer import SIZE
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import FileSite, LogWriter, Site, site_of
+from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.etcd import Etcd
@@ -46,6 +47,10 @@ _DRIVERS: dict[str, type[Driver]] = {
 #: The stores of this process, with their options, by the id of these options: Salt has several copies.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
+#: Options that matter with every driver, those of drivers without a module of Salt, and how those of the others begin.
+_OWN = ("salt_cache", "cache", "cachedir", "id", "__role")
+_OF_FILES: dict[str, tuple[str, ...]] = {"localfs": (), "sqlite": SQLITE}
+_OF_LOADED = ("redis", "mysql", "etcd", "consul", "mmap_cache", "postgresql", "extension_modules", "module_dirs")
 #: The values of ``sync``: which records of a job must survive a power cut once they are stored.
 _SYNC = ("publish", "all", "none")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -246,22 +251,13 @@ def _settings(opts: Mapping[str, Any]) -> bytes:
     Return the options that decide which driver is loaded and where it keeps its data.
 
     They are packed, so that they can be compared: some releases turn an option's lists into immutable ones, which equal no
-    list.
+    list. Of a driver that keeps files all are known by name; to look through hundreds of options would take a new process
+    longer than to open the files.
     """
-    kinds = (
-        "salt_cache",
-        "cache",
-        "redis",
-        "mysql",
-        "etcd",
-        "consul",
-        "mmap_cache",
-        "sqlite",
-        "postgresql",
-        "extension_modules",
-        "module_dirs",
-        *("id", "__role"),
-    )
-    names = sorted([name for name in opts if name.startswith(kinds)])
+    files = _OF_FILES.get(opts.get("cache") or "localfs")
+    if files is None:
+        names = sorted(name for name in opts if name.startswith((*_OWN, *_OF_LOADED)))
+    else:
+        names = [name for name in (*_OWN, *files) if name in opts]
     packed: bytes = salt.payload.dumps({name: opts[name] for name in names})
     return packed
