@@ -7,6 +7,7 @@ to that owner. This module must never touch a file that is not a database of thi
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import fcntl
@@ -217,13 +218,19 @@ class DatabaseFile:
         return _is_locked(self.path, _SHARED)
 
     def check_rights(self, exc: sqlite3.Error) -> None:
-        """:raises StateError: where an error is that of a user who may not read the file, or of a disk that is read-only."""
+        """:raises StateError: for an error of a user who may not read the file, or of a disk that takes no new file."""
         if "unable to open" not in str(exc) or not os.path.exists(self.path):
             return
-        if os.statvfs(self.path).f_flag & os.ST_RDONLY and self.log_identity() is None:
+        disk = os.statvfs(self.path)
+        if disk.f_flag & os.ST_RDONLY and self.log_identity() is None:
             raise StateError(
                 f"{self.path} is on a disk that may only be read, and SQLite needs a -wal and a -shm beside it: look at a "
                 "copy of the file, or mount the disk for writing"
+            ) from exc
+        if disk.f_files and not disk.f_ffree:
+            raise StateError(
+                f"{self.path} is on a disk that has no free inodes, and SQLite needs a -wal and a -shm beside it: "
+                "remove other files"
             ) from exc
         if not os.access(self.path, os.R_OK):
             raise StateError(
@@ -244,7 +251,7 @@ class DatabaseFile:
                 f"the directory of sqlite_cache_path, {os.path.dirname(self.path)}, is not there: mount its disk, or make "
                 "it for the user that the master runs as"
             )
-        kind = remote_file_system(os.path.realpath(os.path.dirname(self.path)), self._mounts())
+        kind = remote_file_system(os.path.dirname(self.path), self._mounts())
         if kind is not None:
             raise StateError(
                 f"{self.path} is on a network file system ({kind}), where SQLite cannot work: set sqlite_cache_path to a "
@@ -556,15 +563,35 @@ def handle_of(path: str) -> int:
     """
     Return a descriptor of a file for reading.
 
-    It is never closed: closing it would release all locks that SQLite holds on the file in this process.
+    It is not closed before SQLite has closed the file: that would release all locks that SQLite holds on it in this process.
     """
     found = os.stat(path)
     handle = _HANDLES.get((found.st_dev, found.st_ino))
     if handle is None:
+        _close_unused()
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         opened = os.fstat(handle)
         _HANDLES[opened.st_dev, opened.st_ino] = handle
     return handle
+
+
+def _close_unused() -> None:
+    """Close the descriptors of removed files that SQLite has closed. Nobody can open such a file anew."""
+    gone = {place: handle for place, handle in list(_HANDLES.items()) if not os.fstat(handle).st_nlink}
+    if not gone:
+        return
+    with contextlib.suppress(FileNotFoundError):  # a system without /proc
+        used = collections.Counter(map(_place, os.listdir("/proc/self/fd")))
+        for place, handle in gone.items():
+            if used[place] == 1 and _HANDLES.pop(place, None) is not None:
+                os.close(handle)
+
+
+def _place(descriptor: str) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):  # closed meanwhile
+        found = os.fstat(int(descriptor))
+        return found.st_dev, found.st_ino
+    return None
 
 
 def is_foreign(path: str) -> bool:

@@ -9,6 +9,7 @@ import functools
 import itertools
 import multiprocessing
 import os
+import pathlib
 import random
 import resource
 import shutil
@@ -35,7 +36,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
-from saltext.jobs.core.sqlite.file import DatabaseFile
+from saltext.jobs.core.sqlite.file import DatabaseFile, handle_of
 from saltext.jobs.core.sqlite.mounts import remote_file_system
 from saltext.jobs.core.sqlite.wakeup import Wakeup
 from tests.faults import freeze, thaw
@@ -358,6 +359,12 @@ class TestTheFile:
         far = Database(path, mounts=lambda: "server:/x / nfs rw 0 0\n")
         with pytest.raises(StateError, match=r"network file system \(nfs\).*sqlite_cache_path"):
             far.read("SELECT 1")
+
+    def test_an_sqlite_that_is_too_old_is_refused(self, cache, monkeypatch):
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 23, 1))
+        monkeypatch.setattr(sqlite3, "sqlite_version", "3.23.1")
+        with pytest.raises(SaltCacheError, match=r"needs SQLite 3\.24 or later, and this Python has 3\.23\.1"):
+            cache.store("bank", "key", 1)
 
     def test_a_directory_that_was_chosen_and_is_not_there_is_not_made(self, opts, tmp_path):
         """Its disk may not be mounted: what was begun in its place would be missed later."""
@@ -713,6 +720,29 @@ class TestManyWriters:
             thread.join()
         assert len(os.listdir("/proc/self/fd")) <= before + 9
 
+    def test_of_files_that_are_gone_a_process_keeps_only_those_open_that_sqlite_has_open(self, tmp_path):
+        def opened():
+            links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+            return sorted(
+                os.path.basename(os.readlink(link)) for link in links if tmp_path.name in os.path.realpath(link)
+            )
+
+        paths = [str(tmp_path / f"{number}.sqlite") for number in range(6)]
+        users = [sqlite3.connect(path) for path in paths[:4]]
+        for path, sql in zip(paths, users, strict=False):
+            sql.execute("CREATE TABLE a (b)")
+            handle_of(path)
+        for path, sql in zip(paths[:3], users, strict=False):
+            os.unlink(path)
+            if path != paths[1]:
+                sql.close()
+        for path in paths[4:]:
+            pathlib.Path(path).touch()
+            handle_of(path)
+        assert opened() == ["1.sqlite (deleted)"] * 2 + ["3.sqlite"] * 2 + ["4.sqlite", "5.sqlite"]
+        users[1].close()
+        users[3].close()
+
     @pytest.mark.parametrize("seed", range(3))
     def test_what_a_killed_writer_was_told_is_stored_is_there(self, opts, cache, seed, tmp_path):
         """Each writer notes in a pipe what has been stored; the pipes outlive it."""
@@ -786,21 +816,71 @@ class TestFaults:
         cache.store("bank", "large", dense(1_000_000))
         assert cache.fetch("bank", "key") == 1
 
-    def test_a_file_that_nobody_has_open_on_a_disk_that_may_only_be_read_is_told_of(self, opts, tmp_path):
+    @pytest.fixture
+    def disk(self, opts, tmp_path):
+        """A disk of its own, with a file that holds a value and that nobody has open."""
         disk = tmp_path / "disk"
         disk.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "none", disk], capture_output=True, check=False).returncode:
+        words = ["mount", "-t", "tmpfs", "-o", "nr_inodes=50", "none", disk]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
             pytest.skip("this user may not mount anything")
         try:
-            own = {**opts, "cachedir": str(disk)}
-            in_processes(1, lambda _: salt.cache.Cache(own).store("bank", "key", 1))
-            with contextlib.closing(sqlite3.connect(disk / "cache.sqlite")) as last:  # takes its log away as it goes
-                last.execute("SELECT count(*) FROM records").fetchone()
-            subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-            (error,) = in_processes(1, lambda _: _error_of(lambda: salt.cache.Cache(own).fetch("bank", "key")))
-            assert "is on a disk that may only be read" in error and "look at a copy" in error
+            opts["cachedir"] = str(disk)
+            in_processes(1, lambda _: salt.cache.Cache(opts).store("bank", "key", 1))
+            yield disk
         finally:
             subprocess.run(["umount", "-l", disk], check=True)
+
+    @staticmethod
+    def close(disk):
+        """Have the last one who has the file open take its log away as it goes."""
+        with contextlib.closing(sqlite3.connect(disk / "cache.sqlite")) as last:
+            last.execute("SELECT count(*) FROM records").fetchone()
+
+    def test_a_file_that_nobody_has_open_on_a_disk_that_may_only_be_read_is_told_of(self, opts, disk):
+        self.close(disk)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        (error,) = in_processes(1, lambda _: _error_of(lambda: salt.cache.Cache(opts).fetch("bank", "key")))
+        assert "is on a disk that may only be read" in error and "look at a copy" in error
+
+    def test_what_killed_processes_have_left_on_a_disk_that_may_only_be_read_can_be_read_and_not_written(
+        self, opts, disk
+    ):
+        assert os.path.exists(disk / "cache.sqlite-wal")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+
+        def work(_):
+            cache = salt.cache.Cache(opts)
+            return cache.fetch("bank", "key"), _error_of(lambda: cache.store("bank", "key", 2))
+
+        ((found, error),) = in_processes(1, work)
+        assert found == 1 and "readonly" in error
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        assert in_processes(1, lambda _: salt.cache.Cache(opts).store("bank", "key", 3)) == [None]
+        assert in_processes(1, lambda _: salt.cache.Cache(opts).fetch("bank", "key")) == [3]
+
+    def test_on_a_disk_without_free_inodes_those_who_have_the_file_go_on_and_others_are_told(self, opts, disk):
+        cache = salt.cache.Cache(opts)
+
+        def fill():
+            with contextlib.suppress(OSError):
+                for number in itertools.count():
+                    (disk / str(number)).touch()
+            assert not os.statvfs(disk).f_ffree
+
+        def use(_):
+            cache.store("bank", "key", 2)
+            fill()
+            cache.store("bank", "later", "x" * 5000)
+            return in_processes(1, lambda _: cache.fetch("bank", "key"))
+
+        assert in_processes(1, use) == [[2]]
+        self.close(disk)
+        (error,) = in_processes(1, lambda _: (fill(), _error_of(lambda: cache.fetch("bank", "key")))[1])
+        assert "that has no free inodes" in error
+        for number in range(3):
+            (disk / str(number)).unlink()
+        assert in_processes(1, lambda _: cache.fetch("bank", "later")) == ["x" * 5000]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
     def test_what_may_not_be_written_is_an_error_that_names_it(self, opts, cache, path, tmp_path):
