@@ -32,9 +32,9 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     with _without_collector():
         unread = _add_shown(store, jobs)
-    for key, load in loads(store, unread):
-        jid = store.decode(key)
-        jobs[jid] = _described(jid, load)
+        for key, load in loads(store, unread):
+            jid = store.decode(key)
+            jobs[jid] = _described(jid, load)
     for key, end in readable(store, ENDTIMES) if with_end else ():
         if end and store.decode(key) in jobs:
             jobs[store.decode(key)]["EndTime"] = end

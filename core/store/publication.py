@@ -21,6 +21,8 @@ from saltext.jobs.core.store.keys import plain
 FORMAT = 2
 
 
+#: Types of which nearly all of a load is, and whose values no driver changes.
+_PLAIN = frozenset((str, bool, type(None)))
 #: Most borrowers of a jid that are kept: those that came first.
 _MOST_BORROWED = 5
 
@@ -58,14 +60,13 @@ class Publication:
         if type(record) is not dict and not isinstance(record, Mapping):
             raise ValueError(f"it is a {type(record).__name__}")
         formats.check("it", formats.number_of(record), FORMAT, "the job counts as published by nobody")
-        by, load = record.get("by"), record.get("load")
-        at = _moment(record.get("at"))
-        last = max(at, _moment(record.get("last", at)))
+        by, load, at = record.get("by"), record.get("load"), _moment(record.get("at"))
+        last = max(at, _moment(record["last"])) if "last" in record else at
         if not isinstance(by, str) or not isinstance(load, (str, type(None))):
             raise ValueError(f"it was published by {by!r}, with the digest {load!r}")
-        return cls(
-            at, frozenset(ids_in(record.get("added"))), last, by, load, tuple(_borrowed_in(record.get("borrowed")))
-        )
+        added: frozenset[str] = frozenset(ids_in(record["added"])) if "added" in record else frozenset()
+        borrowed = tuple(_borrowed_in(record["borrowed"])) if "borrowed" in record else ()
+        return cls(at, added, last, by, load, borrowed)
 
     def as_record(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
@@ -127,25 +128,25 @@ def ids_in(value: Any) -> set[str]:
 
 def digest(load: Mapping[str, Any]) -> str:
     """Return the digest of a load as it is read back. It is the same for every driver."""
-    named = {name: value for name, value in load.items() if name != "Minions"}
+    named = {name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load
     return hashlib.blake2b(_text(named).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _text(value: Any) -> str:
     """Drivers turn tuples into lists, bytes in UTF-8 into text, and integers beyond 64 bits into text."""
     kind = type(value)
-    if kind is str or kind is bool or value is None:  # nearly all of a load, so checked first
+    if kind in _PLAIN:
         return repr(value)
     if kind is bytes or (kind is not dict and isinstance(value, bytes)):
         return repr(value.decode("utf-8", "surrogateescape"))
     if kind is dict or isinstance(value, Mapping):
         texts = [
-            f"{name!r}:{item!r}" if type(name) is str is type(item) else f"{_text(name)}:{_text(item)}"
+            f"{name!r}:{item!r}" if type(name) is str and type(item) in _PLAIN else f"{_text(name)}:{_text(item)}"
             for name, item in value.items()
         ]
         return "{" + ",".join(sorted(texts)) + "}"
     if kind is list or (not isinstance(value, str) and isinstance(value, Iterable)):
-        return "[" + ",".join([_text(item) for item in value]) + "]"
+        return "[" + ",".join([repr(item) if type(item) in _PLAIN else _text(item) for item in value]) + "]"
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         value = str(value)
     return repr(value)
