@@ -125,10 +125,10 @@ def hour(column, folder, width, count):
     return *ends, measured(lambda: search.search(store_of(own), query), 1, folder)
 
 
-def least(call, *args, rounds):
+def least(call, *args, rounds, columns=COLUMNS):
     """By columns, the least of each figure of several rounds in which the columns take turns."""
-    found = [{column: in_folder(call, column, *args) for column in COLUMNS} for _ in range(rounds)]
-    return {column: _least([one[column] for one in found]) for column in COLUMNS}
+    found = [{column: in_folder(call, column, *args) for column in columns} for _ in range(rounds)]
+    return {column: _least([one[column] for one in found]) for column in columns}
 
 
 def _least(values):
