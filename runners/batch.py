@@ -563,7 +563,8 @@ def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
 @runner.verb
 def doctor() -> dict[str, Any]:
     """
-    Return what an operator should know before relying on batches.
+    Return what an operator should know before relying on batches. With ``saltext_jobs_site``, minions are asked which
+    records of their jobs they keep, if the user has the rights that ``job_retry.coverage`` needs.
 
     The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
@@ -578,7 +579,7 @@ def doctor() -> dict[str, Any]:
 
         salt-run batch.doctor
     """
-    return examination.examine(__opts__)
+    return examination.examine(__opts__, _caller)
 
 
 def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], options: dict[str, Any]) -> Spec:

@@ -25,9 +25,9 @@ from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, LaterVersion, Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller
+from saltext.jobs.core.master import coverage as records
 from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry import coverage as records
 from saltext.jobs.core.retry import doctor as examination
 from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.entry import Entry, State

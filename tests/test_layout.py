@@ -109,7 +109,6 @@ SHELLS = {
     },
     "retry": {
         "checkpoint",
-        "coverage",
         "doctor",
         "effects",
         "owner",

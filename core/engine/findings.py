@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import fnmatch
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import salt.version
@@ -16,7 +16,10 @@ from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.log.masters import masters_of
+from saltext.jobs.core.master import coverage
+from saltext.jobs.core.master.caller import Caller, require_no_peer
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.peers import mirrored_from
@@ -31,6 +34,8 @@ _FRONTS = ("rest_cherrypy", "rest_tornado", "rest_wsgi")
 LONGEST_WAIT = 30.0
 #: Seconds by which a master's clock may differ from the site's.
 SKEW = 2.0
+#: A caller who may ask no minion.
+NOBODY = Caller("", grants=())
 
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -171,6 +176,22 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
             "drop_messages_signature_fail"
         )
     ]
+
+
+def about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[str]:
+    """
+    Return what a takeover of hot-hot masters may lose by what minions do not keep. Asks them, which blocks.
+
+    :param who: returns the caller, whose rights count.
+    """
+    if not opts.get("saltext_jobs_site"):
+        return []
+    try:
+        caller = who()
+        require_no_peer(caller)
+        return coverage.doubts_about(coverage.coverage(opts, caller, "*", "glob", max(1, round(opts["timeout"]))))
+    except (Refused, OSError) as exc:
+        return [Advice(f"whether minions keep what they have run is not known: {exc}")]
 
 
 def _about_clients(opts: Mapping[str, Any]) -> list[str]:

@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_folders, about_returns, around, standing
+from saltext.jobs.core.engine.findings import NOBODY, about_folders, about_minions, about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, Refused, SettingsError, StateError
-from saltext.jobs.core.master.caller import Caller, require_no_peer
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
+from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
-from saltext.jobs.core.retry import coverage
 from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
 from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.store import RetryStore
@@ -28,8 +26,6 @@ from saltext.jobs.core.windows import longest_break, parse_windows
 
 #: Seconds without a heartbeat, one of which comes every ten, after which the engine counts as hung.
 _SILENT = 60.0
-#: A caller who may ask no minion.
-NOBODY = Caller("", grants=())
 
 
 def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
@@ -94,7 +90,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
         found.append(f"{len(refused)} jobs are not kept, since the store refuses their records: {some}")
     if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
-    found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *_about_minions(opts, who)]
+    found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *about_minions(opts, who)]
     more = {"job_cache": cache.name, "answers_proven": not cache.why_unauthenticated}
     return standing(opts, JOB_RETRY, found, **more, set_aside=aside, refused=refused)
 
@@ -141,17 +137,6 @@ def _about_job_cache(cache: JobCache) -> list[str]:
             "another salt_cache than this extension's, or was not started anew since that was installed"
         ]
     return []
-
-
-def _about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[str]:
-    if not opts.get("saltext_jobs_site"):
-        return []
-    try:
-        caller = who()
-        require_no_peer(caller)
-        return coverage.doubts_about(coverage.coverage(opts, caller, "*", "glob", max(1, round(opts["timeout"]))))
-    except (Refused, OSError) as exc:
-        return [Advice(f"whether minions keep what they have run is not known: {exc}")]
 
 
 def _about_keys(opts: Mapping[str, Any]) -> list[str]:

@@ -14,9 +14,9 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.answers import Collected, KeptAnswers
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
+from saltext.jobs.core.master.coverage import about_records
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.coverage import about_records
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.load import expression_of, narrowed

@@ -14,6 +14,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.surroundings import about_clock, about_sqlite
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import Writer
@@ -208,3 +209,13 @@ def test_a_cluster_whose_masters_do_not_share_their_cachedir_is_reported(opts):
     (folder_of(opts["cachedir"], "m") / "mirrored").unlink()
     Writer(folder_of(opts["cachedir"], "elsewhere")).append(Returned("1", "a", "test.ping", 0, True, 0.0))
     assert findings.about_peers(cluster) == []
+
+
+def test_only_hot_hot_masters_ask_their_minions_what_they_keep_and_say_so_where_they_may_not(opts):
+    def refused():
+        raise Refused("you may not")
+
+    assert findings.about_minions(opts, refused) == []
+    (advice,) = findings.about_minions({**opts, "saltext_jobs_site": "postgresql"}, refused)
+    assert isinstance(advice, Advice)
+    assert advice == "whether minions keep what they have run is not known: you may not"

@@ -21,6 +21,8 @@ _QUESTION = ("saltutil.find_cached_job", ["0"])
 _FUNCTIONS = ("config.get", "cp.is_cached")
 _ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
 
+#: The outputter of what Salt's client says in the place of a minion that has not answered.
+_SILENT = "no_return"
 #: Most minions that a sentence names.
 _NAMED = 20
 
@@ -45,7 +47,7 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
             # By name: on a minion itself the target may match more than the master knows, and ``who`` may ask.
-            told = client.cmd(matched, *_QUESTION, tgt_type="list", **options) or {}
+            told = _answers(client.cmd(matched, *_QUESTION, tgt_type="list", full_return=True, **options))
             without = [minion for minion, answer in told.items() if once.record_of(answer) is None]
             functions, arguments = list(_FUNCTIONS), [list(each) for each in _ARGUMENTS]
             more = client.cmd(without, functions, arguments, tgt_type="list", **options) if without else {}
@@ -60,6 +62,12 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         "keeps": sorted(minion for minion in lacks if lacks[minion] and _keeps_returns(told[minion])),
         "silent": sorted(set(matched) - lacks.keys()),
     }
+
+
+def _answers(returns: Any) -> dict[str, Any]:
+    """Return ``{minion: answer}`` of those that have answered, of what Salt's client has returned."""
+    given = {minion: full for minion, full in (returns or {}).items() if isinstance(full, Mapping)}
+    return {minion: full.get("ret") for minion, full in given.items() if full.get("out") != _SILENT}
 
 
 def _keeps_returns(told: Any) -> bool:
