@@ -92,8 +92,9 @@ class BatchShell:
         log.info("Carrying on %d batches", len(self.live))
 
     def take_requests(self) -> None:
-        """Carry out what runners have asked for."""
-        self._attempt("the requests", self.service.take)
+        """Carry out what runners have asked for, once the batches that an earlier engine left are known."""
+        if self._timer is not None:
+            self._attempt("the requests", self.service.take)
 
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
@@ -148,7 +149,7 @@ class BatchShell:
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
         if tag == events.wake_tag(BATCH_MANAGER):
-            self.service.take()
+            self.take_requests()
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):

@@ -62,8 +62,8 @@ class HandingOver(TwoMasters):
         self.lease = made["publisher"].lease
         return {**made, "publisher": Settling(self.master, self.lease)}
 
-    def request(self, name, do, **values):
-        files.write_msgpack(self.requests / f"{name}.request", {"do": do, "user": "ann", **values})
+    def request(self, name, do, state="request", **values):
+        files.write_msgpack(self.requests / f"{name}.{state}", {"do": do, "user": "ann", **values})
 
     def wake(self):
         self.bus.deliver(events.wake_tag(BATCH_MANAGER), {})
@@ -73,8 +73,8 @@ class HandingOver(TwoMasters):
         return {path.stem: files.read_msgpack(path) for path in self.requests.glob("*.reply")}
 
     def begin_with(self, batch=str(LIMIT), **options):
-        asked = spec(sorted(self.master.minions), batch, fun="state.apply", **options)
-        self.request("start", "start", spec=asked.as_dict())
+        self.asked = spec(sorted(self.master.minions), batch, fun="state.apply", **options).as_dict()
+        self.request("start", "start", spec=self.asked)
         self.wake()
 
     def hand_over(self):
@@ -92,6 +92,7 @@ class HandingOver(TwoMasters):
         self.lease.release()
         self.shell = BatchShell(dataclasses.replace(self.ports(), **self.engine("two")), self.settings)
         self.shell.start()
+        self.shell.take_requests()  # a request wakes it before it hears the bus
 
 
 def started(bench, **options):
@@ -173,3 +174,19 @@ def test_in_whatever_phase_the_lead_is_handed_over_the_next_one_goes_on(tmp_path
             there = [minion.name for minion in minions if minion.there]
             assert {name: bench.states()[name] for name in there} == dict.fromkeys(there, "completed")
             assert bench.queued == [minion.name for minion in minions if not minion.there]
+
+
+def test_requests_that_were_carried_out_and_not_answered_change_nothing_though_they_wake_the_next_one_at_once(tmp_path):
+    minions = [FakeMinion(name, seconds=3.0) for name in "abcdef"]
+    with HandingOver(tmp_path, minions=minions) as bench:
+        paused(bench)
+        bench.request("again", "start", "taken", spec=bench.asked)
+        bench.request("then", "pause", "taken", jid=JID)
+        bench.hand_over()
+        assert bench.run(60.0, lambda: {"again", "then"} <= bench.answers().keys())
+        assert bench.answers()["then"] == {"value": True}
+        assert bench.batch().paused
+        bench.request("later", "resume", jid=JID)
+        bench.wake()
+        bench.end(3600.0)
+        assert [len(minion.begun) for minion in minions] == [1] * len(minions)
