@@ -70,17 +70,25 @@ def freeze(*pids):
     Have processes stand still, each with all its threads, until ``thaw``.
 
     The signal is obeyed after ``kill`` has returned. On a busy machine a thread answers a request before it stands still.
+
+    :raises ProcessLookupError: where none of them is there.
     """
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    if not sum(_send(pid, signal.SIGSTOP) for pid in pids):
+        raise ProcessLookupError(f"none of {pids} is there")
     wait_for(lambda: all(map(is_frozen, pids)), what="they stand still")
 
 
 def thaw(*pids):
     """Let them go on, those that are still there."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        _send(pid, signal.SIGCONT)
+
+
+def _send(pid, number):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
 
 
 def is_frozen(pid):

@@ -32,6 +32,7 @@ from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, processes_of
 from demo.fleet import Fleet
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.site import site_of
+from tests.faults import freeze, thaw
 from tests.postgresql import PostgreSQL
 
 NAMES = ("hot1", "hot2", "hot3")
@@ -51,7 +52,7 @@ class Database:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._signal(signal.SIGCONT)
+        thaw(*self._processes())
         self._server.remove()
 
     def start(self) -> None:
@@ -65,11 +66,13 @@ class Database:
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Neither the server nor a session of it does anything, until the block is left."""
-        self._signal(signal.SIGSTOP)
+        freeze(self._server.process.pid)  # it makes no more sessions then
+        processes = self._processes()
+        freeze(*processes)
         try:
             yield
         finally:
-            self._signal(signal.SIGCONT)
+            thaw(*processes)
 
     def cpu(self) -> float:
         """Return the CPU seconds of the server and its sessions, with those that have ended."""
@@ -79,13 +82,12 @@ class Database:
             return float(own + sum(sum(each.cpu_times()[:2]) for each in server.children()))
         return 0.0
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _processes(self) -> list[int]:
+        """Return the ids of the server and its sessions; none where it is stopped."""
         if self._server.process is None:
-            return
+            return []
         server = psutil.Process(self._server.process.pid)
-        for process in (server, *server.children()):
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
+        return [server.pid, *(session.pid for session in server.children())]
 
 
 def _share_key(folder: pathlib.Path) -> None:
@@ -210,17 +212,13 @@ class Masters(Site):
     @contextlib.contextmanager
     def frozen(self, number: int) -> Iterator[None]:
         """Nothing of a master does anything, until the block is left."""
-        processes = processes_of(self.root / NAMES[number])
+        processes = [process.pid for process in processes_of(self.root / NAMES[number])]
         self.mark(f"{NAMES[number]} frozen")
         try:
-            for process in processes:
-                with contextlib.suppress(psutil.Error):
-                    process.send_signal(signal.SIGSTOP)
+            freeze(*processes)
             yield
         finally:
-            for process in processes:
-                with contextlib.suppress(psutil.Error):
-                    process.send_signal(signal.SIGCONT)
+            thaw(*processes)
             self.mark(f"{NAMES[number]} wakes")
 
     def kill_engine(self, engine: str) -> bool:

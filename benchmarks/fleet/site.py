@@ -34,6 +34,7 @@ from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
+from tests.faults import freeze, thaw
 
 #: The fields of a batch's status that change while it runs.
 _CHANGES = ("state", "active", "pending", "completed", "failed")
@@ -205,14 +206,13 @@ class Site:
 
     def freeze_bus(self, seconds: float) -> None:
         """Stop the process that forwards events for a while."""
-        carriers = carriers_of(self.root)
+        carriers = [process.pid for process in carriers_of(self.root)]
         self.mark("bus frozen")
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for process in carriers:
-                with contextlib.suppress(psutil.Error):
-                    process.send_signal(number)
-            if number is signal.SIGSTOP:
-                time.sleep(seconds)
+        try:
+            freeze(*carriers)
+            time.sleep(seconds)
+        finally:
+            thaw(*carriers)
 
     def kill_bus(self) -> float:
         """
