@@ -1,5 +1,6 @@
 """
-What a site costs that is in PostgreSQL, beside one in a cachedir: CPU time of this process and of the server, and wall time.
+What a site costs that is in PostgreSQL, beside one in a cachedir: CPU time of this process and of the server, and wall time;
+and how many facts of a batch become durable in a second, by the wall time.
 
     python -m benchmarks.site                      in the temporary folder; the server syncs (fsync is on)
     python -m benchmarks.site --records 200        a short look
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import pathlib
 import resource
 import tempfile
@@ -25,6 +27,7 @@ from tests.postgresql import PostgreSQL
 
 TURNS = 3
 ENGINE = "batch_manager"
+ALONE, TOGETHER = "a durable record of a batch", "50 durable records of a batch"
 RECORD = ["returned", "web1234.example.com", 0, 1234567890.123]
 
 
@@ -66,8 +69,8 @@ def works(site, count):
 
     yield {
         "a look whether it leads": (20 * count, lambda number: lease.check()),
-        "a durable record of a batch": (count, lambda number: durable(1)),
-        "50 durable records of a batch": (max(1, count // 10), lambda number: durable(50)),
+        ALONE: (count, lambda number: durable(1)),
+        TOGETHER: (max(1, count // 10), lambda number: durable(50)),
         "a record of the log": (
             count,
             lambda number: writer.append(
@@ -108,6 +111,16 @@ def measure(count):
         server.remove()
 
 
+def sync_of_the_disk(count=100):
+    """Return how many milliseconds a small write to the temporary folder takes to become durable."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        began = time.perf_counter()
+        for _ in range(count):
+            file.write(b"x" * 100)
+            os.fdatasync(file.fileno())
+        return (time.perf_counter() - began) / count * 1e3
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--records", type=int, default=1000)
@@ -116,6 +129,11 @@ def main():
     for name, spent in found.items():
         (own, _, wall), (theirs, server, long) = spent[FileSite], spent[PostgresqlSite]
         print(f"| {name} | {own:.3f} ms, {wall:.3f} | {theirs:.3f} ms, {server:.3f}, {long:.3f} |")
+    print("\n| facts that become durable in a second | files | PostgreSQL |\n|---|---|---|")
+    for name, each in ((ALONE, 1), (TOGETHER, 50)):
+        rates = [f"{each * 1e3 / found[name][form][-1]:,.0f}" for form in (FileSite, PostgresqlSite)]
+        print(f"| {name} | {' | '.join(rates)} |")
+    print(f"\nA sync of this disk alone takes {sync_of_the_disk():.3f} ms.")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
         (["-m", "benchmarks.job_cache_workers", "--workers", "2", "--rounds", "1"], "| 2 workers: memory"),
         (["-m", "benchmarks.job_cache_servers", "--jobs", "20", "--columns", "sqlite,postgresql"], "| removal of"),
         (["-m", "benchmarks.log", "--records", "50"], "reading"),
-        (["-m", "benchmarks.site", "--records", "20"], "| who leads, asked by a publish |"),
+        (["-m", "benchmarks.site", "--records", "20"], "A sync of this disk alone takes"),
         (["-m", "benchmarks.recorder", "--returns", "50", "--outage", "1"], ""),
         (["-m", "benchmarks.job_once", "--jobs", "5"], "a job that is refused"),
         (["-m", "benchmarks.retry", "missing", "--minions", "5"], "  only storing"),
