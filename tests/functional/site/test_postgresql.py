@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
 import pytest
 
 from saltext.jobs.core.disk.lease import Superseded
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.postgresql import lease as leases
 from saltext.jobs.core.postgresql.connections import Connections
@@ -123,6 +125,32 @@ def test_a_transaction_of_the_leader_holds_up_whoever_would_take_over(server):
     assert order == ["written", "taken"]
     assert other.epoch == 0  # since the lease was renewed by then
     lease.release()
+
+
+def test_one_that_stands_still_within_a_transaction_is_followed_all_the_same(options, site):
+    impatient = Connections(read_cache_options({**options, "postgresql.timeout": 1}), lambda connection: None)
+    lease, other = Lease(impatient, ENGINE, "a", ttl=1.0), Lease(impatient, ENGINE, "b")
+
+    def taken():
+        with contextlib.suppress(OSError):  # it waits no longer for the other one's transaction
+            return other.take()
+
+    def work(connection):
+        with connection.transaction():
+            lease.renewed(connection)
+            wait_for(
+                taken, what="the other one leads"
+            )  # nothing is said to the server meanwhile, as by a frozen process
+
+    assert not site.is_led(ENGINE) and lease.take()
+    with pytest.raises(StateError, match="idle-in-transaction timeout"):
+        impatient.run(work)
+    other.check()
+    with pytest.raises(OSError, match="the lease of the batch_manager engine"):
+        lease.check()
+    for each in (lease, other):
+        each.release()
+    impatient.end()
 
 
 def test_a_request_wakes_the_leader(site, server):
