@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -91,6 +92,18 @@ class EngineProcess:
 
     def output(self):
         return self._log.read_text(errors="replace")
+
+
+def outlived(asked):
+    """
+    What a command returned that ran while its engine died and started again; None where it had given up waiting by then,
+    which it may on a busy machine, and said that its request is in the engine's hands.
+    """
+    try:
+        return asked.result()
+    except AssertionError as exc:
+        assert re.search("it has taken the request|the request stays", str(exc)), exc
+        return None
 
 
 def freeze_daemon(daemon):

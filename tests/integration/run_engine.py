@@ -65,6 +65,7 @@ POINTS = {
         "kill": Point(publisher.Publisher, "kill_job"),
         "state file": Point(batch_store.BatchStore, "write_native"),
         "request removal": Point(requests.Inbox, "answer"),
+        "queueing": Point(requests, "ask"),  # the retry queue is asked for nothing else
         "announcement": Point(bus.Bus, "fire", lambda self, tag, data: tag.startswith("salt/batch/")),
         "end": Point(batch_store.BatchStore, "end"),
     },

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
+import pytest
+import salt.version
 
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from tests.integration.conftest import make_minion
-from tests.integration.job_retry.desk import kill, lines
+from tests.faults import freeze, thaw
+from tests.functional.cache_servers import free_port
+from tests.integration.conftest import ask_runner, make_minion
+from tests.integration.job_retry.desk import kill, lines, make_retry_master
 from tests.waiting import stretched, wait_for
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
+#: What two masters have in common, so that one goes on with what the other has begun.
+HOT_HOT, SHARED_DISK = "hot-hot", "shared disk"
+in_a_cluster = pytest.mark.skipif(
+    salt.version.__saltstack_version__.major < 3007, reason="clusters came with Salt 3007"
+)
+FORMS = (HOT_HOT, pytest.param(SHARED_DISK, marks=in_a_cluster))
 
 
 def leader(master, engine=BATCH_MANAGER):
     process = requests.process_of(master.config, engine)
     return process.master if process is not None else None
+
+
+def leads(master, engine=BATCH_MANAGER, pid=None):
+    """Whether an engine of this master leads, and is the process."""
+    process = requests.process_of(master.config, engine)
+    return process is not None and process.master == master.config["id"] and pid in (None, process.pid)
 
 
 def await_leader(seen_by, master):
@@ -42,6 +61,58 @@ def share_keys(first, second):
     pki.symlink_to(first.config["pki_dir"])
     for key in pki.glob(f"{first.config['id']}.p*"):  # from Salt 3008 on a master's key has its id for a name
         shutil.copy(key, pki / f"{second.config['id']}{key.suffix}")
+
+
+def share_disk(first, second):
+    """Have a master that was not started yet use the cachedir of another one."""
+    cachedir = pathlib.Path(second.config["cachedir"])
+    shutil.rmtree(cachedir, ignore_errors=True)
+    cachedir.symlink_to(first.config["cachedir"])
+
+
+@contextlib.contextmanager
+def hot_hot(factories, name, site, first=None, **options):
+    """
+    Two masters with one key and one site; if they run engines, those of the first one lead.
+
+    :param site: the options of the site. ``first``: options of the first master alone.
+    """
+    names = [f"{name}-{number}" for number, _ in enumerate(ADDRESSES, 1)]
+    with _started(factories, names, share_keys, [first or {}, {}], {**options, **site}) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def cluster(factories, folder, first=None, **options):
+    """The same, of a Salt cluster that shares its cachedir. ``folder`` gets its keys."""
+    (folder / "keys").mkdir()
+    common = {"cluster_id": "both", "cluster_pki_dir": str(folder / "keys"), "cluster_pool_port": free_port()}
+    own = [{"cluster_peers": [other for other in ADDRESSES if other != address]} for address in ADDRESSES]
+    own[0] |= first or {}
+    with _started(factories, ADDRESSES, share_disk, own, {**options, **common}) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _started(factories, names, share, own, common):
+    made, run_engines = [], bool(common["engines"])  # the factory adds one of its own to the list
+    with contextlib.ExitStack() as stack:
+        for name, address, options in zip(names, ADDRESSES, own, strict=True):
+            daemon = make_retry_master(factories, name, interface=address, **common, **options)
+            if made:
+                share(made[0], daemon)
+            stack.callback(lambda daemon=daemon: kill(daemon) if daemon.is_running() else daemon.terminate())
+            daemon.start()
+            made.append(daemon)
+            if run_engines:
+                await_leader(daemon, made[0])
+            common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
+        yield made
+
+
+def reached_at(form):
+    """The ``master`` of minions that are to reach two masters of such a form: in a cluster one of them speaks for both."""
+    return list(ADDRESSES) if form == HOT_HOT else ADDRESSES[1]
 
 
 @contextlib.contextmanager
@@ -74,41 +145,69 @@ def ended(master, jid):
     return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
 
 
-def hand_over_and_back(masters, desks, minions, folder):
+def hand_over_in_each_phase(masters, desks, minions, folder):
     """
-    Have the leading master hand over while a batch runs and a job is owed, and the other one hand back; nothing runs twice.
+    Have the leading master hand over, and then the other one, in each phase of batches, while a request is made. Each
+    request is answered, nothing runs twice, and jobs stay owed.
     """
     *whom, away = minions
-    daemon = minions[away]
-    kill(daemon)
+    names, over = [master.config["id"] for master in masters], 0
+    kill(minions[away])
     owed = desks[0].publish("cmd.run", f"echo x >> {folder / 'owed'}", tgt=away)
     desks[1].await_state(away, owed, "pending")
-    one, two = (master.config["id"] for master in masters)
-    for engine in ENGINES:
-        wait_for(lambda e=engine: standing_by(desks[0], e) == [two], what=f"{two} stands by")
-    trace = folder / "trace"
-    jid = start(desks[1], trace, whom, 10)
-    has_begun(trace, 1)
-    assert desks[0].run("batch.status", jid)["engine_master"] == one
-    for desk, giving, taking in ((desks[1], one, two), (desks[0], two, one)):
-        if giving == two:
-            for engine in ENGINES:
-                wait_for(lambda e=engine: standing_by(desks[0], e) == [one], what=f"{one} stands by")
-        done = desk.run("batch.hand_over", giving)
-        assert {engine: told["to"] for engine, told in done.items()} == dict.fromkeys(reversed(ENGINES), taking)
+
+    def hand_over(*words, engines=ENGINES, **options):
+        """Make a request at the master that takes over meanwhile, and return the answer."""
+        nonlocal over
+        giving, taking = names[over % 2], (over + 1) % 2
+        for engine in engines:
+            wait_for(lambda e=engine: standing_by(desks[0], e) == [names[taking]], what=f"{names[taking]} stands by")
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask_runner, masters[taking], *words)
+            done = desks[taking].run("batch.hand_over", giving, **options)
+            answer = asked.result()
         print({engine: told["seconds"] for engine, told in done.items()})  # shown by pytest -s
+        assert {engine: told["to"] for engine, told in done.items()} == dict.fromkeys(engines, names[taking])
         assert all(told["seconds"] < stretched(2.5) for told in done.values())
-        assert [leader(master) for master in masters] == [taking, taking]
+        assert [leader(master, engines[0]) for master in masters] == [names[taking]] * 2
+        over += 1
+        return answer
+
+    hand_over_batches = functools.partial(hand_over, engines=[BATCH_MANAGER], engine=BATCH_MANAGER)
+
+    def begin(trace, seconds, whom, *words):
+        command = f"echo x >> {folder / trace}; sleep {seconds}"
+        return "batch.start", ",".join(whom), "cmd.run", command, "tgt_type=list", *words
+
+    jid = hand_over(*begin("trace", 2, whom, "batch=1,1", "check=approve", "presence=none"))["jid"]
+    has_begun(folder / "trace", 1)
+    assert hand_over("batch.pause", jid) is True
+    assert hand_over("batch.resume", jid) is True
+    wait_for(lambda: desks[0].run("batch.status", jid)["approve"] == 0, what="it waits for an approval")
+    assert hand_over("batch.approve", jid, "stage=0") is True
     assert ended(masters[0], jid) == dict.fromkeys(whom, "completed")
-    assert lines(trace) == len(whom)
-    daemon.start()
-    desks[0].await_return(away, owed)
+    assert lines(folder / "trace") == len(whom)
+
+    jid = ask_runner(masters[0], *begin("queued", 1, [whom[0], away], "batch=2", "offline=queue"))["jid"]
+    queue = engine_of(masters[over % 2], JOB_RETRY)
+    freeze(queue.pid)
+    wait_for(lambda: BatchStore(masters[0].config).read(jid).to_queue, what="it goes to the queue")
+    assert hand_over_batches("batch.pause", jid) is True
+    thaw(queue.pid)  # a batch that has nobody left to send to ends although it is paused
+    assert ended(masters[0], jid) == {whom[0]: "completed", away: "offline"}
+    minions[away].start()
+    for each in (owed, jid):
+        desks[0].await_return(away, each)
     wait_for(lambda: not desks[1].queue(), what="the queue is empty")
-    assert lines(folder / "owed") == 1
-    told = desks[1].run("batch.masters")["engines"]
-    assert {engine: (told[engine]["takeovers"], told[engine]["hand_overs"]) for engine in ENGINES} == dict.fromkeys(
-        ENGINES, (0, 2)
-    )
+    assert (lines(folder / "queued"), lines(folder / "owed")) == (2, 1)
+
+    jid = ask_runner(masters[0], *begin("stopped", 60, whom, "batch=1", "presence=none"))["jid"]
+    has_begun(folder / "stopped", 1)
+    assert hand_over_batches("batch.stop", jid, "kill=True") is True
+    assert sorted(ended(masters[0], jid).values()) == ["killed"]
+    assert lines(folder / "stopped") == 1
+    told = desks[1].run("batch.masters")["engines"][BATCH_MANAGER]
+    assert (told["takeovers"], told["hand_overs"]) == (0, over)
 
 
 def standing_by(desk, engine):

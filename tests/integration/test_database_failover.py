@@ -9,8 +9,8 @@ import pathlib
 import pytest
 
 from tests.integration.job_retry.desk import lines
-from tests.integration.several import ended, has_begun, start, there
-from tests.integration.test_hot_hot import ADDRESSES, MINIONS
+from tests.integration.several import ADDRESSES, ended, has_begun, start, there
+from tests.integration.test_hot_hot import MINIONS
 from tests.integration.test_hot_hot import desks as desks
 from tests.integration.test_hot_hot import masters as masters
 from tests.postgresql import PostgreSQL

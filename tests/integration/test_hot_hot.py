@@ -12,16 +12,17 @@ import pytest
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from tests.faults import freeze, thaw
 from tests.functional.cache_servers import cache_servers as cache_servers
-from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
+from tests.integration.job_retry.desk import Desk, kill, lines
 from tests.integration.several import (
+    ADDRESSES,
     ENGINES,
     await_leader,
     ended,
     engine_of,
-    hand_over_and_back,
+    hand_over_in_each_phase,
     has_begun,
+    hot_hot,
     leader,
-    share_keys,
     start,
     there,
 )
@@ -30,7 +31,6 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 MINIONS = [f"hot{number}" for number in range(3)]
-ADDRESSES = ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.fixture
@@ -41,19 +41,8 @@ def site(cache_servers):
 @pytest.fixture
 def masters(salt_factories, site):
     """Two masters with one key; the engines of the first one lead."""
-    common = {"engines": [{name: {}} for name in ENGINES], **site}
-    made = []
-    for address in ADDRESSES:
-        daemon = make_retry_master(salt_factories, f"hot-{address[-1]}", interface=address, **common)
-        if made:
-            share_keys(made[0], daemon)
-        daemon.start()
-        made.append(daemon)
-        await_leader(daemon, made[0])
-        common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
-    yield made
-    for daemon in made:
-        kill(daemon) if daemon.is_running() else daemon.terminate()
+    with hot_hot(salt_factories, "hot", site, engines=[{name: {}} for name in ENGINES]) as made:
+        yield made
 
 
 @pytest.fixture
@@ -64,11 +53,15 @@ def desks(masters):
         desk.close()
 
 
+@pytest.mark.story
 def test_the_other_master_goes_on_when_the_one_dies_whose_engines_lead(masters, desks, tmp_path):
     one, two = masters
     with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
         assert desks[1].run("batch.doctor")["returns_proven"] is True
         kill(minions["hot2"])
+        for doctor in ("batch.doctor", "job_retry.doctor"):
+            found = [each for each in desks[1].run(doctor)["findings"] if "keep what they have run" in each]
+            assert found == ["of 1 silent minions it is not known whether they keep what they have run: hot2"], doctor
         owed = [desk.publish("cmd.run", f"echo x >> {tmp_path / str(n)}", tgt="hot2") for n, desk in enumerate(desks)]
         for jid in owed:
             desks[1].await_state("hot2", jid, "pending")
@@ -108,9 +101,9 @@ def test_a_leader_that_was_frozen_publishes_nothing_when_it_wakes(masters, desks
         assert leader(one) == two.config["id"]
 
 
-def test_the_leader_hands_over_within_a_batch_and_takes_the_lead_back(masters, desks, tmp_path):
+def test_the_leader_hands_over_in_each_phase_of_a_batch_and_nothing_is_lost_or_runs_twice(masters, desks, tmp_path):
     with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
-        hand_over_and_back(masters, desks, minions, tmp_path)
+        hand_over_in_each_phase(masters, desks, minions, tmp_path)
 
 
 def test_nothing_is_published_while_the_server_is_away_and_all_goes_on_afterwards(

@@ -8,24 +8,24 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import shutil
 
 import pytest
-import salt.version
 
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.site import FileSite
 from tests.faults import freeze, thaw
-from tests.functional.cache_servers import free_port
 from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
 from tests.integration.several import (
     ENGINES,
     await_leader,
+    cluster,
     ended,
     engine_of,
-    hand_over_and_back,
+    hand_over_in_each_phase,
     has_begun,
+    in_a_cluster,
     leader,
+    share_disk,
     share_keys,
     start,
     there,
@@ -38,44 +38,17 @@ SETTINGS = {"engines": [{name: {}} for name in ENGINES]}
 MINIONS = [f"take{number}" for number in range(3)]
 
 
-def share(factories, name, first=None, **options):
-    """A master, not started, that has its cachedir in common with another one."""
-    daemon = make_retry_master(factories, name, **{**SETTINGS, **options})
-    cachedir = pathlib.Path(daemon.config["cachedir"])
-    if first is not None:
-        shutil.rmtree(cachedir, ignore_errors=True)
-        cachedir.symlink_to(first.config["cachedir"])
-    return daemon
-
-
 @pytest.fixture
-def cluster(salt_factories, tmp_path):
+def masters(salt_factories, tmp_path):
     """Two masters of a cluster; the engines of the first one lead."""
-    (tmp_path / "keys").mkdir()
-    common = {"cluster_id": "both", "cluster_pki_dir": str(tmp_path / "keys"), "cluster_pool_port": free_port()}
-    addresses, masters = ("127.0.0.1", "127.0.0.2"), []
-    for address in addresses:
-        peers = [other for other in addresses if other != address]
-        options = {"interface": address, "cluster_peers": peers, **common}
-        daemon = share(salt_factories, address, masters[0] if masters else None, **options)
-        daemon.start()
-        masters.append(daemon)
-        await_leader(daemon, masters[0])
-        common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
-    yield masters
-    for daemon in masters:
-        kill(daemon) if daemon.is_running() else daemon.terminate()
-
-
-in_a_cluster = pytest.mark.skipif(
-    salt.version.__saltstack_version__.major < 3007, reason="clusters came with Salt 3007"
-)
+    with cluster(salt_factories, tmp_path, **SETTINGS) as made:
+        yield made
 
 
 @in_a_cluster
-def test_a_cluster_goes_on_when_the_master_dies_whose_engines_lead(cluster, tmp_path):
-    one, two = cluster
-    desks = [Desk(master, alone=False) for master in cluster]
+def test_a_cluster_goes_on_when_the_master_dies_whose_engines_lead(masters, tmp_path):
+    one, two = masters
+    desks = [Desk(master, alone=False) for master in masters]
     try:
         with there(MINIONS, two, *desks, master=two.config["interface"]) as minions:
             assert desks[1].run("batch.doctor")["returns_proven"] is True
@@ -104,9 +77,9 @@ def test_a_cluster_goes_on_when_the_master_dies_whose_engines_lead(cluster, tmp_
 
 
 @in_a_cluster
-def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_it_wakes(cluster, tmp_path):
-    one, two = cluster
-    desks = [Desk(master, alone=False) for master in cluster]
+def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_it_wakes(masters, tmp_path):
+    one, two = masters
+    desks = [Desk(master, alone=False) for master in masters]
     try:
         with there(MINIONS, two, *desks, master=two.config["interface"]):
             trace = tmp_path / "trace"
@@ -131,19 +104,21 @@ def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_
 
 
 @in_a_cluster
-def test_the_leader_of_a_cluster_hands_over_within_a_batch_and_takes_the_lead_back(cluster, tmp_path):
-    desks = [Desk(master, alone=False) for master in cluster]
+def test_the_leader_of_a_cluster_hands_over_in_each_phase_of_a_batch_and_nothing_is_lost_or_runs_twice(
+    masters, tmp_path
+):
+    desks = [Desk(master, alone=False) for master in masters]
     try:
-        with there(MINIONS, cluster[1], *desks, master=cluster[1].config["interface"]) as minions:
-            hand_over_and_back(cluster, desks, minions, tmp_path)
+        with there(MINIONS, masters[1], *desks, master=masters[1].config["interface"]) as minions:
+            hand_over_in_each_phase(masters, desks, minions, tmp_path)
     finally:
         for desk in desks:
             desk.close()
 
 
 @in_a_cluster
-def test_a_frozen_leader_is_reported_at_every_master(cluster):
-    one, two = cluster
+def test_a_frozen_leader_is_reported_at_every_master(masters):
+    one, two = masters
     desk = Desk(two, alone=False)
     frozen = engine_of(one, BATCH_MANAGER)
     try:
@@ -161,10 +136,11 @@ def test_a_frozen_leader_is_reported_at_every_master(cluster):
 
 
 def test_a_passive_master_with_another_id_goes_on_with_what_is_on_the_same_disk(salt_factories, tmp_path):
-    active = share(salt_factories, "active", interface="127.0.0.1")
+    active = make_retry_master(salt_factories, "active", interface="127.0.0.1", **SETTINGS)
     active.start()
     ports = {name: active.config[name] for name in ("ret_port", "publish_port")}
-    passive = share(salt_factories, "passive", active, interface="127.0.0.1", **ports)
+    passive = make_retry_master(salt_factories, "passive", interface="127.0.0.1", **ports, **SETTINGS)
+    share_disk(active, passive)
     share_keys(active, passive)
     desk = Desk(active, alone=False)
     try:

@@ -24,7 +24,7 @@ from tests.batches import journal_path, journals
 from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
-from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon
+from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon, outlived
 from tests.missing import missing
 from tests.waiting import Deadline, lasting, stretched, wait_for
 
@@ -77,18 +77,6 @@ def job_of(store, work):
         return next((batch.spec.jid for batch in batches if work.command in batch.spec.arg), None)
 
     return wait_for(find, what="the batch is recorded")
-
-
-def outlived(asked):
-    """
-    What a command returned that ran while its engine died and started again; None where it had given up waiting by then,
-    which it may on a busy machine, and said that its request is in the engine's hands.
-    """
-    try:
-        return asked.result()
-    except AssertionError as exc:
-        assert re.search("it has taken the request|the request stays", str(exc)), exc
-        return None
 
 
 def outcomes(batch):
