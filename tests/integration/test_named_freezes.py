@@ -1,6 +1,12 @@
 """
-Two hot-hot masters whose engines stand still at named points: for a while in which they keep the lead, and until another one
-leads and has gone on. Then they wake. What has run, the minions themselves write down; all of them have ``job_once``.
+Two masters whose engines stand still at named points: for a while in which they keep the lead, and until another one leads
+and has gone on. Then they wake. What has run, the minions themselves write down; all but one have ``job_once``.
+
+The length of a standstill changes what others do meanwhile, at these moments, and nothing later:
+
+* hot-hot: after 12 s the lease is over, and another engine leads;
+* on a shared disk: nobody else leads before the lock is gone. After 10 s a claim of the retry queue is too old to be
+  published, and runners give up waiting; after 35 s the engine is told of as silent.
 """
 
 from __future__ import annotations
@@ -12,20 +18,24 @@ import time
 
 import psutil
 import pytest
+from salt.exceptions import CommandExecutionError
 from saltfactories.utils import random_string
 
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.postgresql.lease import TTL
+from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.faults import EngineProcess
-from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
-from tests.integration.several import ended, share_keys, start, there
+from tests.integration.job_retry.desk import Desk, kill, lines
+from tests.integration.several import FORMS, HOT_HOT, cluster, ended, hot_hot, leads, reached_at, start, there
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
 MINIONS = ["ice0", "ice1"]
-ADDRESSES = ("127.0.0.1", "127.0.0.2")
+#: It keeps what it returns, and has no ``job_once``.
+BARE = "ice2"
+SHORT, LONG, VERY_LONG = 5, 20, 120
 OWN = pathlib.Path(__file__).resolve().parents[2] / "returners" / "salt_cache.py"
 #: Put behind this extension's returner, in one master: its worker stands still before it sends what an engine publishes.
 TRAP = """
@@ -42,32 +52,42 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
         os.kill(os.getpid(), signal.SIGSTOP)
     return found
 """
+#: Where engines stand still, in (hot-hot masters, those that share a disk).
+BATCH_POINTS = {
+    "before the intent is durable": ("before sync of a table 1", "before sync 1"),
+    "between intent and publish": ("before publish 1",) * 2,
+    "after the publish": ("after publish 1",) * 2,
+}
+QUEUE_POINTS = {
+    "after the claim": ("after claim in a table 1", "after claim 1"),
+    "just before the publish": ("before publish 1",) * 2,
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def form(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(form, tmp_path_factory):
     return tmp_path_factory.mktemp("freezes")
 
 
 @pytest.fixture(scope="module")
-def masters(salt_factories, cache_servers, folder):
-    """Two masters with one key that run no engines themselves; a trap can be set in the first one's workers."""
+def masters(form, salt_factories, cache_servers, folder):
+    """Two masters that run no engines themselves; a trap can be set in the first one's workers."""
     (folder / "modules" / "returners").mkdir(parents=True)
     code = OWN.read_text() + TRAP.format(trap=str(folder / "trap"), engine=BATCH_MANAGER)
     (folder / "modules" / "returners" / "salt_cache.py").write_text(code)
-    common = {**cache_servers("postgresql").make_database("freezes"), "saltext_jobs_site": "postgresql", "engines": []}
-    made = []
-    for address in ADDRESSES:
-        own = {} if made else {"module_dirs": [str(folder / "modules")]}
-        daemon = make_retry_master(salt_factories, f"ice-{address[-1]}", interface=address, **common, **own)
-        if made:
-            share_keys(made[0], daemon)
-        daemon.start()
-        made.append(daemon)
-        common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
-    yield made
-    for daemon in made:
-        kill(daemon) if daemon.is_running() else daemon.terminate()
+    options = {"first": {"module_dirs": [str(folder / "modules")]}, "engines": []}
+    if form == HOT_HOT:
+        site = {**cache_servers("postgresql").make_database("freezes"), "saltext_jobs_site": "postgresql"}
+        made = hot_hot(salt_factories, "ice", site, **options)
+    else:
+        made = cluster(salt_factories, folder, **options)
+    with made as daemons:
+        yield daemons
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +99,15 @@ def desks(masters):
 
 
 @pytest.fixture(scope="module")
-def minions(masters, desks):
-    with there(
-        MINIONS, masters[0], *desks, master=list(ADDRESSES), module_executors=["job_once", "direct_call"]
-    ) as daemons:
+def minions(form, masters, desks):
+    place, executors = {"master": reached_at(form)}, ["job_once", "direct_call"]
+    with (
+        there(MINIONS, masters[1], *desks, **place, module_executors=executors) as with_records,
+        there([BARE], masters[1], *desks, **place, cache_jobs=True) as without,
+    ):
+        daemons = with_records | without
+        for daemon in daemons.values():
+            daemon.get_check_events = list  # when it is started anew: it would wait for those on the bus of one master
         yield daemons
 
 
@@ -102,42 +127,118 @@ def engines(masters, folder):
         yield begin
 
 
-def leads(master, name=BATCH_MANAGER, pid=None):
-    process = requests.process_of(master.config, name)
-    is_it = process is not None and process.master == master.config["id"] and pid in (None, process.pid)
-    return is_it and requests.is_running(master.config, name)
+def at(form, points):
+    """The name of a point in such a form."""
+    return points[0] if form == HOT_HOT else points[1]
 
 
-def sleep_through(master, engine, seconds, name=BATCH_MANAGER):
-    """Wait ``seconds``, or without any until a master leads, and wake the engine that stands still."""
-    if seconds:
-        time.sleep(seconds)
-        assert not leads(master, name)
-    else:
-        wait_for(lambda: leads(master, name), what="the other one leads")
-    engine.signal(signal.SIGCONT)
-    if not seconds:
-        wait_for(engine.has_died, what=lambda: f"the one that has woken ends: {engine.output()}")
+class Standstill:
+    """Of engines of the first master, ``{name: process}``, from now on. They keep the lead unless the other one takes it."""
+
+    def __init__(self, form, masters, engines):
+        self._form, self._masters, self._engines, self._begun = form, masters, engines, time.monotonic()
+
+    def lose_the_lead(self):
+        """Wait until the other master leads: on a shared disk because its server does not hear of the first one any more."""
+        for name in self._engines:
+            if self._form != HOT_HOT:
+                FileSite(self._masters[0].config).lock_path(name).unlink()
+            wait_for(lambda name=name: leads(self._masters[1], name), what=f"the other one leads {name}")
+
+    def end(self, seconds):
+        """Wake them once it has lasted so many seconds; those that have lost the lead end. Returns the names of these."""
+        time.sleep(max(0.0, self._begun + seconds - time.monotonic()))
+        lost = [name for name in self._engines if leads(self._masters[1], name)]
+        for name, engine in self._engines.items():
+            engine.signal(signal.SIGCONT)
+            if name in lost:
+                wait_for(engine.has_died, what=lambda engine=engine: f"the one that has woken ends: {engine.output()}")
+        return lost
 
 
-@pytest.mark.parametrize("seconds", [5, 0], ids=["for five seconds", "until another one leads"])
-@pytest.mark.parametrize("point", ["before sync of a table 1", "before publish 1", "after publish 1"])
+def stand_still(form, masters, name, engine, seconds):
+    standstill = Standstill(form, masters, {name: engine})
+    if seconds > TTL:
+        standstill.lose_the_lead()
+    assert standstill.end(seconds) == [name] * (seconds > TTL)
+
+
+def begin_owed_job(desks, name, daemon, trace):
+    """Have a minion that was away come back to a job that it is owed; returns the jid."""
+    owed = desks[0].publish("cmd.run", f"echo x >> {trace}", tgt=name)
+    desks[1].await_state(name, owed, "pending")
+    daemon.start()
+    return owed
+
+
+@pytest.mark.parametrize("seconds", [SHORT, LONG])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 def test_a_batch_whose_engine_stands_still_runs_once_everywhere(
-    masters, desks, minions, engines, tmp_path, point, seconds
+    form, masters, desks, minions, engines, tmp_path, point, seconds
 ):
-    one = engines(0, BATCH_MANAGER, stop=point)
+    one = engines(0, BATCH_MANAGER, stop=at(form, BATCH_POINTS[point]))
     engines(1, BATCH_MANAGER)
     trace = tmp_path / "trace"
     jid = start(desks[1], trace, MINIONS, seconds=1)
     one.wait_for_standstill()
     assert leads(masters[0])
-    sleep_through(masters[1], one, seconds)
+    stand_still(form, masters, BATCH_MANAGER, one, seconds)
     assert ended(masters[1], jid) == dict.fromkeys(MINIONS, "completed")
     assert lines(trace) == len(MINIONS)
 
 
+@pytest.mark.parametrize("seconds", [SHORT, LONG])
+@pytest.mark.parametrize("point", QUEUE_POINTS)
+def test_an_owed_job_whose_engine_stands_still_is_delivered_once(
+    form, masters, desks, minions, engines, tmp_path, point, seconds
+):
+    name, daemon = MINIONS[0], minions[MINIONS[0]]
+    kill(daemon)
+    one = engines(0, JOB_RETRY, stop=at(form, QUEUE_POINTS[point]))
+    engines(1, JOB_RETRY)
+    owed = begin_owed_job(desks, name, daemon, tmp_path / "owed")
+    one.wait_for_standstill()
+    stand_still(form, masters, JOB_RETRY, one, seconds)
+    desks[1].await_return(name, owed)
+    wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+    assert lines(tmp_path / "owed") == 1
+
+
+def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, masters, desks, minions, engines, tmp_path):
+    name, *whom = *MINIONS, BARE
+    kill(minions[name])
+    points = {BATCH_MANAGER: BATCH_POINTS["between intent and publish"], JOB_RETRY: QUEUE_POINTS["after the claim"]}
+    frozen = {engine: engines(0, engine, stop=at(form, points[engine])) for engine in points}
+    for engine in points:
+        engines(1, engine)
+    owed = begin_owed_job(desks, name, minions[name], tmp_path / "owed")
+    jid = start(desks[1], tmp_path / "trace", whom, seconds=1)
+    for engine in frozen.values():
+        engine.wait_for_standstill()
+    standstill = Standstill(form, masters, frozen)
+    if form == HOT_HOT:
+        standstill.lose_the_lead()
+        assert ended(masters[1], jid) == dict.fromkeys(whom, "completed")
+        desks[1].await_return(name, owed)
+        assert standstill.end(VERY_LONG) == list(frozen)
+    else:
+        wait_for(lambda: desks[1].run("batch.status", jid)["engine_silent_seconds"], what="it is told of as silent")
+        with pytest.raises(
+            CommandExecutionError, match=r"has not answered for .* the request stays and will be carried out"
+        ):
+            desks[1].run("batch.pause", jid)
+        assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (0, 0)
+        assert standstill.end(VERY_LONG) == []
+        wait_for(lambda: desks[1].run("batch.status", jid)["paused_by"] == "operator", what="it is paused")
+        desks[1].run("batch.resume", jid)
+    assert ended(masters[1], jid) == dict.fromkeys(whom, "completed")
+    desks[1].await_return(name, owed)
+    wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+    assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (len(whom), 1)
+
+
 def test_what_a_master_sends_that_stood_still_just_before_is_refused_by_the_minion(
-    masters, desks, minions, engines, folder, tmp_path
+    form, masters, desks, minions, engines, folder, tmp_path
 ):
     one = engines(0, BATCH_MANAGER)
     engines(1, BATCH_MANAGER)
@@ -160,23 +261,3 @@ def test_what_a_master_sends_that_stood_still_just_before_is_refused_by_the_mini
         assert desks[0].ask(name, "test.ping")
         wait_for(lambda name=name: not desks[0].ask(name, "saltutil.running"), what=f"{name} runs nothing")
     assert lines(trace) == len(MINIONS)
-
-
-@pytest.mark.parametrize("seconds", [5, 0], ids=["for five seconds", "until another one leads"])
-@pytest.mark.parametrize("point", ["after claim in a table 1", "before publish 1"])
-def test_an_owed_job_whose_engine_stands_still_is_delivered_once(
-    masters, desks, minions, engines, tmp_path, point, seconds
-):
-    name, daemon = MINIONS[0], minions[MINIONS[0]]
-    kill(daemon)
-    one = engines(0, JOB_RETRY, stop=point)
-    engines(1, JOB_RETRY)
-    owed = desks[0].publish("cmd.run", f"echo x >> {tmp_path / 'owed'}", tgt=name)
-    desks[1].await_state(name, owed, "pending")
-    daemon.get_check_events = list  # it would wait for those on the bus of the first one
-    daemon.start()
-    one.wait_for_standstill()
-    sleep_through(masters[1], one, seconds, JOB_RETRY)
-    desks[1].await_return(name, owed)
-    wait_for(lambda: not desks[1].queue(), what="the queue is empty")
-    assert lines(tmp_path / "owed") == 1
