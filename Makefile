@@ -4,7 +4,7 @@
 #   make demo        the extension at work, on a real master and four real minions
 #   make console     the console in a browser, over the same, until Ctrl-C
 #   make test        the test suite, on Salt 3008
-#   make test-whole  the slow tests too, in one go
+#   make test ALL=1  the slow tests too
 #   make test-all    the same, and what depends on the release on Salt 3006 and 3007 as well
 #   make test-pythons  what needs no daemons, on each Python from 3.10 to 3.14 that this machine has
 #   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 where the machine has none
@@ -74,7 +74,7 @@ chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1
 TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional $(STORIES_$*)
 STORIES_3.14 := tests/integration/test_stories.py
 
-.PHONY: help demo console test test-whole test-slow test-all pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: help demo console test test-slow test-all pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: chroot lint lint-workflows docs docs-pictures docs-tables dist clean
 
 help:
@@ -86,17 +86,16 @@ demo: $(DEMO_VENV)/.installed
 console: $(DEMO_VENV)/.installed
 	@$(DEMO_VENV)/bin/python -m demo console
 
+# ALL=1: the slow tests too. That is quicker than test and test-slow: a worker collects all tests only once, and files with tests
+# of both kinds start their masters once.
 test: .venv/.installed
-	.venv/bin/$(PYTEST) -m 'not slow' $(LONGEST_FIRST)
+	.venv/bin/$(PYTEST) $(if $(ALL),,-m 'not slow') $(LONGEST_FIRST)
 
 test-slow: .venv/.installed
 	.venv/bin/$(PYTEST) -m slow $(LONGEST_FIRST)
 
-# Quicker than the two: a worker collects all tests only once, and files with tests of both kinds start their masters once.
-test-whole: .venv/.installed
-	.venv/bin/$(PYTEST) $(LONGEST_FIRST)
-
-test-all: test-whole $(RELEASES:%=test-%)
+test-all: $(RELEASES:%=test-%)
+	$(MAKE) test ALL=1
 
 $(RELEASES:%=test-%): test-%: .venv-%/.installed
 	.venv-$*/bin/$(PYTEST) -m story $(LONGEST_FIRST)
