@@ -1,6 +1,6 @@
 """
-Has batches share minions: tells ``sharing.py`` what happens, finds out in which groups minions are, and hands batches what
-they are allotted. It holds no policy: who gets what, and when that is worth a look, is said there.
+Has batches share minions: tells ``sharing.py`` what happens, reads which groups minions are in, and hands batches what they
+are allotted. It holds no policy: ``sharing.py`` decides who gets what, and when.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LOOK_AGAIN = 0.05
 
 class Allotting:
     """
-    :param ports: what is worked with.
+    :param ports: the ports to the world.
     :param settings: the engine's options.
-    :param live: returns the batch of a jid that has not ended, or None.
-    :param sharing: says who gets what.
+    :param live: returns the batch of a jid; None if there is none, or if it has ended.
+    :param sharing: decides who gets what.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Allotting:
         self._ports, self._live = ports, live
         self.sharing = sharing(settings.max_in_flight, settings.publish_window)
         self._timer: Any = None
-        self._unread = collections.deque[Live]()  # the groups of whose minions are to be found out
+        self._unread = collections.deque[Live]()  # batches whose minions' groups are to be read
         self._reading = False
-        self._told: set[str] = set()  # jids of batches of which the log has that they wait for that
+        self._told: set[str] = set()  # jids of batches whose wait for their groups was logged
 
     def enter(self, live: Live, others: Iterable[Live]) -> None:
         """Take in a batch. The others that have not ended are taken in with the first one that shares."""
@@ -67,8 +67,8 @@ class Allotting:
 
     async def _find_lanes(self) -> None:
         """
-        Find out in which groups the minions of batches are: until then these send to none. What is read for one batch counts
-        for those that wait with it: an engine that starts with many batches reads each minion's data once.
+        Read the groups of batches' minions: until then a batch sends to none. What is read for one batch counts for all that
+        wait with it, so an engine that starts with many batches reads each minion's data once.
         """
         lanes: dict[str, str] = {}
         while self._unread:
@@ -114,7 +114,7 @@ class Allotting:
         self._stop()
 
     def _plan(self) -> None:
-        """Allot what there is when that is worth it."""
+        """Set the time of the next allotment, if it would tell a batch anything new."""
         if self._timer is not None and not self.sharing.urgent:
             return
         wait = self.sharing.wait(self._ports.clock.now())

@@ -14,10 +14,10 @@ A minion's way through a batch:
 Only a return, or evidence that the job does not run there, frees a slot. Silence counts only after ``probe_attempts``
 questions, and means absence only for a minion that was never known to be there.
 
-What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to, and who of
-them is there (``pending.py``), how many at a time and when (``pace.py``), what has to be open for that (``gates.py``), who
-is in flight (``inflight.py``), how each ended (``outcomes.py``), and what other batches leave to it (``room.py``). What
-facts make of it is in four parts more, each of which takes the state and returns effects:
+The state of a batch is in ``state.py``. It has these parts: the minions still to be sent to, and which of them are there
+(``pending.py``); how many at a time, and when (``pace.py``); the gates that must be open (``gates.py``); the minions in
+flight (``inflight.py``); how each ended (``outcomes.py``); and what other batches leave to this one (``room.py``). Four more
+files say what a fact changes. Their functions take the state and return effects:
 
     sending.py     which minions are there, and publishing to them  holding.py   gates, and requests of operators
     ending.py      returns, overdue minions, kills, the others      recovery.py  the start of an engine
@@ -52,7 +52,7 @@ class Batch(BatchState):
     def _advance(self, now: float) -> list[Effect]:
         """Return the effects that the state calls for, whatever fact led to it."""
         self.pace.warm(now)
-        self.room.wanted = 0  # unless it would send now
+        self.room.wanted = 0  # ``sending`` sets it again
         if self.finished or self.started is None:
             return []
         effects = [] if self.is_over() else self._go_on(now)

@@ -3,7 +3,7 @@ How many minions a batch may send to, and when: its size, the waves of a ramp, `
 how long freed slots are gathered for one publish.
 
 Every minion decrypts every publish, so returns that come one by one must not cause one publish each. But a slot that waits
-is idle. So slots are gathered the longer, the longer the batch's jobs run, and only while more can be expected. The limit is
+is idle. So slots are gathered only while more can be expected, and for longer if the batch's jobs run longer. The limit is
 on the summed waiting time of all slots of a publish: if fewer come than expected, each may wait longer, up to the longest
 wait. Pure: stdlib only.
 """
@@ -25,8 +25,8 @@ LONGEST_BACKOFF = 60.0
 @dataclasses.dataclass(slots=True)
 class Pace(Kept):
     """
-    All stages of a group but its last are waves: so many minions, and no more until all of them have ended. In the last one
-    each freed slot is used at once.
+    Each stage of a group but the last is a wave: it sends to ``size`` minions, and to no more until all of them have ended.
+    In the last stage each freed slot is used at once.
 
     :param spec: what was asked for.
     """
@@ -71,7 +71,7 @@ class Pace(Kept):
 
     def stage_is_over(self, flying: int, available: int) -> bool:
         """Tell whether all of a wave, or of a group, have ended."""
-        used_up = self.quota is not None and self.quota <= 0  # below 0: one was put back, and had begun
+        used_up = self.quota is not None and self.quota <= 0  # below 0: a minion was put back, but had begun
         return not flying and not self.cooling and (used_up or not available)
 
     def next_stage(self, available: int) -> None:
@@ -143,15 +143,15 @@ _SAMPLE = 101
 
 
 class Gathers(Protocol):
-    """What says for how long slots are gathered at least, and whether they are."""
+    """The times by which slots are gathered."""
 
     @property
     def publish_window(self) -> float:
-        """Seconds."""
+        """Least seconds for which slots are gathered."""
 
     @property
     def batch_wait(self) -> float:
-        """Seconds for which a slot stays empty: then it waits for no others."""
+        """Seconds for which a freed slot stays empty; unless 0, slots are gathered for ``publish_window`` only."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,9 +1,8 @@
 """
-Who may start, control and approve a batch, and whether its owner still may publish its job, by the current access lists.
-Blocks.
+Who may start, control and approve a batch; and whether the current access lists still let its owner publish its job. Blocks.
 
-The lists of some backends are known with the password only (``rest``, LDAP groups without a bind user). Then the grants that
-Salt gave when it saw the password or the token count as long as Salt accepts a token (``token_expire``), and no longer.
+Some backends tell a user's lists only with the password (``rest``, LDAP groups without a bind user). Then the grants that
+Salt gave at the login count, for as long as Salt accepts a token (``token_expire``).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from saltext.jobs.core.settings import BatchSettings, engine_options, read_setti
 _TOKEN_EXPIRE = 43200.0
 
 
-# -- of the owner of a batch, as the engine asks -----------------------------------------------------------------------
+# -- what the engine asks: the rights of a batch's owner ----------------------------------------------------------------
 
 
 class Permission:
@@ -91,7 +90,7 @@ class Permission:
         return {"name": who.name, "account": "", "eauth": "", "who": dict(owner), **limits, "grants": lists}
 
 
-# -- of a user who calls the runner ------------------------------------------------------------------------------------
+# -- what the runner asks: the rights of its caller ---------------------------------------------------------------------
 
 
 def settings_of(opts: Mapping[str, Any]) -> BatchSettings:
@@ -104,10 +103,10 @@ def settings_of(opts: Mapping[str, Any]) -> BatchSettings:
 
 class CallerRights:
     """
-    What somebody who calls the runner may do with batches. Each method raises Refused with what is missing.
+    What the caller of the runner may do with batches. Each method raises Refused, which names the missing right.
 
     :param opts: the master's options.
-    :param who: who calls.
+    :param who: the caller.
     :raises Refused: where the engine's options are wrong.
     """
 
@@ -120,7 +119,7 @@ class CallerRights:
         require_no_peer(self._who, allowed, " (batch_manager: allow_peers names the minions that may)")
 
     def permit_control(self, batch: Batch | None = None) -> None:
-        """Refuse control over batches to a minion that may not; with ``batch``, to anyone who may not run its job."""
+        """Refuse a minion that ``allow_peers`` does not name; with ``batch``, also anyone who may not run its job."""
         if batch is None:
             self.require_allowed_peer()
         else:
@@ -128,8 +127,8 @@ class CallerRights:
 
     def permit_job(self, jid: str, load: Mapping[str, Any]) -> None:
         """
-        Refuse a batch made from a job to anyone who may not publish that job to all its minions: its arguments may be
-        secrets.
+        Refuse a batch made from a job to anyone who may not publish that job to all its minions: the job's arguments may be
+        secret.
 
         :param load: the job's load from the job cache.
         """
@@ -139,8 +138,8 @@ class CallerRights:
 
     def permit_approval(self, batch: Batch) -> None:
         """
-        Refuse an approval to a user who may not approve a batch. With ``approve_by``, only the users it names may, except
-        those on whose behalf the batch runs. Without it, everyone may who may run the job.
+        Refuse a user who may not approve a batch. With ``approve_by``, only the users it names may approve, but never the
+        user who started the batch or took it over. Without it, anyone who may run the job may approve.
         """
         who, spec, taken_over = self._who, batch.spec, batch.rights.taken_over
         if not spec.approve_by:
@@ -158,7 +157,7 @@ class CallerRights:
             raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
 
     def require_approvers(self, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
-        """Refuse approvers where no approval is wanted, or where nobody could give it."""
+        """Refuse ``approve_by`` without ``check=approve``, and one that names only the caller, who may not approve."""
         who = self._who
         if approve_by and check.get("kind") != APPROVE:
             raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
@@ -168,7 +167,7 @@ class CallerRights:
             )
 
     def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
-        """Refuse the job of a batch, and its check, on these minions."""
+        """Refuse a caller who lacks the right to a batch's job on these minions, or to its check."""
         whom, check = f"all minions of batch {spec.jid}", spec.check
         self.permit(spec.fun, spec.arg, spec.kwargs, minions, whom)
         if check.get("kind") == "function":
@@ -199,7 +198,7 @@ class CallerRights:
         minions: tuple[str, ...],
         whom: str = "all of these minions",
     ) -> None:
-        """Refuse a function with these arguments on the minions, which a refusal calls ``whom``."""
+        """Refuse a caller who may not run this function on the minions; ``whom`` names them in the refusal."""
         self.require_allowed_peer()
         if self._is_limited():
             load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}

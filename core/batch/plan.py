@@ -23,7 +23,7 @@ NOT_KNOWN = "(not known)"
 #: Most characters of a group's name.
 _LONGEST = 100
 
-#: What stands for a check by a person.
+#: The check that a person makes.
 APPROVE = "approve"
 #: The prefix of a check by a runner function.
 RUNNER = "runner:"
@@ -144,7 +144,7 @@ def failures_allowed(max_failures: Any, total: int) -> float | None:
 
 def _budgets_of(max_failures: Any, counts: Sequence[int]) -> dict[str, Any]:
     """
-    Return the fields of a Spec with the failures that a batch with groups tolerates: a percentage counts for each group.
+    Return the budget fields of a Spec with groups: a percentage applies to each group, a count to the batch.
 
     :param counts: the number of minions in each group.
     :raises ValueError: with what is malformed.
@@ -181,8 +181,8 @@ class Stage:
     """
     A part of a batch with a size of its own.
 
-    ``group`` is the place of its group. ``size`` is the most minions in flight. A ``wave`` sends to so many minions and no
-    more; the last stage of a group sends to all the rest of it.
+    ``group`` is the place of its group. ``size`` is the most minions in flight. A ``wave`` sends to ``size`` minions in all;
+    the last stage of a group sends to all minions that are left.
     """
 
     group: int
@@ -194,7 +194,7 @@ def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
     """
     Return the stages of a batch: each group goes through all its sizes before the next group begins.
 
-    :param sizes: those of the first group, then those of the next; each group has as many.
+    :param sizes: those of the first group, then those of the next; each group has the same number.
     """
     each = len(sizes) // groups
     return tuple(Stage(place // each, size, wave=(place + 1) % each > 0) for place, size in enumerate(sizes))
@@ -202,7 +202,7 @@ def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
 
 def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
     """
-    Return after how many minions of the batch each check between stages comes.
+    Return, for each check between stages, how many minions of the batch come before it.
 
     :param sizes: as for ``stages_of``.
     :param counts: the number of minions in each group; without groups, one number for all.
@@ -224,8 +224,8 @@ class Membership:
     :param minions: all minions of the batch, group by group.
     :param counts: how many minions each group has; empty for a batch without groups, where all are in one.
 
-    ``lanes``: the groups of which only so many minions may be in flight over all batches, ``{minion: name}``; empty where
-    there are none, and until they are known.
+    ``lanes``: ``{minion: name}`` of the groups by which minions in flight are limited over all batches; empty without such a
+    limit, and until the groups are known.
     """
 
     __slots__ = ("_places", "groups", "lanes")
@@ -241,7 +241,7 @@ class Membership:
         return self._places.get(minion, 0)
 
     def lane_of(self, minion: str) -> str:
-        """Return the name of the group of a minion in which only so many may be in flight."""
+        """Return the name of a minion's lane; empty if it has none."""
         return self.lanes.get(minion, "")
 
 

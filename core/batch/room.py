@@ -1,9 +1,8 @@
 """
-Room for a batch beside the others: whether it has to ask for it, for how many minions it does, and why it waits.
+Room for a batch beside the others: whether the batch has to ask for it, for how many minions it asks, and why it waits.
 
-Minions are shared among batches by ``sharing.py``: at most so many are in flight over all batches, and a minion is not sent
-to where another batch that must not overlap with this one is in flight. A batch that shares sends to no minion that it was
-not just allotted. Pure: stdlib only.
+``sharing.py`` allots minions to batches. It limits how many are in flight over all batches, and keeps batches that must not
+overlap off the same minion. A batch that shares sends only to minions that it was just allotted. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from saltext.jobs.core.batch.spec import Spec
 
 #: What there may be too little of: room over all batches, and in groups of minions.
 TOTAL, GROUPS = "total", "groups"
-#: Nobody knows how much room there is: a journal or the groups of minions have not been read.
+#: The room is not known: a journal, or the groups of minions, have not been read.
 UNKNOWN = "unknown"
-#: Most minions that are named in the reason why a batch waits.
+#: Most minions that are named in the sentence why a batch waits.
 _NAMED = 5
 
 
@@ -30,15 +29,13 @@ class Room(Kept):
     """
 
     spec: Spec
-    shared: bool = kept(bool, name="room_shared")  # it sends to no minion that it was not allotted
-    wanted: int = kept(int, name="room_wanted")  # to how many minions it would send now
-    lacks: str = kept(
-        str, name="room_lacks"
-    )  # what there was too little of when it asked last: TOTAL, GROUPS, UNKNOWN or nothing
+    shared: bool = kept(bool, name="room_shared")  # it sends only to minions that it was allotted
+    wanted: int = kept(int, name="room_wanted")  # how many minions it would send to now
+    lacks: str = kept(str, name="room_lacks")  # what was short when it last asked: TOTAL, GROUPS, UNKNOWN or nothing
     limit: int = kept(int, name="room_limit")  # how many minions may be in flight there
-    #: Minions that are still to be sent to, and the jid of the batch that is in flight there.
+    #: ``{minion: jid}``: pending minions, and the batch that is in flight on each.
     taken: dict[str, str] = kept(dict, dict, dict, name="room_taken")
-    allotted: tuple[str, ...] = made(tuple)  # minions to which it may send in this step
+    allotted: tuple[str, ...] = made(tuple)  # minions that it may send to in this step
 
     def told(self, fact: Allotted) -> None:
         """Take an answer."""
@@ -52,7 +49,7 @@ class Room(Kept):
         self.wanted, self.lacks = 0, ""
 
     def recover(self, shared: bool) -> None:
-        """An engine has started, whose options may be others: nothing of what was said counts any more."""
+        """An engine has started, whose options may have changed: forget what the batch was told."""
         self.shared = shared
         self.suffices()
         self.taken = {}
@@ -73,7 +70,7 @@ class Room(Kept):
 
 
 def by_batch(taken: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the minions that other batches are in flight on by the jids of these."""
+    """Return ``{jid: minions}``: other batches, and the minions that they are in flight on."""
     found: dict[str, list[str]] = {}
     for minion, jid in taken.items():
         found.setdefault(jid, []).append(minion)

@@ -1,6 +1,6 @@
 """
-Reaching the next minions: pings find out which are there, publishes send them the job; how many, of which stage, when, and
-what follows from a failed ping or publish.
+Reaching the next minions: pings find out which are there, and publishes send them the job. It decides how many, of which
+stage, and when; and what follows from a failed ping or publish.
 
 Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. It must never
 send to a minion that may have received the job, nor leave out one that was not pinged. Pure: stdlib only.
@@ -103,7 +103,7 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
 
 
 def allotted(batch: BatchState, fact: Allotted, _now: float) -> list[Effect]:
-    """It was said to whom the batch may send, in this step, and what it waits for."""
+    """Note which minions the batch may send to in this step, and what it waits for."""
     batch.room.told(fact)
     return []
 

@@ -1,14 +1,15 @@
 """
-How batches share minions: at most so many in flight over all of them, and no two on one minion that must not overlap.
+How batches share minions. The minions in flight over all batches are limited, and two batches that must not overlap are
+never in flight on one minion.
 
-``share`` says who gets how much of the room that there is, ``Sharing`` keeps the book for it: who is in flight where, who
-wants room, who waits for whom. Each of these facts costs the same, however many minions there are.
+``share`` divides the free room among batches. ``Sharing`` keeps the accounts for it: which batch is in flight on which
+minions, which one wants room, and which one waits for which. A change in them costs the same for any number of minions.
 
-Room is divided evenly: what becomes free goes to the batch that has the smallest share of what is scarce, and among equals
-to the one that got something least recently. So a small batch never waits for a large one to end, and none starves. What a
-batch has it has only while its minions are in flight, which ends without anything that others have: there is no deadlock.
+Room is divided evenly: a free slot goes to the batch with the smallest share of what is scarce, and among equals to the one
+that was served least recently. So a small batch never waits for a large one to end, and no batch starves. A batch holds a
+slot only while a minion is in flight, and needs nothing of another batch to free it: there is no deadlock.
 
-It must never allot more than the limit, whatever is in flight without having been allotted. Pure: stdlib only.
+It must never allot more than the limit leaves, even if minions are in flight that were not allotted. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from saltext.jobs.core.settings import InFlightLimit
 @dataclasses.dataclass(frozen=True)
 class Demand:
     """
-    What a batch has and could use.
+    What a batch has, and what it could use.
 
-    ``flying``: its minions in flight; ``by_lane``: these by lane. ``wanted``: to how many more it would send; ``lanes``: how
-    many of them may be in which lane, in the order in which it would go on. ``served``: when it got something last, a number
-    that rises.
+    ``flying``: how many minions it has in flight; ``by_lane``: the same by lane. ``wanted``: how many more it would send to.
+    ``lanes``: how many it could send to in each lane, the lane of the next minion first. ``served``: the number of the round
+    in which it last got something.
     """
 
     flying: int
@@ -45,9 +46,9 @@ class Demand:
 
 def share(limit: InFlightLimit, demands: Mapping[str, Demand]) -> dict[str, dict[str, int]]:
     """
-    Return to how many more minions of each lane each batch may send: ``{jid: {lane: count}}``.
+    Return how many more minions each batch may send to in each lane: ``{jid: {lane: count}}``.
 
-    :param demands: of all batches that have minions in flight or want some, by jid.
+    :param demands: those of all batches that have or want minions in flight, by jid.
     """
     free = None if limit.total is None else limit.total - sum(demand.flying for demand in demands.values())
     if free is not None and free <= 0:
@@ -72,19 +73,19 @@ def share(limit: InFlightLimit, demands: Mapping[str, Demand]) -> dict[str, dict
 
 class _Taker:
     """
-    A batch while room is divided. It takes the next one where its share is smallest. A lane of which it has a smaller share
-    than of the total does not count as scarce: of those it takes the first.
+    A batch while room is divided. A lane is scarce if the batch has a larger share of the lane than of the total. The batch
+    takes slots in the first lane that is not scarce; if all are scarce, in the one of which its share is smallest.
 
-    What is given is never taken back meanwhile: shares only rise, and a lane that is full stays full.
+    Slots are not taken back meanwhile: shares only rise, and a full lane stays full.
 
-    :param flying: minions in flight over all batches by lane, which counts what is given.
+    :param flying: minions in flight over all batches, by lane; ``take`` adds to it.
     """
 
     def __init__(self, jid: str, demand: Demand, limit: InFlightLimit, flying: collections.Counter[str]) -> None:
         self.jid, self._demand, self._limit, self._flying = jid, demand, limit, flying
         self.given = collections.Counter[str]()
         self._count = 0
-        self._lane = ""  # in which it would take the next one
+        self._lane = ""  # where it would take the next slot
         self._plenty: list[tuple[int, str]] = []  # heap of lanes that are not scarce, by their order
         self._scarce: list[tuple[float, int, str]] = []  # heap of the others, by their shares
         total = self._share_of_total()
@@ -99,7 +100,7 @@ class _Taker:
         return self.jid < other.jid
 
     def place(self) -> tuple[float, int, str] | None:
-        """Return by what its turn is decided, the smallest first; None where it can take nothing more."""
+        """Return the sort key of its turn, the smallest first; None if it can take nothing more."""
         if self._count >= self._demand.wanted:
             return None
         total = self._share_of_total()
@@ -113,7 +114,7 @@ class _Taker:
         return share, self._demand.served, self.jid
 
     def take(self) -> None:
-        """Take one, where ``place`` has found it."""
+        """Take the slot that ``place`` has found."""
         self.given[self._lane] += 1
         self._flying[self._lane] += 1
         self._count += 1
@@ -121,7 +122,7 @@ class _Taker:
         heapq.heappush(self._scarce, (self._share_of(lane), order, lane))
 
     def _sort_lanes(self, total: float) -> None:
-        """Have the lanes in which it can take the next one at the heads of the heaps."""
+        """Bring lanes in which it can take a slot to the heads of the heaps."""
         while self._scarce and (self._scarce[0][0] <= total or not self._can_take(self._scarce[0][2])):
             _, order, lane = heapq.heappop(self._scarce)
             if self._can_take(lane):
@@ -143,21 +144,21 @@ class _Taker:
 
 
 class _Member:
-    """A batch in the book. ``ready``: the lanes of its minions are known."""
+    """A batch that takes part. ``ready``: the lanes of its minions are known."""
 
     __slots__ = ("available", "batch", "flying", "free", "lanes", "ready", "served", "wanted")
 
     def __init__(self, batch: Batch, ready: bool) -> None:
         self.batch, self.ready = batch, ready
         self.flying, self.served = len(batch.flights), 0
-        self.wanted = self.available = 0  # when it took its last fact
+        self.wanted = self.available = 0  # as of its last fact
         self.lanes = collections.Counter(map(batch.membership.lane_of, batch.flights))
-        self.free: list[str] = []  # minions that it need not wait for any more, and was not told of
+        self.free: list[str] = []  # minions that it no longer waits for, and was not told of yet
 
 
 @dataclasses.dataclass(frozen=True)
 class _Gathers:
-    """By what freed slots are gathered."""
+    """The times by which freed slots are gathered."""
 
     publish_window: float
     batch_wait: float = 0.0
@@ -166,7 +167,7 @@ class _Gathers:
 class Sharing:
     """
     :param limit: how many minions may be in flight.
-    :param publish_window: seconds for which freed slots are gathered at least.
+    :param publish_window: least seconds for which freed slots are gathered.
     """
 
     def __init__(self, limit: InFlightLimit | None, publish_window: float) -> None:
@@ -174,42 +175,42 @@ class Sharing:
         self._members: dict[str, _Member] = {}
         self._window = PublishWindow(_Gathers(publish_window))
         self._wanting: set[str] = set()
-        self._fresh: set[str] = set()  # of these, those that have not been answered
+        self._fresh: set[str] = set()  # those of ``_wanting`` that have no answer yet
         self._waiters: dict[str, set[str]] = {}  # {minion: jids of the batches that wait for it}
-        self._untold: set[str] = set()  # jids of batches that need not wait for a minion any more
-        self._lanes: dict[str, str] = {}  # the lane of each minion, as it was read last
+        self._untold: set[str] = set()  # jids of batches with ``free`` minions
+        self._lanes: dict[str, str] = {}  # {minion: lane}, as last read
         self._changed = self._whole = False
         self._rounds = 0
 
     # -- who there is --------------------------------------------------------------------------------------------------
 
     def is_shared(self, batch: Batch) -> bool:
-        """Return whether a batch has to be allotted its minions."""
+        """Return whether a batch may send only to minions that it is allotted."""
         return self.limit != InFlightLimit() or bool(batch.spec.avoids)
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to keep a book of."""
+        """Whether any batch takes part."""
         return bool(self._members)
 
     def enter(self, batch: Batch) -> None:
         """
-        Take in a batch: one that shares, and any other one while there is such a one. With a limit by groups it gets nothing
-        before ``know`` was called.
+        Take in a batch. While a batch that shares takes part, all others have to take part too. With a limit by groups, a
+        batch gets nothing until ``know`` is called for it.
         """
         self._members[batch.spec.jid] = _Member(batch, ready=not self.limit.by)
         batch.inflight.moves = []
         self._changed = True
 
     def is_whole(self, whole: bool) -> None:
-        """Say whether all batches that have not ended were taken in: before, nobody knows how much room there is."""
+        """Say whether all batches that have not ended were taken in. Until they are, the free room is not known."""
         self._changed |= whole and not self._whole
         self._whole = whole
 
     def know(self, jid: str, lanes: Mapping[str, str]) -> None:
         """
-        Take the lanes of a batch's minions, as they were read now. A minion is in one lane, whichever batch is in flight on
-        it: what was read for an earlier batch counts no more. That nothing is known of it now is no news.
+        Take the lanes of a batch's minions, as just read. A minion has the same lane in all batches, and the latest reading
+        counts; one that does not know the minion's group replaces nothing.
         """
         member = self._members.get(jid)
         if member is None:
@@ -290,16 +291,16 @@ class Sharing:
 
     @property
     def in_flight(self) -> int:
-        """How many minions are in flight over all batches in the book."""
+        """How many minions are in flight over all batches that take part."""
         return sum(member.flying for member in self._members.values())
 
     @property
     def urgent(self) -> bool:
-        """Whether somebody waits for a first answer, whatever may become free soon."""
+        """Whether a batch waits for its first answer, which is given without gathering slots."""
         return bool(self._fresh)
 
     def wait(self, now: float) -> float | None:
-        """Return for how many seconds what is free is gathered; None where nobody would be told anything new now."""
+        """Return for how many more seconds to gather freed slots; None if no batch would be told anything new now."""
         if not self._changed or not (self._wanting or self._untold):
             return None
         if self.urgent or self._window.first is None:
@@ -308,8 +309,8 @@ class Sharing:
 
     def round(self) -> Iterator[tuple[str, Allotted]]:
         """
-        Return who is told what: ``(jid, fact)``. The batch must take each fact before the next one is asked for, and
-        ``stepped`` must be called then.
+        Yield ``(jid, fact)`` for each batch that is told something. Before you ask for the next one, the batch must take the
+        fact, and you must call ``stepped``.
         """
         self._changed, self._rounds = False, self._rounds + 1
         self._window.begin_anew()
@@ -326,11 +327,11 @@ class Sharing:
                 yield jid, fact
                 flights = self._members[jid].batch.flights
                 if any(minion not in flights for minion in fact.minions):
-                    self._changed = True  # it may not send any more, by its rights or windows: that is for others
+                    self._changed = True  # rights or windows kept it from sending: others get the room
         yield from self._rest()
 
     def _knows_all(self) -> bool:
-        """Whether it is known of all minions in flight that they are, and in which lane."""
+        """Whether all minions in flight are known, and their lanes."""
         return self._whole and all(member.ready or not member.flying for member in self._members.values())
 
     def _demands(self) -> dict[str, Demand]:
@@ -347,9 +348,9 @@ class Sharing:
 
     def _pick(self, member: _Member, lanes: Mapping[str, int], promised: int) -> Allotted:
         """
-        Choose the minions of what a batch gets, and find those on which it has to wait for another one.
+        Choose the minions that a batch gets, and those on which it has to wait for another batch.
 
-        :param promised: how much all get that have not got it yet, this one included.
+        :param promised: slots that are given in this round but not handed out yet, this batch's included.
         """
         batch, minions, taken = member.batch, list[str](), dict[str, str]()
         rivals = self._rivals(batch)
@@ -376,7 +377,7 @@ class Sharing:
         return [other for other in others if avoids & other.spec.claims]
 
     def _lacks(self, member: _Member, gets: int, promised: int) -> tuple[str, int]:
-        """Return what there is too little of for a batch that gets so many minions now, of all that is promised."""
+        """Return what keeps a batch that ``gets`` so many minions now from more, and its limit; ("", 0) for nothing."""
         if gets >= member.batch.room.wanted:
             return "", 0
         if not (member.ready and self._knows_all()):
@@ -396,7 +397,7 @@ class Sharing:
         return free
 
     def _rest(self) -> Iterator[tuple[str, Allotted]]:
-        """Return what those are told that got nothing, where that is news."""
+        """Yield what batches that got nothing are told, if that is news."""
         for jid in sorted(self._wanting | self._untold):
             member = self._members[jid]
             room = member.batch.room

@@ -17,20 +17,20 @@ OFFLINE = ("skip", "fail", "queue")
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """
-    A batch as it was asked for.
+    A batch as it was asked for. Times are in seconds; ``start_at`` is Unix time.
 
-    Times are in seconds, ``start_at`` is Unix time; ``window`` and ``timezone`` are as they were written. ``minions`` are
-    those that the target matched, absent ones included, in the order in which they are sent to; ``sizes`` has one limit for
-    each stage; ``max_failures`` is as it was written; ``unsure`` are those of which it is not known whether the target
-    matches them, and ``condition`` is that target as a compound one; ``options`` holds what travels with each sub-batch
-    (metadata, executors, …). ``groups`` are the name and the count of minions of each group, in order, where there are
-    any; ``sizes`` then has all stages of the first group, those of the second and so on, and ``group_failures_allowed`` a
-    budget for each, where that is a percentage. ``check`` has ``kind`` (function, runner or approve), ``fun``, ``arg``
-    and ``kwargs``; it is empty where nothing is checked. ``on_behalf`` says whose rights limit a runner function that is
-    called for it (``master.caller.Caller.limits``); it is empty where nothing does. ``owner`` says whom Salt had
-    authenticated (``master.identity.Identity``); it is empty where that was not kept. ``approve_by`` names the users and,
-    after a ``%``, the groups that may approve; it is empty where whoever may run the job may. ``exclusive`` says where it
-    waits for other batches: True for those of the same module, names for those with such a claim.
+    * ``minions``: all that the target matched, absent ones included, in the order in which they are sent to.
+    * ``sizes``: one limit for each stage. With groups: those of the first group, then those of the second, and so on.
+    * ``max_failures``, ``window``, ``timezone``: as they were typed.
+    * ``unsure``: the minions that the target may or may not match. ``condition``: the target, as a compound target.
+    * ``options``: what travels with each sub-batch (metadata, executors, …).
+    * ``groups``: the name of each group and its count of minions, in order; empty without groups.
+    * ``group_failures_allowed``: the budget of each group, if ``max_failures`` is a percentage.
+    * ``check``: ``kind`` (function, runner or approve), ``fun``, ``arg`` and ``kwargs``; empty if nothing is checked.
+    * ``owner``: the user that Salt authenticated (``master.identity.Identity``); empty if none was kept.
+    * ``on_behalf``: the limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
+    * ``approve_by``: the users and, after a ``%``, the groups that may approve; empty for anyone who may run the job.
+    * ``exclusive``: which other batches it waits for: True for those of the same module, names for those with such a claim.
     """
 
     jid: str
@@ -80,13 +80,13 @@ class Spec:
 
     @property
     def claims(self) -> frozenset[str]:
-        """What it is while it runs on a minion: the module of its function, and the names in ``exclusive``."""
+        """The names by which other batches may avoid this one: the module of its function, and those in ``exclusive``."""
         names = () if isinstance(self.exclusive, bool) else self.exclusive
         return frozenset((self.fun.partition(".")[0], *names))
 
     @property
     def avoids(self) -> frozenset[str]:
-        """Claims of other batches: where one with such a claim is in flight, it sends to no minion."""
+        """Claims of other batches: this one sends to no minion on which a batch with such a claim is in flight."""
         if isinstance(self.exclusive, bool):
             return self.claims if self.exclusive else frozenset()
         return frozenset(self.exclusive)
@@ -95,7 +95,7 @@ class Spec:
         """
         Return a target, and its type, for some of the minions.
 
-        A minion that the batch's own target may not match gets the job only if it does match.
+        An ``unsure`` minion is sent the batch's own target too, and runs the job only if that matches.
         """
         chosen = list(minions)
         unsure = [minion for minion in chosen if minion in self.unsure]

@@ -2,7 +2,7 @@
 Starting a batch: makes its Spec from what an operator typed, or from another batch or job (``like=JID``, ``batch.retry``).
 It reads the options, matches the target, and has access checked.
 
-Each option is listed once, with the function that reads it. The default of one that is not given is in the Spec. Blocks.
+Each option is listed once, with the function that reads it. The Spec has the defaults. Blocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from saltext.jobs.core.settings import InFlightLimit
 
 #: The size of a batch if none is given.
 BATCH = "10%"
-#: For each ``which`` of a retry: the states of the minions that it includes.
+#: For each ``which`` of ``batch.retry``: the states of the minions that it selects.
 RETRIABLE = {
     "failed": {"failed"},
     "lost": {"lost"},
@@ -72,7 +72,7 @@ def _exclusive(name: str, value: Any) -> bool | tuple[str, ...]:
 
 _Reader = Callable[[str, Any], Any]
 _positive = functools.partial(arguments.seconds, above=0)
-#: Options that are read without others.
+#: Options that depend on no other option.
 _READERS: dict[str, _Reader] = {
     "batch_wait": arguments.seconds,
     "failhard": arguments.flag,
@@ -98,7 +98,7 @@ _TRAVELLING: dict[str, _Reader] = {
 }
 #: All options of batch.start; any other keyword goes to the function.
 OPTIONS = ("batch", "tgt_type", "max_failures", *rollout.OPTIONS, *_READERS, *_TRAVELLING, "arg", "kwarg")
-#: Other names for options of ours.
+#: Names that are refused, and the options that they must mean.
 _ALIASES = {
     "batch_size": "batch",
     "size": "batch",
@@ -117,14 +117,14 @@ def new_batch(
     Return the batch that ``batch.start`` was asked for.
 
     :param opts: the master's options.
-    :param who: who asks.
+    :param who: the caller.
     :param given: the keyword arguments of batch.start: our options, and those for the function.
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
     rights = CallerRights(opts, who)
     settings = rights.settings
     arguments.accepted(check_limit, opts, settings)
-    # Before anything is matched: whether a target matches tells the asker about grains and pillar of minions.
+    # Before the target is matched: what it matches tells the caller about grains and pillar of minions.
     rights.require_allowed_peer()
     options, kwargs = _split(given)
     fun = arguments.function(fun)
@@ -248,8 +248,8 @@ def _match_and_permit(
     """
     Return the minions that a target matches, if ``who`` may publish to them.
 
-    :raises Refused: for a limited user in the same words, whether the target matches nothing or forbidden minions: what a
-        target by grains or pillar matches would tell their values.
+    :raises Refused: to a limited user in the same words whether the target matches no minions or forbidden ones: otherwise
+        targets by grains or pillar would reveal the minions' values.
     """
     whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     try:
@@ -269,13 +269,13 @@ def _new_jid(opts: Mapping[str, Any]) -> str:
 # -- like another batch or job -----------------------------------------------------------------------------------------
 # This only reads what the other one was asked for. Access, target and sizes are worked out anew, as for any new batch.
 
-#: Not taken over: the start time of one batch is not that of another.
+#: Options that are not copied: a start time holds for one batch only, and the check is added as it is typed.
 _NOT_AGAIN = ("start_at", "check")
 
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """What was asked for before, in the form of ``batch.start``."""
+    """An earlier request, in the form of ``batch.start``."""
 
     tgt: Any
     fun: str
