@@ -10,6 +10,6 @@ Asynchronous batches. A batch goes this way; each file says at its head what it 
     effects      publishes, asks, looks up, announces; each outcome is a fact again (runner_call)
     late         returns that come after the batch has ended
 
-Batches share minions by ``sharing``, which ``allotting`` asks. What is seen of them from outside is in summary, words,
-native and metrics; catalog, watch, tables and doctor are what the runner shows.
+``sharing`` divides minions among batches, as ``allotting`` asks. summary, words, native and metrics tell how a batch stands;
+catalog, watch, tables and doctor show it to users of the runner.
 """

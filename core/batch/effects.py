@@ -103,7 +103,7 @@ class Effects:
 
     @property
     def _kept(self) -> KeptAnswers | None:
-        """The authenticated answers; None if the bus must be believed, on which any minion can answer in another's name."""
+        """Where authenticated answers are; None if only the bus has answers, which any minion can forge."""
         return None if self._ports.cache.why_unauthenticated else self._answers
 
     async def _ping(self, live: Live, effect: facts.Ping) -> None:
@@ -130,7 +130,7 @@ class Effects:
         await self._keep_load(live, before=True)
         live.heed()
         held = live.batch.holds_publish(self._ports.clock.now())
-        if held:  # paused, stopped or out of its window since the decision, as while the disk was full
+        if held:  # paused, stopped or out of its window since the decision, e.g. while the disk was full
             live.step(facts.PublishFailed(held, certain=True))
             return
         try:
@@ -405,7 +405,7 @@ def _probed(answers: Mapping[str, bool]) -> facts.Probed:
 
 
 def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
-    """Return the fact for an effect that failed with an unexpected error; None for one that will be repeated."""
+    """Return the fact for an effect that failed with an unexpected error; None if the effect is repeated."""
     if isinstance(effect, facts.Publish):
         return facts.PublishFailed(reason, certain=False)
     if isinstance(effect, facts.Ping):

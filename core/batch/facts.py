@@ -1,8 +1,8 @@
 """
 What can happen to a batch (facts), and what a batch wants done (effects).
 
-A batch's journal holds facts, each under a short stable name. Minions are given by id. The time of a fact is not a part of
-it, but stands beside it. Pure: stdlib only.
+A batch's journal holds facts, each under a short stable name and with its time beside it. Minions are given by id. Pure:
+stdlib only.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class NeverBegun:
 @dataclasses.dataclass(frozen=True)
 class Recorded:
     """
-    Minions were asked for their records, and what these say is told and stored; ``silent`` ones did not answer, which says
-    nothing about the job.
+    Minions were asked for their records. The records of ``minions`` have been reported, and their returns stored. ``silent``
+    ones did not answer, which says nothing about the job.
     """
 
     minions: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class Approved:
 
 @dataclasses.dataclass(frozen=True)
 class StopRequested:
-    """An operator wants no more minions to be sent to, and with ``kill`` the job killed on those in flight."""
+    """An operator wants the batch to send to no more minions and, with ``kill``, to kill the job on those in flight."""
 
     kill: bool
     user: str = ""
@@ -187,7 +187,7 @@ class StopRequested:
 
 @dataclasses.dataclass(frozen=True)
 class PauseRequested:
-    """An operator wants no more minions to be sent to for now."""
+    """An operator wants the batch to send to no more minions for now."""
 
     user: str = ""
 
@@ -218,9 +218,9 @@ class RightsChecked:
 @dataclasses.dataclass(frozen=True)
 class Allotted:
     """
-    To which minions the batch may send now, and what there is too little of for more, where ``limit`` may be in flight (see
-    ``room.py``). ``taken`` are minions on which another batch is in flight, with its jid: they wait until they are in
-    ``free``, or are allotted.
+    The batch may send to ``minions`` now. ``lacks`` says what is short for more, and ``limit`` how many minions may be in
+    flight there (see ``room.py``). ``taken`` are minions on which another batch is in flight, with its jid: they wait until
+    they are in ``free``, or are allotted.
     """
 
     minions: tuple[str, ...] = ()
@@ -244,8 +244,8 @@ class Recovered:
 
     ``shared``: it sends only to minions that it is allotted.
 
-    ``history``: that of the database that keeps the journal; another one than before may lack the last facts. Empty where
-    it is a file.
+    ``history``: names the history of the database that keeps the journal (see ``core/postgresql/lease.py``). If it differs
+    from the one before, the last facts may be missing. Empty if the journal is a file.
     """
 
     settled_at: float = 0.0
@@ -389,10 +389,10 @@ class Probe:
 @dataclasses.dataclass(frozen=True)
 class AskRecords:
     """
-    Ask these minions, which do not run the job, for their records of it, and store the returns that they have kept in the
-    job cache. Report NeverBegun for those that never began it, if any; as unasked (Probed) those that could not be
-    asked, or whose returns could not be stored. After this you must report Recorded for each other minion once, as they
-    answer: until then it is not given up.
+    Ask these minions, which do not run the job, for their records of it. Store the returns that they have kept in the job
+    cache. Report NeverBegun for those that never began it, if any. Report those that could not be asked, or whose returns
+    could not be stored, as unasked (Probed). After this you must report Recorded once for each of the others, as they
+    answer: until then a minion is not given up.
     """
 
     minions: tuple[str, ...]
@@ -400,7 +400,7 @@ class AskRecords:
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """Send the job's processes on these minions SIGKILL, or gently SIGTERM. After this you must report KillSent."""
+    """Send SIGKILL to the job's processes on these minions; ``gently``: SIGTERM. After this you must report KillSent."""
 
     minions: tuple[str, ...]
     gently: bool = False

@@ -1,9 +1,9 @@
 """
-The gates that must be open before a batch sends on: its windows, the rights of its owner, and the check of a stage; and why
-a batch sends to no minion for now: a code for programs, and a sentence for people.
+The gates that must be open before a batch sends on: its windows, its owner's rights, and the check of a stage. Also why a
+batch is paused: a code for programs, and a sentence for people.
 
-A gate counts as shut while its state is not known. None of them knows a calendar, a right or a check: each says when to ask,
-and keeps the answer. Pure: stdlib only.
+A gate counts as shut while its state is not known. It has no calendar, access lists or checks of its own: it says when to
+ask, and keeps the answer. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def write_code(by: PausedBy | None) -> str | None:
 
 
 def read_code(data: str | None) -> PausedBy | None:
-    """Return the inverse of ``write_code``. :raises ValueError: for an unknown one."""
+    """Return the code that ``write_code`` wrote. :raises ValueError: if it is unknown."""
     return None if data is None else PausedBy(data)
 
 
@@ -185,7 +185,7 @@ class Rights(Kept):
     """
 
     spec: Spec
-    #: The user who has taken the batch over, with their ``owner`` and ``on_behalf``; empty if nobody has.
+    #: The user who has taken the batch over, with their ``owner`` and ``on_behalf``; empty if no user has.
     taken_over: Mapping[str, Any] = kept(dict, name="rights_taken_over")
     fresh_until: float | None = kept(nothing, name="rights_fresh_until")
     question: int = kept(int, name="rights_question")  # the number of the last one

@@ -28,7 +28,7 @@ from saltext.jobs.core.batch.state import BatchState
 
 
 def heed_windows(batch: BatchState, now: float) -> list[Effect]:
-    """Ask when the batch may send if that is due, and announce when its wait begins and ends."""
+    """If it is due, ask when the batch may send; announce when its wait begins and ends."""
     schedule = batch.schedule
     if not batch.has_more() or not schedule.bounded:
         return []

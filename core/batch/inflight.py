@@ -1,8 +1,8 @@
 """
 The minions in flight: when each is overdue, what is asked then, and what follows from the answers.
 
-The return of an overdue minion is looked for in the job cache. Then the minion is asked whether it runs the job, together
-with many others. A flight changes its phase here only. Pure: stdlib only.
+An overdue minion's return is first looked for in the job cache. If it is not there, the minion is asked, together with many
+others, whether it runs the job. A flight must never change its phase elsewhere. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from saltext.jobs.core.batch.spec import Spec
 CHECK_WINDOW = 1.0
 #: Longest pause in seconds between two questions to a minion that still runs the job, unless ``timeout`` is longer.
 LONGEST_CHECK = 600.0
-#: Answers in a row after which it is believed that a minion does not run the job: after the first it may just begin.
+#: Answers in a row after which a minion is believed not to run the job: after the first it may still be about to begin.
 IDLE_ANSWERS = 2
 #: Seconds between a kill and asking whether it worked.
 KILL_PAUSE = 1.0
@@ -50,8 +50,8 @@ class InFlight(Kept):
         lambda minions: None if minions is None else list(minions),
         lambda minions: None if minions is None else tuple(minions),
     )
-    keepers: set[str] = kept(set, sorted, set)  # those that have answered from records of their own
-    #: Who has come in (1) and gone (-1) since somebody looked; None where nobody does.
+    keepers: set[str] = kept(set, sorted, set)  # minions that have answered from their own records
+    #: Minions that came in (1) or went (-1) since ``sharing.py`` last looked; None if it does not look.
     moves: list[tuple[str, int]] | None = made(nothing)
     due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
 
@@ -80,7 +80,7 @@ class InFlight(Kept):
         """
         Return those of some minions that are being asked whether they run the job.
 
-        These include minions that have answered no: that could be forged, and a minion that says both does run it.
+        That includes minions that have answered no: the no could be forged, and a minion that says both does run the job.
         """
         return [minion for minion in minions if minion in self.flights and self.flights[minion].phase in _IN_DOUBT]
 
@@ -160,12 +160,12 @@ class InFlight(Kept):
         if begins and flight.kills and flight.due is not None:
             due = min(due, flight.due)  # whatever it says now, it is asked whether the kill has worked
         if begins and doubted:
-            due = min(due, now + self.spec.gather_job_timeout)  # a start can be forged: its own answer tells
+            due = min(due, now + self.spec.gather_job_timeout)  # a start can be forged: the minion is asked soon
         self._move(minion, Phase.RUNNING, due)
 
     def _next_look(self, minion: str, now: float) -> float:
         """
-        Return when a minion that may run the job is overdue: after ``timeout``, or when it has run for its longest time.
+        Return when a minion that may run the job is overdue: after ``timeout``, or when ``max_runtime`` has passed.
 
         A minion that keeps saying that it runs the job is asked less and less often, even if no kill ended the job.
         """
@@ -217,9 +217,9 @@ class InFlight(Kept):
 
     def idle(self, minions: Iterable[str], now: float) -> tuple[str, ...]:
         """
-        Minions say that they do not run the job. One that may just begin is asked again.
+        Minions say that they do not run the job: return those that are believed, and ask the others again later.
 
-        Return those that are believed. Unless they were killed they wait until their records are known (``recorded``).
+        Unless they were killed, those that are believed wait until their records are known (``recorded``).
         """
         believed = []
         for minion in self.of(minions, Phase.PROBING):
@@ -233,14 +233,14 @@ class InFlight(Kept):
         return tuple(believed)
 
     def recorded(self, minions: Iterable[str], now: float) -> None:
-        """What the records of minions say is told: look for their returns a last time soon."""
+        """The records of minions were read: look for their returns a last time soon."""
         for minion in self.of(minions, Phase.GRACE):
             if self.flights[minion].due is None:
                 due = self.flights[minion].due = now + self.spec.gather_job_timeout
                 heapq.heappush(self.due, (due, minion))
 
     def records_unknown(self, minions: Iterable[str], now: float) -> None:
-        """Minions did not say what their records are: they are asked again, but not for ever."""
+        """Minions did not say what is in their records: ask them again, a few times."""
         for minion in self.of(minions, Phase.GRACE):
             if self.flights[minion].idle < IDLE_ANSWERS + self.spec.probe_attempts:
                 self._ask_later(minion, now)
@@ -277,7 +277,7 @@ class InFlight(Kept):
         return final
 
     def unasked(self, minions: Iterable[str], now: float) -> None:
-        """Minions could not be asked, or not for their records: that is no evidence."""
+        """Minions could not be asked about the job, or for their records: that is no evidence."""
         minions = list(minions)
         for minion in (*self.of(minions, Phase.PROBING), *self.of(minions, Phase.GRACE)):
             self._ask_later(minion, now)
@@ -304,12 +304,12 @@ class InFlight(Kept):
             self._move(minion, Phase.SENT, now + (TERM_PAUSE if gently else KILL_PAUSE))
 
     def doubt_silence(self) -> None:
-        """Events may have been lost: it is no evidence any more that a minion was not heard to begin."""
+        """Events may have been lost: a minion that was not heard to begin may have begun."""
         for flight in self.flights.values():
             flight.deaf = flight.deaf or not flight.seen
 
     def forget(self, minion: str) -> None:
-        """A minion process has restarted: it would run the job again if it got it again."""
+        """A minion's process has restarted: if it is sent the job again, it runs it again."""
         flight = self.flights.get(minion)
         if flight is not None:
             flight.deaf = flight.anew = True
@@ -325,8 +325,8 @@ class InFlight(Kept):
         The engine has restarted: nothing that was under way has a known outcome. What is known stays known.
 
         :param doubtful_since: publishes after that time may not have left the master, which ended soon after.
-        :return: the minions to look for, of which those that were being asked are asked again unless they have returned.
-            These include minions that were about to be given up: what they told of their records reached nobody.
+        :return: the minions to look for. Those that were being asked are asked again, unless they have returned. So are
+            those that were about to be given up: what they said of their records is lost.
         """
         self.doubt_silence()
         for minion in self.end_publish():

@@ -76,11 +76,11 @@ class Outcomes(Kept):
         self._count(minion, self.ended.pop(minion), -1)
 
     def is_guess(self, minion: str) -> bool:
-        """Tell whether a minion\'s outcome was concluded without its return."""
+        """Tell whether a minion's outcome was concluded without its return."""
         return minion in self.ended and self.ended[minion][2] is None
 
     def timed_out(self, minion: str) -> bool:
-        """Tell whether a minion was killed since it ran too long: it had begun the job, and does not begin it again."""
+        """Tell whether a minion was killed because it ran too long: it had begun the job, and does not begin it again."""
         return minion in self.ended and self.ended[minion][0] is Outcome.TIMED_OUT
 
     def overdrawn(self, over: int | None = None) -> str | None:

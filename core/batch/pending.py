@@ -1,8 +1,8 @@
 """
-The minions that a batch has still to send to: their order, the group whose turn it is, and which have shown a sign of life.
+The minions that a batch still has to send to: their order, the group whose turn it is, and which have shown a sign of life.
 
-A minion that is not known to be there is not sent to. It is pinged ``probe_attempts`` times; if it answers, starts or
-returns anything meanwhile, it is there. Pure: stdlib only.
+A minion is sent to only if it is known to be there: it has answered one of ``probe_attempts`` pings, or has started or
+returned anything meanwhile. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Pending:
         self._membership, self._turn = membership, turn
         self._ids: dict[str, int] = {}  # {minion: its place in the order}
         self._front = self._back = 0  # the first place, and the one after the last
-        # By group and lane, heaps of (place, minion); hold some that are not pending any more, or at another place.
+        # Heaps of (place, minion), by group and lane. Some entries are out of date: the minion is gone, or elsewhere.
         self._queues: dict[int, dict[str, list[tuple[int, str]]]] = {}
-        self._held: set[str] = set()  # they are in no queue for now: another batch is in flight there
+        self._held: set[str] = set()  # minions in no queue: another batch is in flight on them
         self._counts: collections.Counter[int] = collections.Counter()  # of pending minions, by group
         self._lanes: dict[int, collections.Counter[str]] = {}  # of those in the queues, by group and lane
-        self.available = 0  # how many may be sent to: those of the groups up to the one whose turn it is
+        self.available = 0  # how many may be sent to: in the groups up to the one whose turn it is
         self.put_last(minions)
 
     def __contains__(self, minion: object) -> bool:
@@ -121,7 +121,7 @@ class Pending:
                 self._queue(minion, place)
 
     def lanes(self) -> dict[str, int]:
-        """Return how many may be sent to in each lane, the lane of the first one first."""
+        """Return how many may be sent to in each lane, in the order of their first minions."""
         found: dict[str, int] = {}
         for group in self._open():
             heads = {lane: self._head(group, lane) for lane, count in self._lanes.get(group, {}).items() if count}
@@ -131,8 +131,11 @@ class Pending:
 
     def first(self, lane: str, count: int, holder: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:
         """
-        Return the first ``count`` of a lane, which stay where they are. Those for which ``holder`` names somebody are passed
-        over, and wait for ``let_go``: they are returned too, with that name.
+        Return the first ``count`` free minions of a lane, without removing them, and the minions passed over before those.
+
+        :param holder: returns the jid of the batch in flight on a minion, or ''. A minion with such a batch is passed over,
+            until ``let_go`` is called for it.
+        :return: the free minions, and ``{minion: jid}`` of those passed over.
         """
         found: list[str] = []
         held: dict[str, str] = {}
@@ -153,7 +156,7 @@ class Pending:
         return found, held
 
     def let_go(self, minion: str) -> None:
-        """One that was passed over has its place again."""
+        """Put a minion that was passed over back in its place."""
         if minion in self._held:
             self._held.discard(minion)
             self._queue(minion, self._ids[minion])
@@ -207,7 +210,7 @@ class Presence(Kept):
 
     spec: Spec
     unseen: dict[str, int] = kept(dict, dict, dict)  # {minion: pings without an answer} of those not known to be there
-    there: set[str] = kept(set, sorted, set)  # with ``presence=none``, those that are known to be there anyway
+    there: set[str] = kept(set, sorted, set)  # with ``presence=none``: minions known to be there
     first_ping: bool = kept(bool, name="gathering")  # the first ping is not over, and nothing is sent before it is
     pinging: bool = kept(bool)  # a ping is under way
     ping_at: float = kept(float)  # no ping before, in Unix time
@@ -240,7 +243,7 @@ class Presence(Kept):
         return bool(self.unseen) and not self.pinging and now >= self.ping_at
 
     def ping(self) -> tuple[str, ...]:
-        """Begin a ping: return the minions to ping; none for the whole target."""
+        """Begin a ping: return the minions to ping, or an empty tuple for the whole target."""
         self.pinging = True
         self.hinted.clear()
         return () if self.first_ping else tuple(self.unseen)

@@ -1,7 +1,8 @@
 """
 Recovers a batch when the engine starts: the outcome of everything that was under way is unknown, and must be found out.
 
-Part of the batch machine. Before that, it must never send again to a minion whose publish has no outcome. Pure: stdlib only.
+Part of the batch machine. It must never send again to a minion until the outcome of its last publish is known. Pure: stdlib
+only.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from saltext.jobs.core.batch import holding
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue, Recovered
 from saltext.jobs.core.batch.state import POLICY, BatchState
 
-#: If a master ended together with its engine, its publishes of the last so many seconds may not have left it. The batch goes
-#: on at the same master, restarted, or at another one.
+#: If the master ended together with its engine, publishes of the last so many seconds may not have left it. The batch then
+#: goes on at this master after its restart, or at another one.
 DOUBTFUL = 5.0
 
 
@@ -59,7 +60,7 @@ def _follow_clock(batch: BatchState, fact: Recovered, now: float) -> float:
     """
     Move all times to the clock of the restarted engine, and return by how many seconds it is ahead of the previous one.
 
-    If the two clocks cannot be compared, how long no engine ran is unknown; no minion's run time includes that time.
+    If the two clocks cannot be compared, it is not known how long no engine ran: that time is left out of run times.
     """
     is_known = bool(fact.boot) and fact.boot == batch.boot
     ahead = fact.offset - batch.clock_offset if is_known else now - batch.stepped_at

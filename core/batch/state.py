@@ -41,13 +41,13 @@ from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.room import Room
 from saltext.jobs.core.batch.spec import Spec
 
-#: The number of the policy by which facts are folded. If a journal was begun under another policy, folding it by this one
-#: does not tell which minions were sent to.
+#: The number of the policy by which facts become state. If a journal was written under another policy, its facts do not tell
+#: which minions were sent to.
 POLICY = 5
-#: Of snapshots and of the facts behind them: see ``core/formats.py``.
+#: The format of snapshots and of the facts after them: see ``core/formats.py``.
 FORMAT = 5
 
-#: How often the bus is believed that a minion in doubt, or given up, has begun after all.
+#: How many starts on the bus are believed of a minion that is in doubt or was given up.
 _BELIEVED = 3
 
 S = TypeVar("S", bound="BatchState")
@@ -74,7 +74,7 @@ class BatchState(Kept):
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
     resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion counted as not having received the job
-    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often the bus said so of a minion in doubt
+    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often the bus told that of a minion in doubt
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # to be handed over to the retry queue
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
@@ -89,10 +89,10 @@ class BatchState(Kept):
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
-    catching_up: set[str] = kept(set, sorted, set)  # whose returns without an engine are looked for
+    catching_up: set[str] = kept(set, sorted, set)  # minions whose returns from before this engine are looked for
     boot: str = kept(str)  # the clock of all times: see the fact ``Recovered``
     clock_offset: float = kept(float)
-    history: str = kept(str)  # of the database that keeps the journal: see the fact ``Recovered``
+    history: str = kept(str)  # that of the database with the journal: see the fact ``Recovered``
     policy: int = kept(lambda: POLICY)
 
     def __init__(self, spec: Spec, now: float) -> None:
@@ -170,7 +170,7 @@ class BatchState(Kept):
         return "paused" if self.waits_for() else "running"
 
     def waits_for(self) -> Pause | None:
-        """Return why nothing is published though there are minions to publish to; None if that is not so."""
+        """Return why nothing is published although minions are pending; None if nothing holds the batch."""
         if self.paused or self.halted or self.finished or not self.has_more():
             return self.paused
         if self.checks.under_way and self.checks.by_hand:
@@ -180,7 +180,7 @@ class BatchState(Kept):
         return Pause(PausedBy.RIGHTS, self.rights.trouble) if self.rights.trouble else None
 
     def waits_for_room(self) -> str:
-        """Return what it waits for that other batches have, a sentence; empty where it does not, or is paused."""
+        """Return a sentence about what other batches keep from it; empty if that is nothing, or if it is paused."""
         if self.halted or self.finished or not self.has_more() or self.waits_for():
             return ""
         return self.room.why(len(self.flights))
@@ -213,8 +213,8 @@ class BatchState(Kept):
 
     def _sending_due(self) -> Iterator[float | None]:
         """
-        Yield when what holds the batch back may end. What stands behind something that holds it is not due: it is looked at
-        in the order of ``machine._go_on``, and a time that is over and changes nothing would be due without end.
+        Yield the times at which the batch may get on, in the order of ``machine._go_on``, up to the first gate that is shut.
+        A time behind that gate would change nothing, and once passed it would be due for ever.
         """
         if self.halted or self.paused:
             return
@@ -227,7 +227,7 @@ class BatchState(Kept):
                 return
         ping_at = self.presence.next_due()
         yield None if ping_at is None else max(ping_at, self.pace.not_before)
-        yield None if self.room.wanted else self.pace.publish_at  # it is for others to say who may be sent to
+        yield None if self.room.wanted else self.pace.publish_at  # then ``sharing.py`` allots minions
         yield self.pace.cooling[0] if self.pace.cooling and self.waiting else None
 
     def pending(self) -> list[str]:
@@ -245,8 +245,8 @@ class BatchState(Kept):
 
     def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
         """
-        Return those of some minions that would be sent the job again though they may have received it, and since when. That
-        is safe as long as their processes remember the job.
+        Return ``{minion: when it was sent to}`` for those of some minions that would be sent the job again although they may
+        have received it. That is safe as long as their processes remember the jid.
         """
         flights = {minion: self.flights[minion] for minion in minions if minion in self.flights}
         idle = {minion: flight for minion, flight in flights.items() if self.inflight.is_idle(flight)}
@@ -262,10 +262,10 @@ class BatchState(Kept):
 
     def wants_acknowledgement(self, minion: str) -> bool:
         """
-        Whether it changes anything that ``minion`` has begun, as the bus tells.
+        Whether a start of ``minion``, heard on the bus, changes anything.
 
-        Anybody can fire such events, as often as they like. So one moves a deadline only once per publish, and few of them
-        are believed of a minion that is in doubt or was given up.
+        Starts are unauthenticated, and a forger can fire any number of them. So a deadline moves only once per publish, and
+        only a few starts are believed of a minion that is in doubt or was given up.
         """
         if self.finished:
             return False
@@ -334,7 +334,7 @@ class BatchState(Kept):
         self.last_progress = now
 
     def go_by(self, boot: str, offset: float) -> None:
-        """From now on all times are of this clock."""
+        """Note the clock that all times follow from now on."""
         self.boot, self.clock_offset = boot, offset
 
     def put_back(self, minions: list[str]) -> None:
