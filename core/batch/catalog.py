@@ -64,7 +64,7 @@ class Catalog:
         return self._store.read_native(jid)
 
     def need_native(self, jid: str) -> dict[str, Any]:
-        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none, or no longer one."""
+        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none, or none any more."""
         state = self.native(jid)
         if state is None:
             raise Refused(f"{jid} is no batch; salt-run batch.list shows those that there are")
@@ -87,7 +87,7 @@ class Catalog:
         return sorted(found, key=lambda item: str(item["jid"]))
 
     def newest(self, limit: int, wanted: Callable[[Summary], bool] | None = None) -> list[Summary]:
-        """Return the summaries of up to ``limit`` batches, newest first. ``wanted`` tells which; None for all."""
+        """Return the summaries of up to ``limit`` batches, newest first. ``wanted`` chooses among them; None for all."""
         # With ``wanted``, every file of Salt's own batches must be read.
         states = self._store.native_states(limit if wanted is None else sys.maxsize)
         foreign = {str(found["jid"]): native.summary(found, time.time()) for found in states}
@@ -120,8 +120,13 @@ def chooser(
     state: str | None, fun: Sequence[str], user: Sequence[str], start: float | None, end: float | None
 ) -> Callable[[Summary], bool] | None:
     """
-    Return a filter by state (or the word for it), function and user (globs; none for all) and by start (between two Unix
-    times); None if it would let all batches through.
+    Return a filter of batches; None if it would let all through.
+
+    :param state: the state, or the word for it.
+    :param fun: globs of functions; none for all.
+    :param user: globs of users; none for all.
+    :param start: Unix time of the earliest start.
+    :param end: Unix time of the latest start.
     """
     if not (state or fun or user) and start is None and end is None:
         return None
@@ -145,8 +150,8 @@ def _fits(value: Any, globs: Sequence[str]) -> bool:
 
 def with_retcode(found: Mapping[str, Any]) -> Summary:
     """
-    Add how a batch ended: ``verdict``, a sentence, which ``--out=nested`` prints last. If it did not succeed, also add what
-    makes callers fail: ``retcode`` for ``salt-run``, and ``Error`` for the salt.runner state (``saltmod.runner``).
+    Add how a batch ended: ``verdict``, a sentence that ``--out=nested`` prints last, and ``retcode``. If the batch did not
+    succeed, ``retcode`` makes ``salt-run`` fail, and ``Error`` the salt.runner state (``saltmod.runner``).
     """
     good, verdict = words.verdict(found)
     return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

@@ -23,7 +23,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     Return the state of the engine.
 
     :param opts: the master's options.
-    :param who: returns the caller. With hot-hot masters minions are asked what they keep, if the caller may ask them.
+    :param who: returns the caller. With hot-hot masters, minions are asked which records they keep, if the caller may ask.
     :return: engine (whether it runs), process (its pid, user and host; None if not known), job_cache (the one that gets
         the returns), returns_proven (whether a return must be in the job cache before it counts), set_aside (jids of
         batches whose journals could not be read), findings (one sentence for each thing that an operator may want to

@@ -29,7 +29,7 @@ LOOKS = 5
 _REMEMBERED, _MINIONS = 100, 200_000
 
 
-#: Returns: ``{(minion, functions as it names them, None for the job's own): retcode}``.
+#: Returns: ``{(minion, the functions that it names): retcode}``; None in place of functions known to be the job's.
 Found = dict[tuple[str, str | None], int]
 
 
@@ -63,7 +63,7 @@ class LateReturns:
         """
         Take a proven return for an ended batch.
 
-        :param functions: as the minion names them: a return counts only if they are the job's. None if they are known to be.
+        :param functions: those that the minion names: the return counts only if they are the job's. None if that is known.
         """
         self._gathered.setdefault(jid, {}).setdefault((minion, functions), retcode)
         self._plan()
@@ -96,7 +96,7 @@ class LateReturns:
                 await self._correct(jid, {(minion, None): retcode for minion, retcode in found.items()})
 
     def close(self) -> None:
-        """Gather no more. Returns that are not written yet are in the job cache, and found at the next start."""
+        """Gather no more. The next start finds returns that are not written yet in the job cache."""
         self._closed = True
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)

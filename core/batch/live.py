@@ -2,8 +2,8 @@
 A batch that is being carried out: the machine with its journal, its alarm, and its effects.
 
 For each fact: step the machine, write the fact, sync if it leads to an effect that reaches minions or ends the batch,
-perform the effects. An effect whose fact cannot be written waits until the disk takes it. This holds no policy about
-batches, and must never wait for the disk on the loop's thread: syncs, and the end of a rewrite, are done in the disk's
+perform the effects. If a fact cannot be written, its effects wait until the disk takes it. This holds no policy about
+batches. It must never wait for the disk on the loop's thread: syncs, and the end of a rewrite, are done in the disk's
 thread.
 """
 
@@ -26,7 +26,7 @@ log = lines.logger(__name__)
 #: Effects that reach minions or end the batch. The journal is synced before these.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
-#: Seconds for which facts wait in a journal that is not on this machine, unless something is to be done because of them.
+#: Seconds for which facts wait for a sync in a journal that is not on this machine, unless an effect needs it sooner.
 _FLUSH = 1.0
 
 
@@ -63,13 +63,13 @@ class Live:
         self._todo: collections.deque[tuple[list[facts.Effect], Any]] = collections.deque()
         self._working = False
         self._quiet_waiters: list[Any] = []
-        self._rewriting: Any = None  # a future that ends with the rewrite of the journal that is under way
+        self._rewriting: Any = None  # a future: done at the end of the rewrite under way
         self.closing = False  # it has ended, and is being closed
         self.gone = False  # it is closed, and takes no facts any more
         self._flushes = False  # what waits in the journal is about to be synced
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
-        self.wall_ahead: float | None = None  # seconds by which the wall clock was ahead when that was last looked at
+        self.wall_ahead: float | None = None  # seconds by which the wall clock was ahead at the last look
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # time of the last progress event; the first one is "new"
 
@@ -178,7 +178,7 @@ class Live:
             self._loop.call_later(_FLUSH, self._loop.spawn_callback, self._flush)
 
     async def _flush(self) -> None:
-        """Have other masters see what has been written down."""
+        """Sync what has been written, so that other masters see it."""
         self._flushes = False
         if self.gone or self.unwritten or not self.journal.behind:
             return

@@ -19,7 +19,7 @@ class Tally:
     """
     How batches and minions have ended since the engine's start. A minion counts when it ends, not when its batch does.
 
-    :param since: Unix time of that start: minions that ended before it are not counted.
+    :param since: Unix time of the engine's start: minions that ended before it are not counted.
     """
 
     def __init__(self, since: float = 0.0) -> None:
@@ -50,7 +50,7 @@ class Tally:
 
 
 def _state_of(batch: Batch) -> str:
-    """``waiting`` is paused where nobody has to resume it: for its window, its time, an approval, or what others have."""
+    """``waiting``: no operator has to resume it; it waits for its window, its time, an approval, or other batches."""
     pause = batch.waits_for()
     if batch.waits_for_room() and not batch.flights:
         return "waiting"

@@ -1,6 +1,6 @@
 """
-What the master's cache knows about minions: their grains and pillar, which form the groups of a new batch; which minions a
-target may not really match; and when they fetched their pillar, as every starting minion does.
+What the master's cache knows about minions: their grains and pillar, by which a new batch is grouped; which minions a target
+may not really match; and when they fetched their pillar, as every starting minion does.
 
 Blocks: it reads one or two files, or asks a server, for each minion.
 
@@ -69,7 +69,7 @@ def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterab
     Return ``{minion: names}``: which of some nodegroups each minion is in.
 
     :param names: nodegroups of the master's configuration.
-    :return: only minions whose nodegroups are known: a nodegroup may match by grains or pillar, which may not be cached.
+    :return: only minions whose nodegroups are known: a nodegroup may match by grains or pillar, and not all are cached.
     :raises ValueError: with the nodegroups that do not exist.
     :raises MinionDataUnreadable: if the cache fails.
     """
@@ -141,7 +141,8 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
 
 def lanes_of(opts: Mapping[str, Any], by: str, minions: Sequence[str]) -> dict[str, str]:
     """
-    Return ``{minion: name}``: the group of each minion, as ``groups_of`` says; also if no minion is in any group.
+    Return ``{minion: name}``: the group of each minion, as ``groups_of`` says. Unlike in ``find_groups``, all minions may be
+    in none.
 
     :param by: as ``grouping.parse_by`` takes it.
     :raises ValueError: for nodegroups that do not exist.

@@ -1,7 +1,7 @@
 """
 Batches of Salt 3008's own manager or its CLI as seen from outside, and what that manager is shown of ours.
 
-Pure: it is handed what is in their state files, whose form has been checked (``store.py``).
+Pure: it is handed the contents of their state files, after ``store.py`` has checked the form.
 """
 
 from __future__ import annotations

@@ -25,16 +25,20 @@ from saltext.jobs.core.site import Log
 @dataclasses.dataclass(frozen=True)
 class Ports:
     """
-    ``loop``: the engine's tornado loop. ``clock``: the time of deadlines; ``wall``: Unix time, as files have it.
-    ``log``: reads the logs of the masters; None if the job cache keeps none. ``cache`` is used in ``cache_worker`` only.
-    ``runner``: calls a runner function, as ``RunnerCalls``. ``queue``: asks the retry queue's engine for something, used in
-    ``queue_worker`` only; returns its answer or raises CommandExecutionError; ``can_queue`` tells whether that engine runs.
-    ``permission`` is used in ``rights_worker`` only, as is ``lanes``: in which groups minions are, ``{minion: name}``, by
-    what the first argument says. ``master_age``: for how many seconds the master has been running.
-    ``restarted`` returns those of ``{minion: Unix time}`` whose processes may have started since; it blocks.
-    ``acks``: whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
-    ``is_takeover``: whether the engine before this one was another master's, or may have been; that master may have ended.
-    ``history``: that of the database that keeps the journals; empty where they are files.
+    * ``loop``: the engine's tornado loop. ``clock``: the time of deadlines. ``wall``: returns Unix time, as files have it.
+    * ``log``: reads the logs of the masters; None if the job cache keeps none.
+    * ``cache`` is used in ``cache_worker`` only; ``queue`` in ``queue_worker``; ``permission`` and ``lanes`` in
+      ``rights_worker``.
+    * ``runner``: calls a runner function, as ``RunnerCalls``.
+    * ``queue``: sends the retry queue's engine a request; returns the answer or raises CommandExecutionError.
+    * ``can_queue``: whether that engine runs.
+    * ``lanes``: takes what to group by, and minions; returns the group of each, ``{minion: name}``.
+    * ``master_age``: for how many seconds the master has been running.
+    * ``restarted``: returns the minions of ``{minion: Unix time}`` whose processes may have started since; it blocks.
+    * ``acks``: whether minions say when they begin a job.
+    * ``keep``: seconds for which ended batches are kept; 0 for ever.
+    * ``is_takeover``: whether the engine before this one was, or may have been, another master's, which may have ended.
+    * ``history``: the history of the database that keeps the journals, as in ``facts.Recovered``; empty if they are files.
     """
 
     loop: Any

@@ -1,5 +1,5 @@
 """
-From the options of a rollout to fields of its Spec: when it may send, its groups, and the check between stages. Blocks.
+Makes fields of a Spec from the options of a rollout: when it may send, its groups, and the check between stages. Blocks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def layout_of(
 
 
 def _as_shown(groups: Sequence[Group], by: str, shown: Iterable[str]) -> tuple[tuple[Group, ...], str]:
-    """Return groups and what they are by, in the form that may be shown: by number, unless their names may be shown."""
+    """Return groups and their ``by`` in the form that may be shown: with numbers, unless their names may be shown."""
     wanted = parse_by(by)
     if is_shown(wanted, shown):
         return tuple(groups), by
@@ -99,8 +99,8 @@ def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -
     """
     Return the check between stages; empty for none.
 
-    :raises Refused: for a malformed check, and for a runner function that ``who`` may not call. The right to run a check on
-        minions is for the caller to check.
+    :raises Refused: for a malformed check, and for a runner function that ``who`` may not call. The right to run a function
+        on the minions must be checked elsewhere.
     """
     if "check" not in options:
         return {}
@@ -128,7 +128,8 @@ def require_gates(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
 
 def require_known(opts: Mapping[str, Any], check: Mapping[str, Any]) -> None:
     """
-    :raises Refused: for a check by a runner function that this master does not have. What minions have it cannot know.
+    :raises Refused: for a check by a runner function that this master does not have. Which functions minions have is not
+        known here.
     """
     if check.get("kind") != "runner":
         return
@@ -140,7 +141,8 @@ def require_known(opts: Mapping[str, Any], check: Mapping[str, Any]) -> None:
 
 def layout_again(spec: Spec, minions: Collection[str], shown: Iterable[str] = ()) -> dict[str, Any]:
     """
-    Return the fields of a Spec for some of a batch's minions, in the same groups. A budget in per cent stays one.
+    Return the fields of a Spec for some of a batch's minions, in the same groups. A budget that was a percentage of each
+    group keeps that percentage.
 
     :param shown: as for ``layout_of``.
     """

@@ -18,7 +18,7 @@ from typing import Any
 from saltext.jobs.core import compat
 
 #: The process runs Salt's own runner client. Output of the runner goes to standard error, away from the answer. The request
-#: comes on standard input, since everybody on the machine can read a command line.
+#: comes on standard input, since any user of the machine can read a command line.
 _CHILD = """
 import json, os, signal, sys
 signal.alarm(int(sys.argv[1]))
@@ -57,7 +57,7 @@ class RunnerCalls:
         self, fun: str, words: Sequence[str], timeout: float, on_behalf: Mapping[str, Any] | None = None
     ) -> tuple[Any, bool | str]:
         """
-        Call a runner function. Returns what it returned, and True or why that is not a success.
+        Call a runner function. Returns its value, and True or the reason why it did not succeed.
 
         :param words: its arguments, as on a command line.
         :param timeout: seconds after which the process is killed.
@@ -76,7 +76,7 @@ class RunnerCalls:
 
 
 def _run(child: Sequence[str], asked: Mapping[str, Any], timeout: float) -> tuple[Any, bool | str]:
-    # If the engine dies, the process ends by itself a little later than it would have been killed.
+    # If the engine dies, the process ends by itself, a little later than the engine would have killed it.
     command = [*child, str(math.ceil(timeout) + 5)]
     try:
         given = json.dumps(asked).encode()

@@ -71,7 +71,7 @@ class BatchShell:
         self.service = Service(ports.loop, ports.inbox, verbs)
         self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
-        self._adopted: dict[Live, None] = {}  # of these, those that have not been told that this engine has started
+        self._adopted: dict[Live, None] = {}  # those of ``live`` not told yet that this engine has started
         self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
@@ -201,7 +201,7 @@ class BatchShell:
     def logged(self, record: Record) -> None:
         """
         Take a return from the log. A return of another function does not prove that the job ran. If a return was not the
-        first, or came through a syndic and names no function, the job cache is read for what counts.
+        first, or names no function (it came through a syndic), the job cache is read instead.
         """
         if not isinstance(record, Returned):
             return
@@ -219,15 +219,15 @@ class BatchShell:
                 self.found(jid, {minion: record.retcode})
 
     def on_read(self) -> None:
-        """Do nothing: no batch waits for that."""
+        """Do nothing: no batch waits for the end of the log."""
 
     def on_lost(self) -> None:
-        """The log may lack returns: look for those of all minions for which one would change anything."""
+        """The log may lack returns: look in the job cache for all that would change anything."""
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._look_for_returns, live)
 
     def _may_be_there(self, minion: str) -> None:
-        """The bus tells of a minion's sign of life. If answers are proven, the minion's answer to a ping proves it."""
+        """The bus tells of a minion's sign of life. If answers are authenticated, an answer to a ping has to prove it."""
         for seeking in [live for live in self._seeking if self._seeks(live, minion)]:
             seeking.step(facts.Seen((minion,)) if self._ports.cache.why_unauthenticated else facts.Hinted(minion))
 
@@ -392,7 +392,7 @@ class BatchShell:
             live.step(self._recovered(live))
 
     def _recovered(self, live: Live) -> facts.Recovered:
-        """What the start of this engine is to a batch. Minions take a while to connect to a master that has just started."""
+        """Return the fact of this engine's start. Minions take a while to connect to a master that has just started."""
         left = YOUNG - self._ports.master_age()
         clock = self._ports.clock
         settled_at, shared = clock.now() + left if left > 0 else 0.0, self._allotting.sharing.is_shared(live.batch)

@@ -2,15 +2,15 @@
 The files of all batches: their journals, and the file that Salt 3008 sees.
 
     batches/<jid>.journal               in the engine's folder: a batch that is not closed; the truth about it
-    batches/<jid>.ended                 one that is
+    batches/<jid>.ended                 a batch that is closed
     batches/<jid>.journal.corrupt       a journal that could not be read
     <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of it; written once
     <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
 
 It must never write into Salt's index: when Salt's own manager starts, it adopts every batch in there and publishes to the
-minions that are left. Nor may it believe ``.batch.p``: Salt's manager writes into it anything that a forged event carries.
-The journals are not beside it, since local_cache removes a job's directory after ``keep_jobs_seconds``, even if the batch
-still runs.
+minions that are left. It must never believe ``.batch.p``: Salt's manager writes anything into it that a forged event
+carries. The journals are not beside ``.batch.p``, since local_cache removes a job's directory after ``keep_jobs_seconds``,
+even if the batch still runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def fold(content: Content, where: str) -> Batch:
         summary(batch, batch.created)  # raises now if the runner or the engine would later
     except LaterVersion:
         raise
-    except Exception as exc:  # whatever a machine may raise that is fed nonsense
+    except Exception as exc:  # a machine that is fed nonsense may raise anything
         raise StateError(f"{where} does not hold a batch: {type(exc).__name__}: {exc}") from exc
     return batch
 
@@ -108,11 +108,11 @@ class BatchStore:
 
     def open(self, jid: str) -> tuple[Batch, Journal]:
         """
-        Return a batch that is not closed, with a copy of its journal to go on with. A former engine that wakes still appends
-        to the old file, and so reaches no journal. Call ``sweep`` before the first one.
+        Return a batch that is not closed, with a copy of its journal to go on with. A former engine that wakes up appends to
+        the old file, which is no longer read. Call ``sweep`` before you open the first batch.
 
         :raises StateError: if its journal is damaged.
-        :raises LaterVersion: if a later version has written it: it must not be touched.
+        :raises LaterVersion: if a later version has written the journal, which must not be touched.
         :raises OSError: if it cannot be read now: try again.
         """
         opened = self.new_journal(jid)
@@ -131,7 +131,7 @@ class BatchStore:
         try:
             self.folder.write(ended, self.folder.read(name), durable=True)
         except FileNotFoundError:
-            if not self.folder.exists(ended):  # a former engine came to this just before it lost the lead
+            if not self.folder.exists(ended):  # a former engine did this just before it lost the lead
                 raise
         self.folder.remove(name)
 
@@ -185,7 +185,7 @@ class BatchStore:
         return found
 
     def sweep(self) -> None:
-        """Remove the unfinished files that an engine has left which was killed. :raises OSError:"""
+        """Remove the unfinished files that a killed engine has left. :raises OSError:"""
         self.folder.sweep(BATCHES)
 
     def open_jids(self) -> list[str]:
@@ -197,7 +197,7 @@ class BatchStore:
         return self._jids(ENDED)
 
     def forget_ended(self, before: float) -> list[str]:
-        """Remove what has been closed since before that Unix time, and return the jids."""
+        """Remove batches that were closed before that Unix time, and return their jids."""
         gone = [jid for jid in self.ended_jids() if self._remove_old(journal_name(jid, ended=True), before)]
         for jid in gone:
             with contextlib.suppress(OSError):
@@ -230,15 +230,15 @@ class BatchStore:
 
     def keep_job(self, jid: str) -> None:
         """
-        Have Salt's local_cache keep the job of a batch that is not closed: it removes a job once this file is old. Another
-        job cache does not have the file, and ours knows the batches itself. :raises OSError:
+        Have Salt's local_cache keep the job of a batch that is not closed: it removes a job once the job's ``jid`` file is
+        old. Other job caches have no such file, and ours knows the batches itself. :raises OSError:
         """
         if self._opts.get("master_job_cache", "local_cache") == "local_cache":
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self.native_path(jid).with_name("jid"))
 
     def read_native(self, jid: str) -> dict[str, Any] | None:
-        """Return the state of a batch of Salt 3008 or its CLI; None if there is none, or it is unreadable, or ours."""
+        """Return the state of a batch of Salt 3008 or its CLI; None if there is none, or if it is unreadable or ours."""
         if not is_plain(jid) or self._is_ours(jid):
             return None
         state = self._native_state(self.native_path(jid))

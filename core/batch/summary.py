@@ -1,6 +1,6 @@
 """
-A batch as seen from outside: the summary of ``batch.status``, with how long it will still take, its minions, and the
-payloads of its events.
+A batch as seen from outside: the summary of ``batch.status``, which says how long the batch will still take, the batch's
+minions, and the payloads of its events.
 
 Pure: stdlib only. It must never show a return's payload.
 """
@@ -120,7 +120,7 @@ _KEPT = (
 
 
 def _waiting(batch: Batch) -> dict[str, Any]:
-    """Return what is told of what a batch waits for that others have."""
+    """Return the fields about what other batches keep from this one."""
     reason = batch.waits_for_room()
     return {"blocked_reason": reason or None, "blocked_by": by_batch(batch.room.taken) if reason else {}}
 
@@ -141,7 +141,7 @@ def _check_as_typed(spec: Spec) -> str | None:
 
 
 def preview(spec: Spec, limit: InFlightLimit | None = None) -> dict[str, Any]:
-    """Return what ``batch.preview`` shows of a batch that is not started. ``limit``: that over all batches."""
+    """Return what ``batch.preview`` shows of a batch that is not started. ``limit``: the limit over all batches."""
     stages = len(spec.sizes) // max(1, len(spec.groups))
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
@@ -182,7 +182,7 @@ def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
 
 
 # -- how long it will still take ---------------------------------------------------------------------------------------
-# That is told from the run times of minions. The pace of the batch would mislead: it depends on the first returns.
+# This is worked out from the run times of minions. The pace of the batch would mislead: it depends on the first returns.
 
 
 def two_digits(number: float) -> float:
@@ -194,8 +194,8 @@ def seconds_left(batch: Batch, now: float) -> float | None:
     """
     Return for how many seconds a batch will still run, rounded to two significant digits; 0 if it has ended.
 
-    None if there is no forecast: the batch waits; or so few minions have returned that quick ones would mislead; or those in
-    flight already run longer than the others did.
+    None if there is no forecast: if the batch waits, if so few minions have returned that quick ones would mislead, or if
+    those in flight already run longer than the others did.
     """
     if batch.finished:
         return 0.0
@@ -211,7 +211,7 @@ def seconds_left(batch: Batch, now: float) -> float | None:
 
 
 def _enough(batch: Batch) -> float:
-    """Return how many minions must have returned: half of those that run at once, or of the run times that are kept."""
+    """Return how many minions must return before a forecast: half of those that run at once, or of the run times kept."""
     runs = batch.publish_window.runs
     return min(batch.pace.size, len(batch.spec.minions), runs.maxlen or len(runs)) / 2
 

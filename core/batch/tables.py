@@ -22,9 +22,9 @@ from saltext.jobs.core.display.text import counted, target
 #: The outcomes without success of minions that were sent to.
 _FAILED = BAD[:-1]
 _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
-#: Most lines of names for a state that needs attention, and for another one.
+#: Most lines of names for a state that needs attention, and for any other state.
 _MANY_LINES, _FEW_LINES = 6, 2
-#: Options of a batch that are told where they are given, and those that are told where they are not these.
+#: Options of a batch that are shown if they are given, and options that are shown unless they have these values.
 _TOLD = (
     "by",
     "max_failures",
@@ -41,7 +41,7 @@ _TOLD = (
 _USUAL = {"presence": "ping", "offline": "skip"}
 #: Most different reasons that are shown for one state.
 _REASONS = 6
-#: Most batches of a list whose reason to wait is shown.
+#: Most batches of a list that are shown with the reason why they wait.
 _WAITING = 10
 _BAR = 24
 

@@ -29,7 +29,7 @@ _POLL = 0.25
 _BAR, _SHORTEST_BAR, _LEAST_BAR = 30, 4, 10
 #: Columns of a terminal that is not narrow.
 _WIDE = 60
-#: Most minions that are named of those that failed alike since the last look.
+#: Most minions that are named, among those that failed alike since the last look.
 _NAMED = 10
 #: Moves to the beginning of the line and clears it.
 _ANEW = "\r\x1b[K"
@@ -104,8 +104,8 @@ class Display:
 
 
 def waiting_line(summary: Mapping[str, Any], now: float) -> str:
-    """Return why a batch sends to nobody for now, when that changes, and what may be done; empty where it does send."""
-    # What others have changes with each minion, and is worth a line where this batch stands still.
+    """Return why a batch sends to no minion now, when that changes, and what an operator can do; empty if it does send."""
+    # ``blocked_reason`` changes with each minion of other batches: it is worth a line only if this batch stands still.
     reason = summary.get("paused_reason") or (None if summary.get("active") else summary.get("blocked_reason"))
     if not reason or summary["state"] in ("complete", "halted"):
         return ""

@@ -1,6 +1,6 @@
 """
-A batch in words for people: its state in one, why it was halted, why a request changes nothing, and why minions did not
-succeed.
+A batch in words for people: its state in one word, why it was halted, why a request changes nothing, and why minions did
+not succeed.
 
 Pure: it is handed summaries, and one return at a time.
 """
@@ -16,7 +16,7 @@ from saltext.jobs.core.reasons import Reasons, text_of
 
 #: The outcomes without success, worst first.
 BAD = ("failed", "timed_out", "lost", "killed", "offline")
-#: Why a minion is in a state, if the state does not say it.
+#: What a minion's state means, if its name does not say it.
 MEANINGS = {
     "timed_out": "ran longer than max_runtime",
     "lost": "gave neither a return nor a sign that it runs the job",
@@ -26,16 +26,16 @@ MEANINGS = {
     "pending": "not sent to yet",
 }
 
-#: The words by which people are told the state of a batch: what ``word`` returns.
+#: The words that ``word`` returns: they tell people the state of a batch.
 WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
 
 
 def word(found: Mapping[str, Any]) -> str:
     """
-    Return the state of a batch in one word for people: the state ``complete`` does not tell whether all went well, nor
-    ``paused`` whether an operator has to act.
+    Return the state of a batch in one word for people. The state ``complete`` does not tell whether all went well, and
+    ``paused`` not whether an operator has to act; the word does.
 
-    :param found: its summary, of ours or of a native batch.
+    :param found: the batch's summary, of ours or of a native batch.
     """
     state, by = str(found["state"]), found.get("paused_by")
     if state == "running" and found.get("blocked_reason") and not found.get("active"):
@@ -48,7 +48,7 @@ def word(found: Mapping[str, Any]) -> str:
 
 
 def has_succeeded(found: Mapping[str, Any]) -> bool:
-    """Return whether an ended batch has succeeded: ours says so, for a native one it is worked out."""
+    """Return whether an ended batch has succeeded: our summary says so, for a native batch it is worked out."""
     return bool(found.get("success", not found["halted"] and not found["failed"]))
 
 
