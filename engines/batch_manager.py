@@ -1,5 +1,5 @@
 """
-Drive asynchronous batches: sub-publishes, their limit, and the outcome of each minion.
+Drive asynchronous batches: publish them in sub-batches, keep their limits, and find the outcome of each minion.
 
 .. code-block:: yaml
 
@@ -9,7 +9,7 @@ Drive asynchronous batches: sub-publishes, their limit, and the outcome of each 
 Its options are under ``batch_manager:`` in the master's configuration; all have defaults. ``docs/batch.md`` describes
 them. Batches are started and watched with the ``batch`` runner.
 
-This file only wires: policy is in ``core/batch/machine.py``, input and output in ``core/batch/shell.py``.
+This file only wires the parts: policy is in ``core/batch/machine.py``, input and output in ``core/batch/shell.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Start, watch and control asynchronous batches.
 
-A batch runs a job on many minions, on at most so many of them at a time, under one jid. The ``batch_manager`` engine of
-this extension drives it; it goes on when the terminal is closed, and after a restart of the engine or the master.
+A batch runs a job on many minions under one jid, a limited number of minions at a time. The ``batch_manager`` engine of
+this extension drives it. It goes on when the terminal is closed, and after a restart of the engine or the master.
 
 .. code-block:: bash
 
@@ -45,7 +45,7 @@ __func_alias__ = {"list_": "list"}
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
 
-#: Seconds that a stop waits for its confirmation: a publish under way is awaited.
+#: Seconds to wait for the answer to a request: the engine first waits for a publish that is under way.
 _STOP_PATIENCE = 30.0
 _MINION_STATES = ("pending", "active", *(outcome.value for outcome in Outcome))
 
@@ -57,15 +57,15 @@ def __virtual__() -> str:
 @runner.verb
 def start(tgt: object = None, fun: object = None, *args: object, **options: Any) -> Any:
     """
-    Start a batch and return its summary, as ``batch.status`` does; it has the ``jid``.
+    Start a batch and return its summary with its ``jid``, as ``batch.status`` does.
 
-    Returns once the engine has accepted the batch durably. All minions run it under the one jid, so that
-    ``jobs.lookup_jid`` shows all returns.
+    Returns once the engine has accepted the batch durably. All minions run the job under one jid, so ``jobs.lookup_jid``
+    shows all returns.
 
     :param tgt: the target; ``tgt_type`` is its type.
     :param str fun: the execution function.
-    :param args: its arguments. Keyword arguments that are not listed below go to the function too. Give those whose names
-        are the same as, or close to, one below in ``kwarg``.
+    :param args: its arguments. Keyword arguments that are not listed below go to the function too. If the name of one is
+        listed below, or is close to a listed name, give it in ``kwarg``.
     :param batch: how many minions at a time: a count (``10``), a percentage of the matched minions (``25%``), or a ramp
         (``1,10%,50%``): each stage but the last is a wave that must end before the next begins. Default: ``10%``.
     :param str tgt_type: the kind of target: glob (the default), list, grain, compound, nodegroup, … Every minion of a list
@@ -78,8 +78,8 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param int min_executed: do not stop for failures before so many minions have ended. Default: 0.
     :param timeout: seconds after which a minion is asked whether it still runs the job; default: the master's ``timeout``.
     :param gather_job_timeout: seconds to wait for answers; default: the master's ``gather_job_timeout``.
-    :param max_runtime: seconds for which a minion may run the job. One that runs it for longer is told to terminate it, and
-        ten seconds later to kill it; it counts as ``timed_out``, which is a failure. Default: no limit.
+    :param max_runtime: seconds for which a minion may run the job. A minion that runs it for longer is told to terminate it,
+        and ten seconds later to kill it. It counts as ``timed_out``, which is a failure. Default: no limit.
     :param start_at: when the batch begins: a date and time (``2026-11-28 02:00``), ``+90m``, or Unix time in seconds.
         Default: at once.
     :param window: when minions may be sent to: ``Sat,Sun 02:00-05:00``, or several, separated by semicolons or in a list.
@@ -96,14 +96,15 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         which an operator calls ``batch.approve``. False, an error or no answer halts the batch. Refused for a batch with one
         stage, which has no check, and for a runner function that this master does not have.
     :param check_timeout: seconds to wait for the answer of a function. Default: 300.
-    :param approve_timeout: seconds to wait for an approval. Default: any number.
-    :param approve_by: who may approve, and nobody else: users (``anna``, or ``ldap:anna`` of that login alone) and groups
-        (``%ops``), with commas or as a list. Who starts the batch may not, though they are named. Default: whoever may run
-        its job.
-    :param exclusive: send to no minion on which certain other batches are in flight, wait for these, and go on. ``True``:
-        batches of the same module, so one of ``state.apply`` waits for one of ``state.highstate``; or names, with commas or
-        as a list: of modules (``state``), or of your own, of other batches that were given the same. Default: False.
-    :param str presence: ``ping`` (the default) asks all minions first who is there, ``none`` sends straight away.
+    :param approve_timeout: seconds to wait for an approval. Default: no limit.
+    :param approve_by: the only users and groups that may approve, with commas or as a list: users by name (``anna``) or by
+        login (``ldap:anna``), groups as ``%ops``. The user who starts the batch may never approve it. Default: anyone who
+        may run its job.
+    :param exclusive: on each minion, wait until certain other batches are no longer in flight there. ``True``: batches of
+        the same module, so that ``state.apply`` waits for ``state.highstate``. Or names, with commas or as a list: names of
+        modules (``state``), or your own names, which other batches were given too. Default: False.
+    :param str presence: ``ping`` (the default) pings all minions first, and sends to those that answer; ``none`` sends
+        straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
         them as failed, ``queue`` hands them to job_retry, which delivers the job later.
     :param str ret: returners, as ``salt --return``.
@@ -113,9 +114,9 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param str ret_config: as ``salt --return_config``.
     :param dict ret_kwargs: as ``salt --return_kwargs``.
     :param like: the jid of a batch, or of a job in the job cache, to run again. Target, function and options that are not
-        given are taken over, except ``start_at``; arguments only with the function, ``tgt_type`` only with the target.
-        Keyword arguments that are given are added. The target is matched anew. A user with limited rights needs the right
-        to that job on all its minions, as for ``batch.retry``.
+        given are taken over, except ``start_at``. Arguments are taken over only with the function, ``tgt_type`` only with
+        the target. Keyword arguments that are given are added. The target is matched anew. A user with limited rights needs
+        the right to that job on all its minions, as for ``batch.retry``.
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.
 
@@ -145,9 +146,9 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
 
     :return: a dict with total, minions (names, in the order in which they are sent to), fun, arguments, tgt, tgt_type, sizes
         (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
-        None), check (what is checked, without its arguments, or None), check_after (after how many minions that is, each
-        time), unsure (names of which the master does not know whether the target matches them), max_in_flight (the limit
-        over all batches, a dict with total, by and each; None where there is none) and options.
+        None), check (what is checked, without its arguments, or None), check_after (for each check, after how many minions
+        it comes), unsure (minions that the target may or may not match: the master cannot tell), max_in_flight (the limit
+        over all batches, a dict with total, by and each, or None) and options.
 
     CLI Example:
 
@@ -161,11 +162,11 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
 @runner.verb
 def run(tgt: object = None, fun: object = None, *args: object, **options: Any) -> dict[str, Any]:
     """
-    Start a batch, wait until it ends, and return its summary with a ``verdict``, a sentence that also says how many minions
-    were left out. ``retcode`` is 0 if all went well, and else 1, with ``Error``.
+    Start a batch, wait until it ends, and return its summary. It takes the arguments of ``batch.start``.
 
-    For orchestration: the ``salt.runner`` state that calls it fails if the batch did not succeed, or could not be started.
-    Takes the arguments of ``batch.start``.
+    The summary has a ``verdict``, a sentence that also says how many minions were left out. Its ``retcode`` is 0 if all went
+    well; otherwise it is 1, and there is an ``Error``. For orchestration: the ``salt.runner`` state that calls this fails if
+    the batch did not succeed, or could not be started.
 
     CLI Example:
 
@@ -188,15 +189,15 @@ def status(jid: object) -> dict[str, Any]:
         (running, paused, stopping, complete, halted), the counts total, completed (returned with success), active,
         pending, failed, lost, offline, killed and timed_out, batch_size, stage, stages, halted, halted_reason, stopped_by
         (a user), taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the
-        start), eta_seconds (an estimate; None where nobody can say), paused_by (operator, publish, permission, approval,
-        window, start or rights; None where it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (why
-        it sends to fewer minions than it could, since other batches have the room or the minions; None where it does not),
-        blocked_by (``{jid: minions}`` that it waits for, where it is exclusive), check (whether one is under
-        way), approve (what batch.approve is for, counted from 0; None where it is for nothing), success, survivors of a
-        kill, parent where it is a retry, and engine (whether the engine that drives it runs; None when the
-        batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does) and
-        engine_master (which master it is of, where there are several). With
-        groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
+        start), eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or
+        rights; None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep
+        it from sending to more minions, or None), blocked_by (for an exclusive batch ``{jid: minions}``: the batches that
+        it waits for, and where), check (whether one is under way), approve (the stage that batch.approve would approve,
+        counted from 0, or None), success, survivors (minions that still run the job after the last kill), parent (the jid
+        of the batch that it retries, or None), engine (whether the engine that drives it runs; None once the batch has
+        ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the
+        master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times
+        are Unix time in seconds.
 
     CLI Example:
 
@@ -234,8 +235,9 @@ def list_(
     Return the summaries of batches, ended ones too, newest first. They are kept for ``keep_jobs_seconds``.
 
     :param int limit: most batches to return.
-    :param str state: only batches in this state: running, paused, stopping, complete or halted; or with one of the words of
-        the table: waiting or scheduled (which are paused), succeeded or unsuccessful (which are complete).
+    :param str state: only batches in this state: running, paused, stopping, complete or halted. Or with this word in
+        the table: waiting (for other batches, a window or an approval) or scheduled (for its start); succeeded or
+        unsuccessful (both are complete).
     :param str fun: only batches of this function: a glob such as ``state.*``, or several, with commas or as a list.
     :param str user: only batches that these users have started: globs, as for ``fun``.
     :param start_time: only batches started then or later: ``-2h`` for the last two hours, or a date and time such as
@@ -267,8 +269,8 @@ def list_(
 @runner.verb
 def minions(jid: object, state: object = None) -> catalog.Minions:
     """
-    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` if it has groups. An active minion has been sent
-    to, or says that it has run the job, ``since`` then; ``seen`` is when it was last seen to run it.
+    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` if it has groups. For an active minion, ``since``
+    is when it said that it had begun, or else when it was sent to; ``seen`` is when it was last seen to run the job.
 
     :param str jid: the batch's jid.
     :param str state: only minions in this state: pending, active, completed, failed, lost, offline, killed or timed_out.
@@ -290,8 +292,8 @@ def failures(jid: object) -> dict[str, Any]:
     """
     Return why minions of a batch did not succeed: minions with the same reason in one group, the largest group first.
 
-    Two reasons are the same if they differ in ids, addresses, times and numbers only. For a run of states the text has the
-    states that failed, with their comments; for anything else it has the output, without the middle if it is long.
+    Reasons count as the same if they differ only in ids, addresses, times and numbers. For a run of states the text has the
+    states that failed, with their comments. For anything else it has the output, without the middle if it is long.
 
     A user with limited rights needs the right to the batch's job, as for ``batch.retry``.
 
@@ -322,12 +324,12 @@ def stop(jid: object, kill: object = False) -> bool:
     """
     Stop a batch: nothing more is published. Returns True once that is certain and survives a crash.
 
-    Refused for a batch that has ended, and for one that is stopped already, unless ``kill`` is new.
-    While the engine is down nothing is published; when it starts, it carries out the stop first.
+    Refused for a batch that has ended, and for one that is stopped already, unless ``kill`` is new. While the engine is down
+    nothing is published; when it starts, it carries out the stop first.
 
     :param str jid: the batch's jid.
-    :param bool kill: also kill the job on the minions that run it, until they say that it is gone. The summary names those
-        on which it survives.
+    :param bool kill: also kill the job on the minions that run it, until they say that it is gone. The summary names the
+        minions on which it survives (``survivors``).
 
     CLI Example:
 
@@ -388,10 +390,10 @@ def resume(jid: object) -> bool:
 @runner.verb
 def approve(jid: object, stage: object = None) -> bool:
     """
-    Let a batch go on that waits for approval (``check=approve``). Returns True; refused for one that does not.
+    Approve a stage of a batch (``check=approve``), which then goes on. Returns True; refused if it waits for no approval.
 
-    With ``approve_by``, only the users it names may approve, whatever other rights they have, but never the one who started
-    the batch or took it over. Without it, everyone who may run its job may approve.
+    With ``approve_by``, only the users it names may approve, whatever their other rights, but never the user who started
+    the batch or took it over. Without it, anyone who may run its job may approve.
 
     :param str jid: the batch's jid.
     :param int stage: the stage that is approved, from ``approve`` in ``batch.status``. With it, an approval that comes
@@ -509,17 +511,17 @@ def history() -> Any:
 @runner.verb
 def masters() -> dict[str, Any]:
     """
-    Return which masters have the engines, and which of them leads each: the same at every master of the site.
+    Return which masters run the engines, and which master leads each engine: the same at every master of the site.
 
     Refused where the disk or the database that the masters share cannot be reached.
 
     :return: a dict with master (this one), site (where what they share is), store (``ok``), store_seconds (how long it took
         to answer) and engines: by name, a dict with leader (a master, or None), process, since (Unix time), epoch,
         beat_seconds (since its last sign of life), lease_seconds (for how long it leads without a renewal; None for a
-        lock), takeovers and hand_overs (how often, since ever) and masters: by name, a dict with state (leads, stands by,
+        lock), takeovers and hand_overs (how often so far) and masters: by name, a dict with state (leads, stands by,
         or not known, if it has said nothing for 35 seconds), silent_seconds, host, version (of this extension), salt,
-        ahead_seconds (its clock, against the site's) and refused (how often it was kept from doing something because
-        it did not surely lead).
+        ahead_seconds (its clock, against the site's) and refused (how often it was kept from acting because it could not
+        be sure that it leads).
 
     CLI Example:
 
@@ -535,7 +537,7 @@ def masters() -> dict[str, Any]:
 @runner.verb
 def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
     """
-    Have a master give up the lead of its engines, for its maintenance; another one that stands by goes on with everything.
+    Have a master give up the lead of its engines, for its maintenance. A master that stands by goes on with everything.
 
     Nothing is lost, and nothing runs twice. The master stands by afterwards, and takes over again if the other one ends.
     Refused where no other master stands by.
@@ -629,7 +631,7 @@ def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> boo
 
 
 def _done(verb: str, jid: str, answer: object) -> bool:
-    """Return True for a request that is carried out. :raises Refused: with why, for one that changes nothing."""
+    """Return True for a request that is carried out. :raises Refused: with the reason, if it changes nothing."""
     if not answer:
         raise Refused(words.why_not(verb, catalog.Catalog(__opts__).find(jid)[0]))
     return True
