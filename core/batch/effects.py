@@ -275,7 +275,7 @@ class Effects:
         return not_passed(value)
 
     async def _ask_minions(self, live: Live, effect: facts.Check) -> str:
-        """Return why what the function returned stops the batch; empty if it does not."""
+        """Return why the minions' returns of the function stop the batch; empty if they do not."""
         spec, check = live.batch.spec, live.batch.spec.check
         if not effect.minions:
             return "no minion of the stage has completed, so there is none to ask"

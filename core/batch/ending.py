@@ -1,6 +1,6 @@
 """
-What becomes of minions: they return, are overdue and asked, are killed, and in the end are given up; those that are not
-there are left out, or handed over to the retry queue (``offline``).
+What becomes of minions that were sent to: they return; or they are overdue, asked, killed, and given up in the end. Minions
+that are not there are left out, or handed over to the retry queue (``offline``).
 
 Part of the batch machine. A return is proven before it becomes a fact. Starts are unauthenticated: a forged one causes a
 short delay, never a success. A kill that was sent proves nothing: the minion is asked whether it worked. It must never give
@@ -153,7 +153,7 @@ def never_begun(batch: BatchState, fact: NeverBegun, _now: float) -> list[Effect
 
 
 def recorded(batch: BatchState, fact: Recorded, now: float) -> list[Effect]:
-    """Minions were asked for their records; those that said nothing are asked again, a few times."""
+    """Minions were asked for their records; silent ones are asked again, a few times."""
     batch.inflight.recorded(fact.minions, now)
     batch.inflight.records_unknown(fact.silent, now)
     return []
@@ -232,7 +232,7 @@ def queued(batch: BatchState, fact: Queued, _now: float) -> list[Effect]:
 
 
 def queue_refused(batch: BatchState, fact: QueueRefused, now: float) -> list[Effect]:
-    """The minions have failed, since nobody delivers the job to them; absence does not count against the budget."""
+    """The minions have failed, since the job is not delivered to them; absence does not count against the budget."""
     batch.queue_refused = fact.reason
     for minion in fact.minions:
         batch.to_queue.pop(minion, None)

@@ -2,7 +2,7 @@
 The minions in flight: when each is overdue, what is asked then, and what follows from the answers.
 
 An overdue minion's return is first looked for in the job cache. If it is not there, the minion is asked, together with many
-others, whether it runs the job. A flight must never change its phase elsewhere. Pure: stdlib only.
+others, whether it runs the job. No other file may change a flight's phase. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class InFlight(Kept):
         return self.due[0][0] + CHECK_WINDOW if self.due else None
 
     def survivors(self) -> list[str]:
-        """Return the minions that still run the job after the most kills."""
+        """Return the minions that still run the job after ``kill_attempts`` kills."""
         return [minion for minion, flight in self.flights.items() if flight.kills >= self.spec.kill_attempts]
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class InFlight(Kept):
         """
         Return when a minion that may run the job is overdue: after ``timeout``, or when ``max_runtime`` has passed.
 
-        A minion that keeps saying that it runs the job is asked less and less often, even if no kill ended the job.
+        A minion that keeps saying that it runs the job is asked less and less often, except between two kills.
         """
         flight, limit, wait = self.flights[minion], self.spec.max_runtime, self.spec.timeout
         if flight.runs > 1 and (not flight.kills or flight.kills >= self.spec.kill_attempts):

@@ -1,8 +1,8 @@
 """
 The minions that a batch still has to send to: their order, the group whose turn it is, and which have shown a sign of life.
 
-A minion is sent to only if it is known to be there: it has answered one of ``probe_attempts`` pings, or has started or
-returned anything meanwhile. Pure: stdlib only.
+With ``presence=ping`` a minion is sent to only if it is known to be there: it has answered one of ``probe_attempts`` pings,
+or has started or returned anything meanwhile. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _ONE_GROUP = Membership((), ())
 
 class Pending:
     """
-    Ids of minions in the order in which they are sent to, each once, group by group.
-    An operation on one id takes the same time, however many there are.
+    Ids of minions in the order in which they are sent to, each once, group by group. An operation on one id takes the same
+    time, however many there are.
 
     :param minions: the ids to begin with.
     :param membership: the group of each minion; by default all are in one.

@@ -1,8 +1,9 @@
 """
 Room for a batch beside the others: whether the batch has to ask for it, for how many minions it asks, and why it waits.
 
-``sharing.py`` allots minions to batches. It limits how many are in flight over all batches, and keeps batches that must not
-overlap off the same minion. A batch that shares sends only to minions that it was just allotted. Pure: stdlib only.
+``sharing.py`` allots minions to batches. It limits how many are in flight over all batches, and keeps an exclusive batch off
+the minions on which a batch that it avoids is in flight. A batch that shares sends only to minions that it was just
+allotted. Pure: stdlib only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """
-How batches share minions. The minions in flight over all batches are limited, and two batches that must not overlap are
-never in flight on one minion.
+How batches share minions. The minions in flight over all batches are limited, in all and in each *lane*: a group of minions
+with a limit of its own (``max_in_flight``). An exclusive batch is sent to no minion on which a batch that it avoids is in
+flight.
 
 ``share`` divides the free room among batches. ``Sharing`` keeps the accounts for it: which batch is in flight on which
 minions, which one wants room, and which one waits for which. A change in them costs the same for any number of minions.
@@ -182,7 +183,7 @@ class Sharing:
         self._changed = self._whole = False
         self._rounds = 0
 
-    # -- who there is --------------------------------------------------------------------------------------------------
+    # -- the batches that take part ------------------------------------------------------------------------------------
 
     def is_shared(self, batch: Batch) -> bool:
         """Return whether a batch may send only to minions that it is allotted."""

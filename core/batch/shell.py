@@ -377,7 +377,7 @@ class BatchShell:
         self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
         self._attempt("the ended batches", self._learn_ended)
         self._attempt("the batches", self._adopt_all)
-        self.take_requests()  # first, so that a batch that is to stop sends to nobody
+        self.take_requests()  # first, so that a batch that is to stop sends no more
         for live in list(self._adopted):
             self._attempt(f"batch {live.jid}", self._recover, live)
         for live in list(self.live.values()):

@@ -195,7 +195,7 @@ class BatchState(Kept):
         """
         Whether it has succeeded: at least one minion ran, and all completed or were left out by ``offline=skip``.
 
-        None as long as that is open.
+        None while that is open.
         """
         if not self.finished:
             return None
@@ -307,7 +307,7 @@ class BatchState(Kept):
         return pause.reason if pause else ""
 
     def survivors(self) -> list[str]:
-        """Return the minions that still run the job after the most kills."""
+        """Return the minions that still run the job after ``kill_attempts`` kills."""
         return self.inflight.survivors()
 
     def has_more(self) -> bool:
