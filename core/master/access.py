@@ -1,9 +1,9 @@
 """
 Whether the user of a job may still publish it to these minions. Blocks: use it in a Worker.
 
-Asks Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
-get today: everything to root, to the master's own user and to users whom sudo_acl does not restrict; to others what the
-lists say. If a list is known only with the user's password, that is neither a grant nor a denial.
+It runs Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
+get today: root, the master's own user and users that sudo_acl does not restrict may publish everything, others what the
+lists say. A list that cannot be known without the user's password is neither a grant nor a denial.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REACTOR = "Reactor"
 _MOST, _LONGEST = 5, 100
 #: In place of an eauth backend: the lists of publisher_acl.
 LOCAL = "publisher_acl"
-#: Likewise: a token of an unknown backend.
+#: Likewise: the backend of a token is not known.
 NOT_KNOWN = "?"
 
 
@@ -55,8 +55,8 @@ def shown(load: Mapping[str, Any]) -> str:
 @dataclasses.dataclass(frozen=True)
 class Standing:
     """
-    ``denied``: ``{minion: reason}`` of those to which a job may not be published; ``unsure``: of those for which that
-    cannot be determined.
+    ``denied``: ``{minion: reason}`` for minions to which a job may not be published; ``unsure``: the same for minions where
+    that cannot be determined.
     """
 
     denied: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -106,8 +106,8 @@ class Access:
         """
         Return the ``minions`` to which the user of a job may not publish it any more.
 
-        If the load records whom Salt had authenticated, that decides. In loads of an earlier version, and of another
-        job cache, the user's name does.
+        The identity that Salt authenticated decides, if the load records it. Loads of an earlier version, and of another
+        job cache, have only the user's name.
 
         :param load: the job's load; its secrets are not needed.
         :raises Exception: anything that an eauth module raises if it cannot tell now.
@@ -117,7 +117,7 @@ class Access:
             return self.of_identity(who, load, minions)
         user, options = str(load.get("user") or ""), load.get("kwargs") or {}
         if self._access_lists(user, options) is None or (user == _REACTOR and load.get(BATCH_MARK)):
-            # By `peer` the master publishes for a minion, whose id it stores as the user.
+            # By `peer` the master publishes for a minion, and stores the minion's id in the load.
             peer = options.get("id")
             return (
                 self._standing(f"minion {peer}", self._of_peer(str(peer)), "", [], load, minions)
@@ -141,7 +141,7 @@ class Access:
         if who.kind == MASTER or (who.kind == SUDO and self.sudo_grants(_SUDO + who.name) is None):
             return Standing()
         if who.kind in (TOKEN, PASSWORD) and who.backends:
-            # If there are several, each of them must grant it: which one it was is not known.
+            # Which of several backends it was is not known, so each of them must grant it.
             for system in who.backends:
                 standing = self._standing(who.name, self._external(system, who.name), who.name, [system], load, wanted)
                 denied.update(standing.denied)
@@ -233,7 +233,7 @@ class Access:
         return list(loadauth.get_auth_list({}, token={"name": user, "eauth": system, "groups": groups}) or [])
 
     def _doubt(self, system: str, user: str) -> str:
-        """Return why a backend's grants to a user take the user's password to know; empty if they are known."""
+        """Return why a backend's grants to a user cannot be known without the user's password; empty if they are known."""
         config = (self._opts.get("external_auth") or {}).get(system)
         if config is None:
             return ""
@@ -244,7 +244,7 @@ class Access:
         if groups not in modules or not any(str(name).endswith("%") for name in config):
             return "" if f"{system}.auth" in modules else f"eauth {system} cannot be used here"
         if system == "ldap" and self._opts.get("auth.ldap.binddn") and self._opts.get("auth.ldap.bindpw"):
-            modules[groups](user)  # raises if the server cannot be asked now, which Salt takes for no groups
+            modules[groups](user)  # raises if the server cannot be asked now; Salt would take that for no groups
             return ""
         if system == "pam":
             return ""

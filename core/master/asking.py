@@ -26,8 +26,8 @@ Answer = tuple[Any, int]
 Told = Callable[[Mapping[str, Any]], None]
 #: Seconds before the last look for answers that were announced on the bus, and before one more.
 _LAST_LOOKS = (0.3, 2.0)
-#: After so many seconds without a reply to it, or to anything earlier, a question's answers have all been forwarded; a busy
-#: master may pause for some seconds. It is the time of the question, within these limits.
+#: A question's answers have all been forwarded when no reply to it, or to anything earlier, has come for as long as the
+#: question's time, within these limits in seconds: a busy master may pause for some seconds.
 LEAST_QUIET, QUIET = 2.0, 10.0
 #: A question may take so many times its regular time.
 LONGEST = 6.0
@@ -134,7 +134,7 @@ class Question:
             None if read is None else Search(loop, steady, self._wants, self._read_some, self._take_new, _say_later)
         )
         self._closed = False
-        self._timer: Any = None  # of the end of its time
+        self._timer: Any = None  # for the end of its time
 
     def heard(self, minion: str, value: Any, retcode: int) -> None:
         """An answer was announced on the bus."""

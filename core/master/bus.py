@@ -109,7 +109,9 @@ class Bus:
         try:
             self._publisher.fire_event(data, tag)
         except Exception as exc:
-            subject = "its beat" if tag == self._beat_tag else "events"  # a beat must not hide what was lost with it
+            subject = (
+                "its beat" if tag == self._beat_tag else "events"
+            )  # lines about the beat must not silence the others
             self._quiet.warning(subject, "Could not fire %s: %s", tag, exc)
 
     def close(self) -> None:

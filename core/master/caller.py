@@ -1,5 +1,5 @@
 """
-The caller of a runner: whom Salt itself has authenticated, never a bare user name.
+The caller of a runner, as Salt itself has authenticated them; never a bare user name.
 
 On every release a runner gets only the name of a user (``__user__``). That name does not tell root at the command line
 from an API user called root, or a minion. So this module looks at the call itself. The master runs a runner below the
@@ -12,7 +12,7 @@ with the result of the authentication: the name, and the grants that came with t
   Either may call others in threads (``salt.parallel_runners``); a process of the master serves one request at a time.
 * Neither, in the master: its own schedule, reactor or engines, set up by its configuration. No limit.
 * A process in which an engine calls a runner for a user (``core/batch/runner_call.py``): that user, with their grants.
-* Outside the master: ``salt-run`` or Python of a user who may write the master's files. No limit but ``sudo_acl``.
+* Outside the master: ``salt-run`` or Python, run by a user who may write the master's files. No limit but ``sudo_acl``.
 
 It must never take a call of unknown origin for one of the master's own: such a call is refused.
 """
@@ -48,10 +48,12 @@ class Caller:
     """
     Who asks.
 
-    ``grants`` is the access list that limits the caller; None for a caller without limit. ``peer`` says that it is a
-    minion. ``account`` is the API user's name in Salt's lists, and ``eauth`` their backend: several, joined by commas,
-    if a token may be of any, and ``NOT_KNOWN`` if it is not known. ``who`` is recorded, so that the rights can be
-    checked again.
+    * ``grants``: the access list that limits the caller; None for a caller without limit.
+    * ``peer``: whether the caller is a minion.
+    * ``account``: the API user's name in Salt's lists.
+    * ``eauth``: the API user's backend; several, joined by commas, if a token may belong to any of them; ``NOT_KNOWN`` if
+      it is not known.
+    * ``who``: what is recorded, so that the rights can be checked again.
     """
 
     name: str
@@ -134,7 +136,7 @@ def require_right(
     """
     if who.grants is None:
         return
-    # As for a publish by that user; for API users that would be salt-api's own user.
+    # Salt checks the user of a publish in the same way. For an API user that is the user that runs salt-api.
     barred = salt.acl.PublisherACL(opts.get("publisher_acl_blacklist") or {})
     if not who.account and barred.user_is_blacklisted(who.name):
         raise Refused(f"{who.name} may not publish anything: publisher_acl_blacklist names that user")
@@ -147,7 +149,7 @@ def minions_to_ask(
     opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, *questions: tuple[str, Iterable[Any]]
 ) -> list[str]:
     """
-    Return the minions that a target matches, all of which the caller may ask. Blocks.
+    Return the minions that a target matches, if the caller may ask them all. Blocks.
 
     :param questions: functions and their arguments.
     :raises Refused: when ``who`` may not ask them, or the target matches no minion.
@@ -169,9 +171,9 @@ def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") ->
 
 def names_of(who: Caller) -> frozenset[str]:
     """
-    Return the names of a caller: the one that batches show, and that with the backend before it.
+    Return the names of a caller: the one that batches show, and the same with the backend before it.
 
-    A user of the API whose name has a meaning to Salt (``root``) has only the name with the backend.
+    An API user whose name has a meaning to Salt (``root``) has only the name with the backend.
     """
     known = who.who
     own = {who.name, *({known.name} if known and known.kind in _LOCAL else ())}
@@ -182,8 +184,9 @@ def names_of(who: Caller) -> frozenset[str]:
 
 def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:
     """
-    Return the groups of a caller, from Salt's backend of that login or from this machine, never from the caller's own words;
-    none if they are not known, as with a token that may be of several backends. Blocks.
+    Return the groups of a caller, as Salt's backend of the login or this machine gives them, never as the caller claims.
+
+    Empty if they are not known, as with a token that may belong to several backends. Blocks.
     """
     known = who.who
     if known is None or who.peer:

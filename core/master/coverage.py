@@ -15,13 +15,13 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, minions_to_ask
 
-#: The executor adds a record to its answer. It is asked alone, since a proxy runs several functions without executors.
+#: The executor adds a record to the answer. This is asked alone, since a proxy runs several functions without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
 #: What minions without it are asked. The order counts: a minion with ``multifunc_ordered`` answers by position.
 _FUNCTIONS = ("config.get", "cp.is_cached")
 _ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
 
-#: The outputter of what Salt's client says in the place of a minion that has not answered.
+#: The outputter of the text that Salt's client returns for a minion that has not answered.
 _SILENT = "no_return"
 #: Most minions that a sentence names.
 _NAMED = 20
@@ -46,7 +46,7 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     options = {"timeout": timeout, "executor_opts": {once.NAME: {"question": True}}}
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
-            # By name: on a minion itself the target may match more than the master knows, and ``who`` may ask.
+            # By name: minions match a target themselves, so others might answer than the caller was allowed to ask.
             told = _answers(client.cmd(matched, *_QUESTION, tgt_type="list", full_return=True, **options))
             without = [minion for minion, answer in told.items() if once.record_of(answer) is None]
             functions, arguments = list(_FUNCTIONS), [list(each) for each in _ARGUMENTS]
@@ -65,24 +65,24 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
 
 
 def _answers(returns: Any) -> dict[str, Any]:
-    """Return ``{minion: answer}`` of those that have answered, of what Salt's client has returned."""
+    """Return ``{minion: answer}`` for the minions that have answered, from what Salt's client returned."""
     given = {minion: full for minion, full in (returns or {}).items() if isinstance(full, Mapping)}
     return {minion: full.get("ret") for minion, full in given.items() if full.get("out") != _SILENT}
 
 
 def _keeps_returns(told: Any) -> bool:
-    # Where the executor is named and missing nothing runs at all, and the answer is an error text.
+    # If the executor is configured and missing, nothing runs on the minion, and the answer is an error text.
     return not once.keeps_nothing(told) and once.NAME not in str(told)
 
 
 def doubts_about(found: Mapping[str, Any]) -> list[str]:
-    """Return what a takeover of hot-hot masters may lose, a sentence each, by what ``coverage`` has ``found`` of minions."""
+    """Return a sentence for each thing that a takeover of hot-hot masters may lose. :param found: see ``coverage``."""
     nothing = {minion: lack for minion, lack in found["lacks"].items() if minion not in found["keeps"]}
     return [*about_records(len(found["has"]) + len(found["lacks"]), list(nothing)), *_about_silent(found["silent"])]
 
 
 def about_records(answered: int, nothing: Collection[str]) -> list[str]:
-    """Return the sentence about minions that keep nothing of what they have run; none where there are none."""
+    """Return the sentence about the minions that keep ``nothing`` of what they have run; no sentence if there are none."""
     if not nothing:
         return []
     return [

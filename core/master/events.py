@@ -15,8 +15,8 @@ What we announce (payloads are flat dicts, whose fields are marked; Salt adds ``
 ``salt/batch/<jid>/new``
     ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``
-    ``blocked_reason``: why it sends to fewer minions than it could, since other batches have the room or the minions, or
-    None. At most one a second for each batch, and one when the last minion of a halted batch has ended.
+    ``blocked_reason``: why it sends to fewer minions than it could: other batches have the room or the minions. Else None.
+    At most one event a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
     ``reason``, ``paused_by`` (its code); ``opens_at`` if it waits for its window (Unix time, or None if that is not known)
 ``salt/batch/<jid>/resumed``
@@ -30,7 +30,8 @@ What we announce (payloads are flat dicts, whose fields are marked; Salt adds ``
     ``minion``, ``jid``, ``fun``, ``attempts``, ``reason``
 ``salt/jobs_engine/<engine>/taken_over``, ``handed_over``
     ``engine``, ``master`` (which leads now), ``former`` (the master that led before), ``epoch``: another master leads the
-    engine, since the former one ended, froze or was cut off; or since an operator wanted it. On the bus of the new leader.
+    engine. It was taken over because the former leader ended, froze or was cut off, or handed over because an operator
+    wanted it. On the bus of the new leader.
 """
 
 from __future__ import annotations

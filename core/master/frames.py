@@ -36,6 +36,6 @@ def of_all_threads() -> Iterator[types.FrameType]:
 
 
 def codes(module: str, owner: str, *methods: str) -> list[types.CodeType]:
-    """Return the code of methods; none if the module is not loaded, because it has not called us then."""
+    """Return the code of methods; none if the module is not loaded, since it cannot have called us then."""
     found = getattr(sys.modules.get(module), owner, None)
     return [getattr(found, method).__code__ for method in methods if hasattr(found, method)]

@@ -3,7 +3,7 @@ Returns that were announced on the event bus, until the job cache has them.
 
 An event is hearsay: every accepted minion can fire one in another's name. Returns in the job cache were stored by the
 master. One look-up serves all returns that were announced meanwhile: ``Hearsay`` says when it is due, and for which
-minions; ``Search`` makes it. Nothing of it is stored: after a crash all minions in flight are looked for.
+minions; ``Search`` makes it. None of this is stored: after a crash all minions in flight are looked for.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Hearsay:
         """
         A look-up is over. Return the minions that are dropped until they are announced again.
 
-        :param found: those of ``asked`` whose return the job cache has, or is no longer needed.
+        :param found: the minions of ``asked`` whose return is in the job cache, or is no longer needed.
         :param took: seconds that it took.
         """
         self._end(now + min(max(PAUSE, SPARING * took), LONGEST_PAUSE), asked)
@@ -108,7 +108,7 @@ class Search(Generic[T]):
     :param loop: the engine's tornado loop.
     :param now: returns seconds that only ever rise.
     :param wanted: tells whether the return of a minion is still wanted.
-    :param read: returns ``{minion: return}`` of those of some minions whose return is there.
+    :param read: gets minions, and returns ``{minion: return}`` for those whose return is there.
     :param found: gets what ``read`` returned, unless it is empty.
     :param failed: gets what ``read`` raised; it is called again later.
     :param doubted: gets the minions whose returns are not looked for any more until they are announced again.
@@ -141,7 +141,7 @@ class Search(Generic[T]):
         return self._hearsay.minions()
 
     def close(self) -> None:
-        """Begin no more look-ups. What one that is under way finds is still told."""
+        """Begin no more look-ups. The result of one that is under way is still told."""
         self._closed = True
         self._stop()
 

@@ -1,9 +1,9 @@
 """
-The user whom Salt has authenticated, as jobs and batches record it, so that the rights can be checked again later.
+The user that Salt has authenticated. Jobs and batches record it, so that the rights can be checked again later.
 
-A name alone proves nothing: a user of the API may be called root, and may name another user beside a token. The record
-has what Salt has checked: the kind of proof, the backend, and the name that they gave. It must never come from a
-request's own claims, nor from a record that anyone but this master could have written.
+A name alone proves nothing: an API user may be called root, and may name another user beside a token. The record has what
+Salt has checked: the kind of proof, the backend, and the name that these gave. It must never come from a request's own
+claims, nor from a record that anyone but this master could have written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY = "key"
 TOKEN, PASSWORD = "token", "password"
 #: A minion, by ``peer`` (it had the master publish) and by ``peer_run`` (it called a runner).
 PEER, PEER_RUN = "peer", "peer_run"
-#: A user of a master above this one, which limits them.
+#: A user of a master above this one; that master limits them.
 ABOVE = "above"
 _KINDS = (MASTER, SUDO, KEY, TOKEN, PASSWORD, PEER, PEER_RUN, ABOVE)
 
@@ -36,10 +36,10 @@ _KINDS = (MASTER, SUDO, KEY, TOKEN, PASSWORD, PEER, PEER_RUN, ABOVE)
 @dataclasses.dataclass(frozen=True)
 class Identity:
     """
-    Who it was.
+    A user, and how Salt knows.
 
-    ``kind`` is one of the above, ``name`` the name in Salt's lists. ``backends``: of external_auth; empty if unknown,
-    and several if a token may be of any of them. ``at``: when Salt checked it, in Unix time.
+    ``kind`` is one of the above, ``name`` the name in Salt's lists. ``backends``: those of external_auth; empty if unknown,
+    several if a token may belong to any of them. ``at``: when Salt checked it, in Unix time.
     """
 
     kind: str
@@ -109,13 +109,13 @@ def _sudoer(name: str) -> str:
 
 
 def of_command_line(name: str) -> Identity:
-    """Return who has called a runner outside of the master: a user who may write its files, or who came by sudo."""
+    """Return the caller of a runner outside of the master: a user who may write its files, or who came by sudo."""
     return Identity(SUDO if _sudoer(name) else MASTER, _sudoer(name) or name, (), time.time())
 
 
 def of_runner(found: Mapping[str, Any], grants: Iterable[Any]) -> Identity:
     """
-    Return who has called a runner.
+    Return the caller of a runner.
 
     :param found: the local variables of ``ClearFuncs.runner``, once it has authorized the request.
     :param grants: the access list that Salt has found.

@@ -2,9 +2,9 @@
 The master job cache as the engines need it, whatever returner is configured: loads, who returned what, and keeping a
 job's own load.
 
-It blocks (disk, database): call it from a Worker. It must never hand the payloads of all returns on at once: those can be
-megabytes, and the engines need none. Like an event, a record of the job cache may be whatever a minion has sent, or damaged:
-its fields are checked here, and one that cannot be read is passed over alone.
+It blocks (disk, database): call it from a Worker. It must never hand on the payloads of all returns at once: those can be
+megabytes, and the engines need none. A record of the job cache, like an event, may hold anything that a minion has sent, or
+be damaged. So its fields are checked here, and an unreadable record is skipped without the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BATCH_MARK = "batch"
 
 class OwnLoad(dict[str, Any]):
     """
-    A load made by an engine of ours, whose claims are believed. A load that came over the wire never has this type.
+    A load made by an engine of ours. Its claims are believed: a load that came over the wire never has this type.
     """
 
 
@@ -258,8 +258,8 @@ class JobCache:
 
     def lacks_publications(self) -> bool:
         """
-        Tell whether there are published jobs and no record of a publish, which only our job cache makes. False if
-        unknown.
+        Tell whether there are published jobs, but no record of a publish. Only our job cache makes such records; with
+        another one this is False.
 
         :raises JobCacheError: when the cache cannot be read.
         """

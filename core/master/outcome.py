@@ -12,7 +12,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.reasons import Reasons, text_of
 from saltext.jobs.core.returned import function_of, retcode_of
 
-#: The reason for a minion whose return exists.
+#: The reason for a minion whose return exists, but cannot be read.
 UNREADABLE = "its return cannot be read: see the master's log, and job_cache.verify"
 
 

@@ -1,12 +1,12 @@
 """
 Protects the jids of batches: only their engine may publish under one.
 
-Whoever may publish anything, if only ``saltutil.find_job``, may name any jid. A minion runs a jid once, and ignores what
-comes second: a borrowed jid would keep a batch's job from running. An engine therefore names a *pass* in place of the jid:
-the jid, which engine it is and in which epoch it leads, until when the pass is valid, and a seal. Only root and the master's
-own user can make the seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid`` redeems the pass
-in the master's worker, just before Salt sends anything. It refuses a batch's jid without a pass, and the pass of an engine
-that has lost the lead; Salt then sends nothing.
+A user who may publish anything, even only ``saltutil.find_job``, may name any jid. A minion runs a jid once and ignores it
+the second time, so a borrowed jid would keep a batch's job from running. Therefore an engine names a *pass* in place of the
+jid: the jid, the engine, the epoch in which it leads, the time until which the pass is valid, and a seal. Only root and the
+master's own user can make the seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid`` redeems
+the pass in the master's worker, just before Salt sends anything. It refuses a batch's jid without a pass, and the pass of an
+engine that has lost the lead; Salt then sends nothing.
 
 If Salt refuses a publish, it may show the pass on the bus. So a pass is valid only for a short time.
 """
@@ -50,12 +50,13 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now
 
 def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tuple[Any, str]:
     """
-    Return the jid that ``named`` permits to publish under, and the engine, if ``named`` is a pass.
+    Return (the jid to publish under, the engine).
 
-    The jid is None where it is an invalid pass, or the jid of a batch without one; an engine is named with it where that has
-    lost the lead. What is no pass is returned as it is: the job cache takes a jid that is a number, or bytes, too.
+    * For a valid pass: its jid and its engine. The jid is None if that engine has lost the lead.
+    * For an invalid pass, and for the jid of a batch without a pass: None and an empty text.
+    * For anything else: ``named`` as it is, and an empty text. The job cache takes numbers and bytes as jids, too.
 
-    :param site: that of this master, where the caller has it.
+    :param site: the site of this master, if the caller has it.
     :raises OSError: when it cannot be told whether it is the jid of a batch.
     """
     text = named if isinstance(named, str) else plain(named)

@@ -91,8 +91,8 @@ class Publisher:
         :param options: the job's values for names in OPTIONS.
         :param timeout: seconds to wait for the master's answer.
         :param question: answers are read from the bus only: none is announced or kept in the job cache.
-        :param kept: it is a question whose answers are kept in the job cache, which proves their senders. The retry
-            queue does not deliver it later.
+        :param kept: the answers to the question are kept in the job cache, which proves their senders. The retry queue
+            does not deliver the question later.
         :param once: options for minions with the executor ``job_once`` (``keep``, ``rerun``: see there).
         :param natively: whether minions of Salt 3008 acknowledge it by themselves. That can delay a minion that has
             just started by a minute; the executor's acknowledgement does not wait.

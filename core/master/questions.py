@@ -35,11 +35,17 @@ class Probed:
 @dataclasses.dataclass(frozen=True)
 class Found:
     """
-    The minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
-    keep its return (``cache_jobs``), those that do not know it, and silent ones. ``unmatched``: the target does not
-    match them, by their word. ``unproven``: silent ones whose answer was announced on the bus. ``records``: of minions
-    with the executor ``job_once``. ``free``: idle ones that run no job at all, and have neither records nor old
-    returns: their answer holds for every other job too.
+    The minions that were asked about a job.
+
+    * ``running``: they run it.
+    * ``ran``: ``{minion: return data}``; they have run it and keep its return (``cache_jobs``).
+    * ``idle``: they do not know it.
+    * ``silent``: they have not answered.
+    * ``unmatched``: they say that the target does not match them.
+    * ``unproven``: silent ones whose answer was announced on the bus.
+    * ``records``: the records of minions with the executor ``job_once``.
+    * ``free``: idle ones that run no job at all and keep neither records nor old returns: their answer holds for every
+      other job too.
     """
 
     running: frozenset[str]
@@ -271,7 +277,7 @@ class Questions:
         :param prompt: whether minions answer at once. An answer that takes as long as a function says nothing about the
             master's backlog.
         :param read: reads kept answers, if only a part of each is needed.
-        :param forget: whether to remove the question and its answers from there.
+        :param forget: whether to remove the question and its answers from ``kept`` at the end.
         :param linger: for how many seconds after the end late answers go to ``told``.
         """
         jid = self._publisher.new_jid()

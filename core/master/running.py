@@ -1,5 +1,5 @@
 """
-What runs at this moment, as the minions say: they are asked, and each speaks for itself alone. Blocks.
+What minions say that they run at this moment. Each minion's answer counts for that minion alone. Blocks.
 
 It must never take a minion's silence for an answer.
 """
@@ -24,7 +24,7 @@ from saltext.jobs.core.returned import function_of
 _QUESTION = "saltutil.running"
 #: Most jobs of one minion that are told.
 _MOST = 200
-#: What else is known of a job: by jid, what takes the place of what minions say.
+#: ``{jid: fields}``: what else is known of jobs, which replaces what minions say.
 Known = Mapping[str, Mapping[str, Any]]
 
 
@@ -35,14 +35,14 @@ def ask(
     Ask minions what they run. Blocks.
 
     :param timeout: seconds to wait for answers.
-    :return: their answers, whatever they hold; and who did not answer.
-    :raises Refused: when ``who`` may not ask them, when the target matches nobody, or the master publishes nothing.
+    :return: the answers, whatever they hold, and the minions that did not answer.
+    :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
     require_no_peer(who)
     matched = minions_to_ask(opts, who, tgt, tgt_type, (_QUESTION, []))
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
-            # By name: on a minion itself the target may match more than the master knows, and ``who`` may ask.
+            # By name: minions match a target themselves, so others might answer than the caller was allowed to ask.
             answers = client.cmd(matched, _QUESTION, tgt_type="list", timeout=timeout) or {}
     except salt.exceptions.SaltException as exc:
         raise Refused(f"The minions cannot be asked: {exc}") from exc
@@ -52,10 +52,12 @@ def ask(
 
 def running(answers: Mapping[str, Iterable[Any]], batches: Known, replays: Known) -> list[dict[str, Any]]:
     """
-    Return what runs, a dict for each job, that of most minions first: see ``job_cache.running``.
+    Return what runs, a dict for each job; the job that runs on most minions comes first. See ``job_cache.running``.
 
-    :param answers: what each minion says; what has not the form of a job is passed over, and so is what only looks. What one
-        says of a job is told of no other minion: under one jid there is a row for each function and arguments that are said.
+    If minions name different functions or arguments under one jid, each of these gets a row of its own. So the answer of
+    one minion changes nothing that is shown of another.
+
+    :param answers: what each minion says. Questions are skipped, and so is anything that does not have the form of a job.
     :param batches: the batches that have not ended: each has a row, even if no minion runs it at this moment.
     :param replays: what the retry queue has under way.
     """
