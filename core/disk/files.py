@@ -65,7 +65,7 @@ def new_temporary(path: pathlib.Path) -> tuple[int, str]:
 
 def new_private(path: pathlib.Path, flags: int = 0) -> int:
     """
-    Make a private file to write to, whose name must be free, and return its descriptor.
+    Make a private file to write to, and return its descriptor. The name must be free.
 
     :param flags: further flags for ``os.open``.
     :raises FileExistsError: when there is something of that name.
@@ -93,8 +93,7 @@ def write_atomic(
     :param mode: other permissions, for what others are meant to read.
     :param durable: whether content and name must survive a power cut when this returns.
     :param fence: called before the file gets its name; what it raises is raised.
-    :raises OSError: with the old content left as it was, unless it is the sync of the name that failed: then either may be
-        there after a power cut.
+    :raises OSError: and the old content stays. Only if the sync of the name has failed, a power cut may leave either.
     """
     handle, temporary = new_temporary(path)
     try:

@@ -1,7 +1,7 @@
 """
 The files of an engine, by names that are relative to its folder. ``core/site.py`` says what each method does.
 
-It must never take a file that cannot be looked at for one that is not there.
+It must never report a file as missing because it cannot be looked at.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 class FileFolder:
     """
     :param path: its directory, which is made when it is written to.
-    :param fence: raises OSError where this process must not write any more, or it is not known whether it may.
+    :param fence: raises OSError if this process must not write any more, or if that is not known.
     """
 
     def __init__(self, path: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:

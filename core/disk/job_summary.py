@@ -18,7 +18,7 @@ from saltext.jobs.core.disk import packed
 _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
 #: What Salt shows of a job besides its time; the last one only if the job has any.
 _SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
-#: Of what is shown of a job, without metadata and with.
+#: Lengths of the list that ``shown_of`` packs: without metadata, and with it.
 _LENGTHS = {3, 4}
 
 
@@ -62,7 +62,7 @@ def shown_mark(fun: str, user: str) -> tuple[str, str]:
 def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
     """
     Return what is shown of a load beside its mark and its jid: a list of the arguments, the target, its type and any
-    metadata. None if that takes the load itself.
+    metadata. None if only the load itself can tell.
     """
     if not isinstance(load, dict) or not load or not _is_regular(jid):
         return None

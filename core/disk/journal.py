@@ -122,7 +122,7 @@ class Journal:
     """
     An open journal.
 
-    Another process may take over while this one is frozen. It first announces that, then removes unfinished files of
+    Another process may take over while this one is frozen. It first announces the takeover, then removes unfinished files of
     ``rewrite``, and then replaces each journal by a copy. This process calls ``fence`` after it has made or synced a file,
     and before it relies on that. So nothing of this process appears after the takeover, and all that ``sync`` has confirmed
     is in the copy.
@@ -133,7 +133,7 @@ class Journal:
 
     def __init__(self, path: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
         self.path, self._fence = path, fence
-        self._lock = threading.Lock()  # over which files are open
+        self._lock = threading.Lock()  # guards the open files
         self._file: _File | None = None
         self._lacks = False  # the file lacks a record: nothing is appended before it is rewritten
         # The file that will replace it, its name until then, and why it cannot replace it.
@@ -175,7 +175,7 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether records do not survive this process without a ``sync``: here all do."""
+        """Whether some records would be lost with this process without a ``sync``: none would."""
         return False
 
     @property
@@ -283,7 +283,7 @@ class Journal:
 
     def sync(self) -> None:
         """Make all records durable. :raises OSError: when that is not certain, or as ``fence``."""
-        # What is in the new file as well, during a rewrite, is made durable before it takes the old one's place.
+        # During a rewrite the new file is made durable before it takes the old one's place.
         if self._file is None or not self.whole:
             raise OSError(f"{self.path} lacks a record" if self._lacks else f"{self.path} is not open")
         os.fdatasync(self._file.handle)

@@ -1,10 +1,10 @@
 """
-Who leads: which process works as an engine, of all masters that share the directory.
+The lead of an engine: of all masters that share the directory, one process works as the engine.
 
 The engine holds a lock on a file, and the file says who it is and in which epoch. The kernel, or the server of the disk,
 releases the lock when the process ends. It may also release it while the process is frozen, or cut off. So a leader makes
-durable what it is about to do, then looks whether the file still names it (``check``), and then does it. Whoever takes over
-names itself there first, and so finds all that was begun.
+durable what it is about to do, then looks whether the file still names it (``check``), and then does it. A process that
+takes over first writes its name into the file, and so finds everything that was begun.
 
 It must never go by a clock, other than to name an epoch.
 """
@@ -38,10 +38,10 @@ class Leader(NamedTuple):
     """
     The process of an engine: of masters that share their cachedir, one runs the engine for all.
 
-    * ``version``: that of the extension, empty where it is not known; ``tells_version``: whether such a process tells it, as
-      those up to version 0.2.0 do not.
-    * ``epoch``: rises with each process that takes over; the Unix time of that in microseconds. 0 where it is not told.
-    * ``master``: its master's id; ``run``: what tells that master's processes from those that it had before a restart.
+    * ``version``: that of the extension; empty if it is not known.
+    * ``tells_version``: whether a process of that version says which it is; up to 0.2.0 none did.
+    * ``epoch``: the Unix time of the takeover in microseconds, higher than each epoch before; 0 if it is not known.
+    * ``master``: the id of its master; ``run``: an id of this run of the master, which changes with a restart.
     """
 
     pid: int
@@ -57,7 +57,7 @@ class Leader(NamedTuple):
         return f"{self.pid} of {self.user} on {self.host}{self.master and f', master {self.master}'}"
 
     def is_of(self, other: Leader) -> bool:
-        """Tell whether it is known to be of the same master as another, which was not started anew in between."""
+        """Tell whether both are known to be processes of one master that was not restarted in between."""
         return bool(self.run) and (self.host, self.master, self.run) == (other.host, other.master, other.run)
 
     def as_line(self) -> bytes:
@@ -83,7 +83,7 @@ def leader_in(path: pathlib.Path) -> Leader | None:
 
 
 def leader_of_line(line: bytes) -> Leader | None:
-    """Return whom ``as_line`` has named; None where that is nobody."""
+    """Return the process that a line of ``as_line`` names; None if it names none."""
     try:
         pid, user, host, *more = (urllib.parse.unquote(word) for word in line.decode("utf-8").split())
         version, epoch, master, run = (*more, *("", "0", "", "")[len(more) :])[:4]
@@ -108,11 +108,11 @@ class Lead:
         self.leader: Leader | None = None
         #: How often something was refused because this process did not lead, or could not tell.
         self.refused = 0
-        #: Of the database that has the site: another one than before may lack what was written last.
+        #: The history of the site's database, if it has one. If it has changed, what was written last may be missing.
         self.history = ""
-        #: Called once it is noticed that another process leads, in whatever thread.
+        #: Called in any thread, once it is noticed that another process leads.
         self.on_lost: Callable[[], None] = lambda: None
-        #: Called when there may be a request, in whatever thread, where the bus does not tell of requests.
+        #: Called in any thread when there may be a request, if the bus does not announce requests.
         self.on_request: Callable[[], None] = lambda: None
 
     @property
@@ -122,7 +122,7 @@ class Lead:
 
     @property
     def left(self) -> float | None:
-        """Seconds for which it leads without a further renewal; None where it leads until it ends."""
+        """Seconds for which it leads without a further renewal; None if it leads until it ends."""
         return None
 
     @property
@@ -152,7 +152,7 @@ class Lease(Lead):
         handle = files.open_lock(self._path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Somebody may have removed the file, and another one holds the new one.
+            # If the file was removed, another process may hold the lock of a new one.
             is_there = os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path))
             if is_there:
                 self._sign(handle)
@@ -182,10 +182,10 @@ class Lease(Lead):
         Make sure that this process still leads.
 
         :raises Superseded: when it does not; then ``on_lost`` was called.
-        :raises OSError: when nobody can tell now.
+        :raises OSError: when that cannot be told now.
         """
         try:
-            # Opened anew: a disk of the network shows then what others have written.
+            # Opened anew, since a network disk then shows what others have written.
             line = self._path.read_bytes()[:_LONGEST]
         except FileNotFoundError:
             line = b""

@@ -2,8 +2,8 @@
 The localfs cache driver's layout, read and written without the driver: a directory for each bank, a msgpack file
 ``<key>.p`` for each key.
 
-The driver itself takes 0.4 ms of CPU to write a value, and a fleet that comes back writes tens of thousands. What is
-written here can be read through salt.cache, and the other way round. It must never be used with unchecked ids: they
+The driver itself takes 0.4 ms of CPU to write a value, and a fleet that comes back makes it write tens of thousands. What
+is written here can be read through salt.cache, and the other way round. It must never be used with unchecked ids: they
 become paths.
 """
 
@@ -189,7 +189,7 @@ def _sync_folder(folder: str) -> None:
 
 def owner_for_root(cachedir: str) -> tuple[int, int] | None:
     """
-    Return the user and group that own what this process makes below ``cachedir``; None for its own.
+    Return the user and group to give what this process makes below ``cachedir`` to; None if it keeps its own.
 
     A master that runs as another user could not use root's files.
     """

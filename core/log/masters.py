@@ -1,8 +1,7 @@
 """
 Reads the logs of all masters that share a cachedir as one log: each in its own order, and all together by their clocks.
 
-Every log in there is that of a master. If a log appears or goes away, this must never conclude that nothing was in it: it
-reports a gap.
+It must never take a log that appears or goes away for an empty one: it reports a gap.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class LogOfAll:
             reader.close()
 
     def _look_for_logs(self) -> None:
-        """Take in the logs that are new. Each one's folder is made before anything is in it."""
+        """Begin to read new logs. A folder without a log is looked at again: the log is about to be made."""
         try:
             changed_at = os.stat(self._root).st_mtime_ns
             if changed_at == self._listed_at:
@@ -105,5 +104,5 @@ class LogOfAll:
             if (self._root / name / NAME).exists():
                 self._readers[name] = Reader(self._root / name, self._begin.pop(name, None), is_own=False)
             else:
-                is_whole = False  # it is about to be made
+                is_whole = False
         self._listed_at = changed_at if is_whole else 0

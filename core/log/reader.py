@@ -40,7 +40,7 @@ class Reader:
     :param folder: where the log is.
     :param position: where to begin; None for the end. If the log does not go on there (it was made anew, or its machine was
         restarted and may have lost records), a gap is reported, and reading begins before all that may be new: at the
-        beginning of that segment, or of the oldest one. So records may come that were returned before.
+        beginning of that segment, or of the oldest one. So some records may be returned a second time.
     :param part: bytes that are read at once.
     :param is_own: whether it is the log of this machine's master. Another machine may restart while its log is read.
     """
@@ -81,7 +81,7 @@ class Reader:
         more = False
         if self.there or self._open():
             found, more = self._read_on()
-            # After the records: a missing one was marked as a gap before a later one was written.
+            # Checked after the records are read: a missing record was marked as a gap before a later one was written.
             if not self._is_same():
                 self.close()
                 self._why = "it was removed before it was read"
@@ -129,14 +129,14 @@ class Reader:
         return True
 
     def _first_unread(self, there: list[int]) -> int:
-        """Return the newest of these segments before which all was read, as far as is known."""
+        """Return the newest of these segments before which everything is known to have been read."""
         begin = self._begin
         if begin is None or self._known is None or begin.log != self._known.log:
             return there[0]
         return max((number for number in there if number <= begin.segment), default=there[0])
 
     def _refusal(self, begin: Position | None) -> str:
-        """Return why it cannot begin there, or an empty text."""
+        """Return why reading cannot begin there, or an empty text."""
         if begin is None:
             return self._why
         if self._known is None or begin.log != self._known.log:
@@ -167,7 +167,7 @@ class Reader:
         found = self._records_of(piece)
         self._offset += piece.end
         self._wished = self._part if piece.end or not is_cut else self._wished * 2
-        if is_final and self._is_same():  # the next one may be that of another log
+        if is_final and self._is_same():  # the next segment may belong to another log
             with contextlib.suppress(OSError):  # the next time
                 self._go_to(self._number + 1, 0)
         return found, is_cut or is_final
@@ -199,7 +199,7 @@ class Reader:
         return found
 
     def _is_same(self) -> bool:
-        """Tell whether the files are still that whole log; also check whether a record could not be written."""
+        """Tell whether the files are still the whole log that was opened; also note a gap that its writer has marked."""
         try:
             status = os.stat(self._folder / segments.NAME)
         except FileNotFoundError:
@@ -214,6 +214,6 @@ class Reader:
         if status.st_mtime_ns != self._gaps:
             with contextlib.suppress(StateError, OSError):
                 if segments.identity(self._folder) != self._known:
-                    return False  # another log, whose file got the number of the one before
+                    return False  # another log, whose file got the former one's inode
             self._gap, self._gaps = "a record could not be written", status.st_mtime_ns
         return bool(os.fstat(self._handle).st_nlink) or os.path.exists(self._next)

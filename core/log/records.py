@@ -19,7 +19,7 @@ from saltext.jobs.core.log import framing
 from saltext.jobs.core.returned import function_of, retcode_of
 
 _PUBLISHED, _RETURNED = "p", "r"
-#: If its minions are more, or their ids take more bytes, a publish refers to the bank ``jobs/minions``.
+#: If a publish has more minions than this, or their ids take more bytes, its record refers to the bank ``jobs/minions``.
 _MANY, _MOST = 8 << 10, 64 << 10
 #: Most characters of a user's name.
 _LONGEST_USER = 256
@@ -33,8 +33,8 @@ class Published(NamedTuple):
 
     * ``functions``: joined by commas.
     * ``origin``: which engine of ours has published it; empty for all other publishers.
-    * ``minions``: those that it is for, ``total`` in number; None if they are too many. Then they are in the bank
-      ``jobs/minions``, perhaps with others.
+    * ``minions``: the minions that it is for, ``total`` in number; None if they are too many. Then the bank
+      ``jobs/minions`` has them, perhaps with others.
     * ``unused``: up to 0.3.0 a digest of them, which nothing read.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
     * ``work``: the digest of its functions and arguments.
@@ -124,7 +124,6 @@ def publish_of(
     Return the record of a publish.
 
     :param minions: the usable ids of the minions that it is for, in order.
-    :param digest: that of the load, as ``jobs/published`` has it.
     :param work: the digest of its functions and arguments.
     :param origin: the engine that publishes it; empty for all other publishers.
     :param sent: False if the load is only stored.

@@ -11,8 +11,8 @@ append to the newest segment, each record with one ``write``:
   made the next one had written beyond the length before, and the system carries out appends to a file one after the
   other.
 
-When a record could not be written, the time of the file ``log`` is changed, which works on a full disk too. Before that
-time was compared, a missing record must never be taken to mean that nothing was done.
+When a record could not be written, the time of the file ``log`` is changed, which works on a full disk too. A reader must
+compare that time before it takes a missing record to mean that nothing was done.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def folder_of(cachedir: str | os.PathLike[str], master: Any) -> pathlib.Path:
 
 
 def boot() -> str:
-    """Return which boot of the machine this is; what was written before it and not synced may be gone."""
+    """Return the id of this boot of the machine. What was written in an earlier one and not synced may be gone."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -68,7 +68,7 @@ def boot() -> str:
 
 
 def boot_of_writer(folder: pathlib.Path) -> str:
-    """Return the boot of its machine in which a log was last written; empty if that is not known."""
+    """Return the id of the boot in which its machine last wrote a log; empty if that is not known."""
     try:
         return (folder / _BOOT_OF_WRITER).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -76,7 +76,7 @@ def boot_of_writer(folder: pathlib.Path) -> str:
 
 
 def tell_boot(folder: pathlib.Path) -> None:
-    """Have those who read the log on other machines know when this one was started anew. :raises OSError:"""
+    """Note this machine's boot beside the log, so that readers on other machines notice a restart. :raises OSError:"""
     if boot_of_writer(folder) != boot():
         files.write_atomic(folder / _BOOT_OF_WRITER, boot().encode())
 

@@ -91,7 +91,7 @@ class Writer:
     def _open(self) -> None:
         """Open the newest segment of the log that is there now."""
         self._close()
-        segments.tell_boot(self._folder)  # first: a reader that finds the log finds that, too
+        segments.tell_boot(self._folder)  # first, so that a reader that finds the log finds the boot too
         self._known = segments.found(self._folder, self._length)
         self._take(0)
 
