@@ -16,7 +16,7 @@ _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot() -> str:
-    """Return the id of this boot, since each boot has a steady clock of its own; empty if there is none."""
+    """Return the id of this boot; empty if there is none. Each boot has a steady clock of its own."""
     try:
         return _BOOT.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -24,7 +24,7 @@ def boot() -> str:
 
 
 def since_boot() -> float:
-    """Return the seconds since the machine was started. While it sleeps, they go on."""
+    """Return the seconds since the machine was started, including those in which it slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

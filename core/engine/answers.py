@@ -1,9 +1,9 @@
 """
 Answers to questions: gathered as they come, or read from the job cache. Any accepted minion can forge an event. A return is
-stored under the name of the minion whose key it came with.
+stored under the name of the minion whose key it came with, but only if ``JobCache.why_unauthenticated`` is empty; otherwise
+the events are believed.
 
-That is so only if ``JobCache.why_unauthenticated`` is empty; otherwise the events are believed. The job cache is used in its
-Worker.
+The job cache is used in its Worker.
 """
 
 from __future__ import annotations

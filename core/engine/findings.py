@@ -39,7 +39,7 @@ NOBODY = Caller("", grants=())
 
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return what is to be said of an engine's process, its files and its disk, and of what is stored of its events."""
+    """Return the findings about an engine's process, files, disk and masters, and about how the master is configured."""
     path = site_of(opts, engine).path(engine)
     return [
         *about_engine(opts, engine),
@@ -61,8 +61,8 @@ def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any
 
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
     """
-    Return whether other users may read or write the given folders, which are private to the master, or write to those above
-    them up to the cache directory. Returns at most one finding, since one command mends them all.
+    Return a finding if other users may read or write the given folders, which are private to the master, or may write to
+    those above them, up to the cache directory. Returns at most one finding, since one command mends them all.
     """
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]
@@ -102,7 +102,7 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 
 def about_peers(opts: Mapping[str, Any]) -> list[str]:
-    """Return whether the masters of a cluster fail to share their cachedir."""
+    """Return a finding if the masters of a cluster do not share their cachedir."""
     if not opts.get("cluster_id") or opts.get("cluster_isolated_filesystem"):
         return []
     what = (
@@ -124,7 +124,7 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
 
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return in what the masters of a site differ that must not differ, and what the site itself does not keep."""
+    """Return the differences between the masters of a site that must not be, and the doubts of the site itself."""
     site, here = site_of(opts, engine), str(opts.get("id") or "")
     try:
         there = [master for master in masters.masters_of(site, engine) if master.is_known]
@@ -180,7 +180,7 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
 
 def about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[str]:
     """
-    Return what a takeover of hot-hot masters may lose by what minions do not keep. Asks them, which blocks.
+    Return what a takeover of hot-hot masters may lose because minions do not keep what they have run. Asks them; blocks.
 
     :param who: returns the caller, whose rights count.
     """
@@ -195,7 +195,7 @@ def about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[st
 
 
 def _about_clients(opts: Mapping[str, Any]) -> list[str]:
-    """Return whether users of salt-api can publish functions for which they have no right."""
+    """Return a finding if users of salt-api can publish functions for which they have no right."""
     clients = [str(name) for name in opts.get("netapi_enable_clients") or () if str(name) in _PUBLISHING]
     if not clients or not any(opts.get(front) for front in _FRONTS):
         return []
@@ -209,7 +209,7 @@ def _about_clients(opts: Mapping[str, Any]) -> list[str]:
 
 
 def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return whether the master's ``event_return`` stores the engine's beats."""
+    """Return a finding if the master's ``event_return`` stores the engine's beats."""
     if not opts.get("event_return"):
         return []
     tag = beat_tag(engine, 1)

@@ -1,9 +1,9 @@
 """
 Which masters have an engine, and which of them leads.
 
-The lock or the lease alone says who leads. Beside it the engine of each master says of itself that it is there, every ten
-seconds, in a file of its own in the engine's folder. What is old there means that nothing is known of that master: it may be
-gone, or be without the disk or the server. Nothing here is changed but that file.
+The lock or the lease alone says who leads. In addition, the engine of each master says every ten seconds that it is there,
+in a file of its own in the engine's folder. An old file means that nothing is known of that master: it may be gone, or cut
+off from the disk or the server.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from saltext.jobs.core.version import VERSION
 
 #: The engines that one master leads for all, in the order in which they are handed over.
 LED = (JOB_NOTICES, JOB_RETRY, BATCH_MANAGER)
-#: Seconds after which nothing is known any more of a master that says nothing.
+#: Seconds of silence after which it is not known whether a master is still there.
 KNOWN = requests.SILENT
-#: Seconds after which a master that says nothing is forgotten.
+#: Seconds of silence after which a master is forgotten.
 _FORGOTTEN = 86400.0
-#: Where masters say that they are there, and where the leader counts how often the lead went over, in an engine's folder.
+#: In an engine's folder: where masters say that they are there, and where the leader counts changes of the lead.
 _BELOW, _CHANGES = "masters", "lead"
 
 
@@ -62,7 +62,10 @@ class Master(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """How often the lead went from one master to another: unasked, and by a hand-over; and the epoch that is handed over."""
+    """
+    How often the lead went from one master to another: ``takeovers`` unasked, ``hand_overs`` on request. ``handed``: the
+    epoch that was last handed over.
+    """
 
     takeovers: int = 0
     hand_overs: int = 0
@@ -70,7 +73,7 @@ class Changes(NamedTuple):
 
 
 def job_cache_of(opts: Mapping[str, Any]) -> str:
-    """Return what a master has for a job cache, for people."""
+    """Return which job cache a master has, in words for people."""
     keeper = opts.get("ext_job_cache") or opts.get("master_job_cache")
     return f"{keeper} with cache: {opts.get('cache')}" if keeper == "salt_cache" else str(keeper)
 
@@ -103,7 +106,7 @@ def standing_by(site: Site, engine: str, leader: str) -> list[str]:
 
 
 def changes_of(folder: Folder) -> Changes:
-    """Return how often the lead went over. :raises OSError:"""
+    """Return how often the lead went to another master. :raises OSError:"""
     try:
         found = read_msgpack(folder, _CHANGES)
         return Changes(*(int(found[name]) for name in Changes._fields)) if isinstance(found, dict) else Changes()
@@ -112,7 +115,7 @@ def changes_of(folder: Folder) -> Changes:
 
 
 def count(folder: Folder, changes: Changes) -> None:
-    """Keep how often the lead went over. :raises OSError:"""
+    """Keep how often the lead went to another master. :raises OSError:"""
     write_msgpack(folder, _CHANGES, changes._asdict(), durable=True)
 
 
@@ -123,7 +126,7 @@ def _master(folder: Folder, name: str, now: float) -> Master | None:
         numbers = {"pid": int(told["pid"]), "refused": int(told["refused"])}
         spoken = {"silent": max(0.0, now - at), "ahead": float(told["wall"]) - at}
     except (FileNotFoundError, StateError, KeyError, TypeError, ValueError):
-        return None  # it was written by another version, or by nobody of ours
+        return None  # another version wrote it, or something that is not ours
     master = urllib.parse.unquote(name.removeprefix(f"{_BELOW}/").removesuffix(".master"))
     return Master(name=master, ends=bool(told["ends"]), **texts, **numbers, **spoken)  # type: ignore[arg-type]
 
@@ -138,7 +141,7 @@ def _name_of(master: str) -> str:
 
 
 def standing(opts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``batch.masters`` does. :raises OSError, SiteAway: when the site cannot be reached."""
+    """Return the result of ``batch.masters``. :raises OSError, SiteAway: when the site cannot be reached."""
     site = site_of(opts)
     began = time.monotonic()
     site.now()
@@ -187,7 +190,7 @@ def _state(master: Master, leader: str) -> str:
 
 
 def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
-    """Return the master whose engine works for all; None where none does, or only one master is known to have one."""
+    """Return the master whose engine works for all; None if none does, or if only one master is known to have the engine."""
     site = site_of(opts)
     if not site.is_led(engine):
         return None
@@ -200,10 +203,10 @@ def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
 
 def hand_over(opts: Mapping[str, Any], master: str, engines: Sequence[str], user: str) -> dict[str, Any]:
     """
-    Have a master give up the lead of engines, to whichever other one stands by.
+    Have a master give up the lead of engines to another one that stands by.
 
     :return: ``{engine: {"from", "to", "epoch", "seconds"}}`` of those that it led.
-    :raises Refused: where it leads none of them, no other master stands by, or none has taken over.
+    :raises Refused: if it leads none of them, if no other master stands by, or if none has taken over.
     """
     site, done = site_of(opts), dict[str, Any]()
     led = {engine: leader for engine in LED if site.is_led(engine) and (leader := site.leader(engine)) is not None}

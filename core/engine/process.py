@@ -71,7 +71,7 @@ def warn_of_deprecated(name: str, kind: type[Any], *sources: Any) -> None:
 def master_age() -> float:
     """Return for how many seconds the master, the parent of an engine's process, has been running."""
     begun = _master_begun()
-    # It has just ended, and so will this process.
+    # The master has just ended, and so will this process.
     return math.inf if begun is None else max(0.0, since_boot() - begun / os.sysconf("SC_CLK_TCK"))
 
 
@@ -82,7 +82,7 @@ def run_of_master() -> str:
 
 
 def _master_begun() -> int | None:
-    """Return when the master was started, in ticks since the boot, as no clock that is set tells; None if it has ended."""
+    """Return when the master was started, in ticks since the boot, which no set clock changes; None if it has ended."""
     try:
         status = pathlib.Path(f"/proc/{os.getppid()}/stat").read_bytes()
     except OSError:
@@ -152,7 +152,7 @@ def _beat(loop: Any, seat: Seat) -> None:
 
 
 def _lead(opts: Mapping[str, Any], name: str, seat: Seat, folder: pathlib.Path | None) -> Lease:
-    """Wait until nobody else works as this engine, and return the lead."""
+    """Wait until no other process works as this engine, and return the lead."""
     told, written_at = "", -math.inf
     while True:
         try:

@@ -62,7 +62,7 @@ class Proof:
     :param clock: the time of deadlines.
     :param cache: the job cache; used in ``worker`` only.
     :param tail: reads the logs of this master and of those that share its cachedir; None if there is none.
-    :param listener: waits for returns.
+    :param listener: is told what is found.
     :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
     """
 
@@ -82,12 +82,12 @@ class Proof:
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._make_good)
         self._made_good = -GAP_PAUSE
-        self._since = -math.inf  # records of the log from before are not told
+        self._since = -math.inf  # earlier records of the log are not told
         self._quiet = Quiet(log)
 
     @property
     def reads_log(self) -> bool:
-        """Whether there is a log, so that events of what it tells need not be taken."""
+        """Whether there is a log: then events about what it tells can be ignored."""
         return self._tail is not None and self._tail.there
 
     @property
@@ -99,8 +99,8 @@ class Proof:
         """
         Begin to read the log where ``tail`` begins.
 
-        :param since: Unix time. If the log does not go on where it was read last, what was written earlier is left out;
-            but nothing of a log that was made anew, whatever its times are.
+        :param since: Unix time. If the log does not go on where it was last read, records from before ``since`` are left
+            out. A log that was made anew is told in full, whatever its times are.
         :return: why earlier records may be missing, which the caller must then look for; empty if none are.
         """
         if self._tail is None:

@@ -66,7 +66,7 @@ class Report:
 
 
 def write_figures(folder: pathlib.Path, engine: str, figures: Iterable[Metric], now: float) -> None:
-    """Write the figures of an engine that stands by; where that fails, the leader's log says so. Blocks."""
+    """Write the figures of an engine that stands by. If that fails, the leader's log says so. Blocks."""
     try:
         _replace(_path(folder, engine), _text(engine, figures, now))
     except OSError as exc:

@@ -38,7 +38,7 @@ BEAT, SILENT = 10.0, 35.0
 _STALE = 3600.0
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
-#: Where they are in an engine's folder.
+#: The folder of requests in an engine's folder.
 _BELOW = "requests"
 
 
@@ -75,7 +75,7 @@ def other_version(opts: Mapping[str, Any], engine: str) -> str:
 
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
-    """Return the process of an engine that runs; None where none does, or where it has not said."""
+    """Return the process of a running engine; None if none runs, or if it is not known which."""
     site = site_of(opts, engine)
     if not site.is_led(engine):
         return None
@@ -91,7 +91,7 @@ class Inbox:
 
     :param opts: the master's options.
     :param engine: the engine's name.
-    :param lease: by which its process leads; None where nobody else can.
+    :param lease: the lease by which this process leads; None if no other process could lead.
     """
 
     def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
@@ -102,8 +102,8 @@ class Inbox:
         """
         Take each waiting request, oldest first, and yield its id and content.
 
-        What an earlier engine took comes first, with a key ``again``: it may have been carried out already, and only the
-        answer be missing. One that is damaged is set aside.
+        Requests that an earlier process took come first, with a key ``again``: they may have been carried out already, and
+        lack only the answer. A damaged request is set aside.
         """
         for name in self._named(".taken", ".request"):
             request_id = _id_of(name)
@@ -170,14 +170,16 @@ def ask(
     """
     Leave a request for an engine, wake it, and return its answer.
 
-    :param patience: seconds to wait; as the site has it, where none are given.
-    :param keep: leave the request behind for an engine that does not answer, instead of withdrawing it; then None is
-        returned when the engine is down, and it will see the request before it does anything else.
+    A Ctrl-C withdraws the request, unless ``keep`` is set or the engine has taken it. It raises a CommandExecutionError that
+    says what becomes of the request.
+
+    :param patience: seconds to wait; by default those of the site.
+    :param keep: leave the request for an engine that does not answer, instead of withdrawing it. If the engine is down, None
+        is returned, and the engine will see the request before it does anything else.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
         ``salt-run`` fail: Salt takes it for a question about usage.)
-    :raises EngineAbsent: when the engine is of another version, and the request is not to be kept; when nobody answered in
-        time: what became of the request is in the message. A Ctrl-C meanwhile
-        withdraws the request, if it is not too late or to be kept, and raises a CommandExecutionError that says so.
+    :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer has come in time:
+        the message says what became of the request.
     """
     other = other_version(opts, engine)
     if other and not keep:  # a stop is read by every version, and must not wait for a restart
@@ -188,7 +190,7 @@ def ask(
         write_msgpack(folder, _name(request_id, ".request"), dict(request), durable=True)
     except OSError as exc:
         raise CommandExecutionError(f"The request to the {engine} engine cannot be written: {exc}") from exc
-    except (KeyboardInterrupt, SystemExit):  # Salt makes the one of the other
+    except (KeyboardInterrupt, SystemExit):  # Salt may turn a Ctrl-C into either
         raise CommandExecutionError(f"Interrupted; {_after_early_interruption(engine, folder, request_id)}") from None
     if keep and not is_running(opts, engine):
         log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
@@ -217,7 +219,7 @@ def history(opts: Mapping[str, Any], engine: str) -> Any:
 
 
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
-    """Return the requests that an engine has not taken yet, oldest first; what cannot be read is left out."""
+    """Return the requests that an engine has not taken yet, oldest first, without unreadable ones."""
     folder, found = site_of(opts, engine).folder(engine), []
     for name in _not_taken(folder):
         with contextlib.suppress(StateError, OSError):
@@ -228,7 +230,7 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
 
 
 def longest_wait(opts: Mapping[str, Any], engine: str) -> float:
-    """Return for how many seconds the oldest request has waited that an engine has not taken yet; 0 where none waits."""
+    """Return the seconds for which the oldest request that an engine has not taken yet has waited; 0 if none waits."""
     site, waits = site_of(opts, engine), [0.0]
     folder = site.folder(engine)
     with contextlib.suppress(OSError):
@@ -255,7 +257,7 @@ def _new_id() -> str:
 
 
 def asked_at(request_id: str) -> float:
-    """Return when a request was made, in Unix time by the clock of who made it; infinity if its id does not say."""
+    """Return when a request was made, in Unix time by the clock of the runner's machine; infinity if its id does not say."""
     number = request_id.partition("-")[0]
     return int(number) / 1e9 if number.isascii() and number.isdigit() else math.inf
 
@@ -291,7 +293,7 @@ def _await_reply(folder: Folder, request_id: str, patience: float) -> dict[str, 
     deadline, pause = time.monotonic() + patience, _POLL
     while time.monotonic() < deadline:
         value: dict[str, Any] | None = None
-        with contextlib.suppress(OSError):  # which may pass
+        with contextlib.suppress(OSError):  # it may pass
             value = read_msgpack(folder, reply)
         if value is not None:
             with contextlib.suppress(OSError):
@@ -327,7 +329,7 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
 
 
 def _after_interruption(engine: str, folder: Folder, request_id: str, keep: bool) -> str:
-    """Withdraw a request nobody waits for any more, where that is wanted and possible; say what becomes of it."""
+    """Withdraw a request after a Ctrl-C, unless it is to be kept or was taken. Return what becomes of it."""
     if keep:
         return f"the {engine} engine will carry out the request"
     if folder.remove(_name(request_id, ".request")):
@@ -336,7 +338,7 @@ def _after_interruption(engine: str, folder: Folder, request_id: str, keep: bool
 
 
 def _after_early_interruption(engine: str, folder: Folder, request_id: str) -> str:
-    """As ``_after_interruption``, of a request that was being written: it may have no name yet, or be taken."""
+    """As ``_after_interruption``, for a request that was being written: it may have no name yet, or be taken already."""
     if any(folder.exists(_name(request_id, state)) for state in (".request", ".taken", ".reply")):
         return _after_interruption(engine, folder, request_id, keep=False)
     return "the request is withdrawn"

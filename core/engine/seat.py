@@ -1,9 +1,9 @@
 """
 An engine's place among those of all masters: it waits for the lead, has it, and hands it over.
 
-To hand over, the leader ends as if it had died, but for what was under way: it publishes nothing more, makes durable what it
-knows, and gives up the lead. Whoever takes over does so as after a death, and doubts the same. The request stays where it
-is, and the next leader answers it, so that an answer means that somebody leads.
+To hand over, the leader publishes nothing more, waits a moment for what is under way, makes durable what it knows, and gives
+up the lead. The next leader takes over as after a death, with the same doubts. The request for the hand-over stays where it
+is, and the next leader answers it. So an answer means that the engine is led.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from saltext.jobs.core.site import Lease, Site
 
 log = lines.logger(__name__)
 
-#: Seconds for which a hand-over waits for what is under way; what takes longer is found by the next leader.
+#: Seconds for which a hand-over waits for what is under way; the next leader finds what takes longer.
 SETTLE = 1.0
 #: Seconds for which a process that has handed over leaves the lead to others.
 STEP_BACK = 5.0
@@ -54,7 +54,7 @@ class Seat:
         self._opts, self._engine, self._site, self._fire = opts, engine, site, fire
         self._steady, self._wall = steady, wall
         self._master = str(opts.get("id") or "")
-        self._folder = site.folder(engine)  # a master says what it is without the lead
+        self._folder = site.folder(engine)  # without the lease: a master that does not lead writes there too
         self._changes, self._epoch = masters.Changes(), 0
         self._refused_before = -1  # by former processes of this master; not known yet
         self._said_at = -math.inf
@@ -69,9 +69,9 @@ class Seat:
 
     def take(self) -> bool:
         """
-        Take the lead if nobody has it, and tell whether this process has it now; if not, say that it stands by.
+        Take the lead if no process has it, and tell whether this process has it now; if not, say that it stands by.
 
-        :raises OSError, StateError: as those of the lease.
+        :raises OSError, StateError: as the lease does.
         """
         if not self.lease.take():
             self.say()
@@ -102,7 +102,7 @@ class Seat:
             log.debug("The bus was not told who leads the %s engine: %s", self._engine, exc)
 
     def beat(self) -> None:
-        """Say that this process, which leads, is alive. :raises OSError: as that of the lease."""
+        """Say that this process, which leads, is alive. :raises OSError: as the lease does."""
         began = self._steady()
         try:
             self.lease.beat()
@@ -113,7 +113,7 @@ class Seat:
         self.say(at_once=True)
 
     def say(self, at_once: bool = False, ends: bool = False) -> None:
-        """Say that this master's engine is there, or that its process ends: now, or where ten seconds have passed."""
+        """Say that the engine is there, or that its process ends; unless ``at_once``, only every ``BEAT`` seconds."""
         began = self._steady()
         if not at_once and began - self._said_at < BEAT:
             return
@@ -150,7 +150,7 @@ class Seat:
 
     def hand_over(self, loop: Any, settle: Callable[[], Awaitable[None]]) -> Verb:
         """
-        Return the verb with which an operator asks for it.
+        Return the verb with which an operator asks for a hand-over.
 
         :param loop: the engine's tornado loop, which is stopped.
         :param settle: begins nothing more, and returns when what was under way is durable.
@@ -170,7 +170,7 @@ class Seat:
         return verb
 
     def _begin(self, user: str) -> None:
-        """:raises ValueError: where nobody could take over. :raises OSError: when nobody can tell."""
+        """:raises ValueError: if no other master could take over. :raises OSError: if that cannot be told."""
         self.lease.check()
         others = masters.standing_by(self._site, self._engine, self._master)
         if not others:
@@ -182,7 +182,7 @@ class Seat:
 
     def step_back(self, seconds: float = STEP_BACK, pause: float = 0.1) -> bool:
         """After a release, wait until another process leads. Returns whether one does."""
-        self.say(at_once=True, ends=True)  # it could not lead before it is started anew
+        self.say(at_once=True, ends=True)  # until it is started anew, it could not lead
         until = self._steady() + seconds
         while self._steady() < until:
             with contextlib.suppress(OSError):

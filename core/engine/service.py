@@ -36,7 +36,7 @@ class Service:
         self._loop, self._inbox, self._verbs = loop, inbox, dict(verbs)
 
     def also(self, verbs: Mapping[str, Verb]) -> None:
-        """Carry out these, too."""
+        """Carry out these verbs, too."""
         self._verbs.update(verbs)
 
     def take(self) -> None:

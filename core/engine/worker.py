@@ -1,7 +1,7 @@
 """
 One thread beside an engine's loop, for calls that may block: the job cache, and all else that waits for a disk or a server.
 
-It is one thread only, so calls need no lock and keep their order. They must never touch the engine's state: they return
+There is only one thread, so calls need no lock and keep their order. They must never touch the engine's state: they return
 a value, which the loop's thread uses.
 """
 
