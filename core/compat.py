@@ -27,7 +27,7 @@ except ImportError:  # Salt 3007 and later use the tornado package.
     from tornado.gen import sleep
     from tornado.ioloop import IOLoop
 
-try:  # Salt 3006.9 and 3007.1, and those before them, let a module import no options.
+try:  # Up to Salt 3006.9 and 3007.1 a module cannot import its options.
     from salt.loader.dunder import __opts__ as loader_opts
 except ImportError:
     from salt.loader.context import LoaderContext
@@ -115,7 +115,7 @@ def stamp() -> str:
 
 
 async def close_channel(channel: Any) -> None:
-    """Close a request channel to the master. That of Salt 3008 must be waited for, or it leaves a zmq context behind."""
+    """Close a request channel to the master. On Salt 3008 the close must be awaited, or it leaves a zmq context behind."""
     if _MAJOR >= 3008:
         await channel.close_async()
     else:
@@ -145,8 +145,8 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
     Return the minions whose key is accepted, and the minions that have a key in any state. Blocks.
 
-    Salt 3008 can keep keys elsewhere. Directories are listed without Salt's class, which takes an unreadable one for an
-    empty one, and opens each key.
+    Salt's class is used only if Salt 3008 keeps the keys elsewhere: it takes an unreadable directory for an empty one, and
+    opens each key.
 
     :raises OSError: if a directory of keys cannot be read.
     """
@@ -159,7 +159,7 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     accepted = _files_in(os.path.join(pki_dir, "minions"))
     names = set(accepted)
     for state in ("minions_pre", "minions_rejected", "minions_denied"):
-        with contextlib.suppress(FileNotFoundError):  # it is made with the first one
+        with contextlib.suppress(FileNotFoundError):  # it is made with the first key in it
             names |= _files_in(os.path.join(pki_dir, state))
     return accepted, frozenset(names)
 

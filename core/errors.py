@@ -31,7 +31,7 @@ class StateError(JobsError):
 
 
 class LaterVersion(StateError):
-    """A later version of this extension wrote a file or record, which is left as it is. See ``core.formats``."""
+    """A later version of this extension wrote a file or record. It is left as it is: see ``core.formats``."""
 
 
 class JobCacheError(JobsError):

@@ -1,4 +1,4 @@
-"""Functions of Salt that are not jobs like others: those that say something about other jobs, or look. Pure: names only."""
+"""Salt's functions that are not jobs like others: signals to other jobs, and questions. Pure: names only."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KILLS = frozenset(
 LOOKS = frozenset(
     {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}
 )
-#: How the names begin under which Salt keeps what was called on the master itself.
+#: The prefixes of functions that were called on the master itself, as Salt stores them.
 _ON_MASTER = ("runner.", "wheel.")
 #: What ``kind_of`` returns.
 JOBS, RUNNERS, LOOKING = KINDS = ("jobs", "runners", "looks")
 
 
 def kind_of(fun: str) -> str:
-    """Return what kind of job one is. :param fun: its function, or several with commas between them."""
+    """Return the kind of a job. :param fun: its function, or several with commas between them."""
     names = fun.split(",")
     if all(name.startswith(_ON_MASTER) for name in names):
         return RUNNERS

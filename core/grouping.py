@@ -1,5 +1,5 @@
 """
-By what minions are grouped, as operators write it: a grain, a pillar key or nodegroups.
+Reads what operators write to group minions: a grain, a pillar key or nodegroups.
 
 Pure: stdlib only.
 """

@@ -118,7 +118,7 @@ class Publishes(Protocol):
 
 
 def of_bus(engine: str, bus: Health) -> list[Metric]:
-    """Return what every engine tells of its loop and its subscription."""
+    """Return the figures of an engine's loop and subscription, which every engine has."""
     lag = "Longest delay of the engine's loop within the last minute."
     return [
         counter(
@@ -129,7 +129,7 @@ def of_bus(engine: str, bus: Health) -> list[Metric]:
 
 
 def of_publisher(engine: str, publisher: Publishes) -> list[Metric]:
-    """Return what an engine that publishes tells of it."""
+    """Return the figures of an engine's publishes."""
     taken = "Publishes that the master took, questions included."
     return [
         counter(f"{PREFIX}publishes_total", taken, {engine: publisher.published}, ENGINE),
@@ -156,10 +156,10 @@ def of_lead(
     took: float,
 ) -> list[Metric]:
     """
-    Return what the engine of each master tells of who leads.
+    Return the figures of the lead, which the engine of each master has.
 
     :param since: when the present leader took the lead, in Unix time; ``left``: seconds that its lease lasts.
-    :param refused: how often this master's was kept from doing something because it did not lead, or could not tell.
+    :param refused: how often this master's engine was kept from doing something because it did not lead, or could not tell.
     :param took: seconds that its last sign of life took; ``is_up``: whether that could be given.
     """
     figures = [
@@ -187,7 +187,7 @@ def of_writing(engine: str, at: float) -> Metric:
 
 
 def with_former(metrics: Iterable[Metric]) -> list[Metric]:
-    """Return figures, and each that had another name up to 0.2.0 with that name too: until the release after 0.3."""
+    """Return figures. One that had another name up to 0.2.0 comes under that name too, until the release after 0.3."""
     return [one for metric in metrics for one in (metric, *_former(metric))]
 
 

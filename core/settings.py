@@ -37,7 +37,7 @@ S = TypeVar("S")
 
 #: What the job_notices engine can tell.
 NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovered")
-#: What to do about an option that is right for every site.
+#: The advice for a deprecated option whose default is right for every site.
 _LEAVE_OUT = "leave it out"
 
 
@@ -257,7 +257,7 @@ class Hidden(str):
 
 
 def _hidden(value: Any) -> Hidden:
-    # Whatever it is, so that no error names it.
+    # Any value is taken, so that no error shows it.
     return Hidden("" if value is None else value)
 
 
@@ -271,7 +271,7 @@ class NoticesSettings:
     secret: str = option(Hidden(""), Check(_hidden, "a text, or sdb://…"), "0.3.0")
     #: A file that holds the secret, in place of ``secret``.
     secret_file: str = option("", FILE, "0.3.0")
-    #: A file with the certificates by which that of the webhook is checked; the system's, unless set.
+    #: A file with the CA certificates against which that of the webhook is checked; by default the system's.
     ca_file: str = option("", FILE, "0.3.0")
     #: Salt's returners that get each notice too, such as ``smtp``: names, or mappings of a name to its ``ret_config``.
     returners: tuple[ReturnerChoice, ...] = option(
@@ -349,7 +349,7 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
         for name, value in source.items():
             if name not in fields:
                 known = ", ".join(sorted(fields))
-                # A slip of the pen may stand before a secret.
+                # The value of a misspelt option may be a secret.
                 hides = any(isinstance(field.default, Hidden) for field in fields.values())
                 shown = "" if hides else f" (its value is {value!r})"
                 raise SettingsError(f"{section} has no option {name!r}{shown}; accepted are {known}")

@@ -1,8 +1,8 @@
 """
-What the masters have in common whose engines work as one: who leads, the files of each engine, and the log of what they did.
+What masters have in common if their engines work as one: who leads, the files of each engine, and the log of what they did.
 
-A *site* is all masters that share a cachedir, mostly one alone. It must never be gone around: nothing else knows where these
-files are, or that they are files.
+A *site* is all masters that share a cachedir or a database; usually it is one master alone. Other modules must never bypass
+this one: none of them knows where these files are, or that they are files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import SIZE, Writer
 
-#: The option that says what masters share which share no cachedir, its value, and which others it needs.
+#: The option for masters that share a database in place of a cachedir, its value, and the other options that it needs.
 _SITE, _POSTGRESQL = "saltext_jobs_site", "postgresql"
-#: The engine that works for its own master alone, with the bus of that.
+#: The engine that works for its own master alone, with that master's bus.
 _ALONE = "job_recorder"
 _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 
@@ -38,22 +38,22 @@ _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 class Lease(Protocol):
     """The lead of an engine, which one process of the site has. After ``take`` has returned True you must ``release`` it."""
 
-    #: Who led before; None where nobody has said.
+    #: The process that led before; None if that is not known.
     predecessor: Leader | None
     #: This process, once it leads.
     leader: Leader | None
     #: How often something was refused because this process did not lead, or could not tell.
     refused: int
-    #: Of the database that has the site: another one than before may lack what was written last. Empty where it has none.
+    #: The history of the site's database; empty if it has none. If it has changed, what was written last may be missing.
     history: str
-    #: Called once it is noticed that another process leads, in whatever thread.
+    #: Called in any thread, once it is noticed that another process leads.
     on_lost: Callable[[], None]
-    #: Called when there may be a request of a runner, in whatever thread, where the bus does not tell.
+    #: Called in any thread when there may be a request of a runner, if the bus does not announce requests.
     on_request: Callable[[], None]
 
     @property
     def epoch(self) -> int:
-        """That of this process, which is higher than each one before; 0 before it leads."""
+        """The epoch of this process, higher than each epoch before; 0 before it leads."""
 
     @property
     def is_takeover(self) -> bool:
@@ -61,7 +61,7 @@ class Lease(Protocol):
 
     @property
     def left(self) -> float | None:
-        """Seconds for which it leads without a further renewal; None where it leads until it ends."""
+        """Seconds for which it leads without a further renewal; None if it leads until it ends."""
 
     def take(self) -> bool:
         """Take the lead if nobody has it, and tell whether this process has it now. :raises OSError, StateError:"""
@@ -70,7 +70,7 @@ class Lease(Protocol):
         """
         Make sure that this process still leads.
 
-        :raises Superseded: when it does not; then ``on_lost`` was called. :raises OSError: when nobody can tell now.
+        :raises Superseded: when it does not; then ``on_lost`` was called. :raises OSError: when that cannot be told now.
         """
 
     def beat(self) -> None:
@@ -118,7 +118,7 @@ class Journal(Protocol):
         """Put the new one in the old one's place, durably. Blocks. :raises OSError:"""
 
     def rewrite(self, snapshot: Any) -> None:
-        """Both. :raises OSError:"""
+        """Begin and finish a rewrite. :raises OSError:"""
 
     def sync(self) -> None:
         """Make all records durable. Blocks. :raises OSError: when that is not certain, or this process does not lead."""
@@ -131,8 +131,8 @@ class Folder(Protocol):
     """
     The files of an engine, by names such as ``requests/<id>.request``.
 
-    All that changes something raises OSError where this process is to lead and does not, or nobody can tell now. Any other
-    OSError means that nothing is known: what it was about may be there.
+    A method that changes something raises OSError if this process has to lead for that, and does not lead or cannot tell.
+    After any other OSError it is not known whether the file is there.
     """
 
     def where(self, name: str = "") -> str:
@@ -146,23 +146,22 @@ class Folder(Protocol):
         Replace it as a whole: a reader sees the old content or the new one.
 
         :param durable: whether it must survive a power cut when this returns.
-        :raises OSError: with the old content left; if only its durability is not certain, either may be there after a power
-            cut.
+        :raises OSError: and the old content stays. If only durability is not certain, a power cut may leave either.
         """
 
     def names(self, below: str) -> list[str]:
-        """Return the names of what is in ``below``, with it, sorted; nothing where there is none. :raises OSError:"""
+        """Return the names of the files in ``below``, each with ``below/`` before it, sorted. :raises OSError:"""
 
     def modified(self, name: str) -> float:
         """Return when it was last written, in Unix time. :raises FileNotFoundError, OSError:"""
 
     def rename(self, old: str, new: str) -> None:
-        """Give it another name, in place of what has that. :raises FileNotFoundError, OSError:"""
+        """Rename a file; it replaces a file that has the new name. :raises FileNotFoundError, OSError:"""
 
     def set_aside(self, name: str) -> str:
         """
-        Rename what cannot be used to ``<name>.corrupt``, as if it was written now, and return where that is. Nothing is done
-        where it is not there. :raises OSError:
+        Rename an unusable file to ``<name>.corrupt``, as if it was written now, and return where that is. If there is no
+        file, nothing is done. :raises OSError:
         """
 
     def remove(self, name: str) -> bool:
@@ -172,7 +171,7 @@ class Folder(Protocol):
         """Tell whether one of these is there. :raises OSError: when that cannot be told."""
 
     def sweep(self, below: str) -> None:
-        """Remove what a process that was killed has left unfinished in ``below``. :raises OSError:"""
+        """Remove unfinished files in ``below``, which a killed process has left. :raises OSError:"""
 
     def journal(self, name: str) -> Journal:
         """Return the journal of that name, whether or not there is one."""
@@ -187,7 +186,7 @@ class Log(Protocol):
 
     @property
     def positions(self) -> dict[str, Position]:
-        """Up to where each master's was read; none where there is no log."""
+        """The position up to which each master's log was read; empty if there is no log."""
 
     def read(self) -> News:
         """Return what was appended since, or a part of it. :raises OSError: when nothing can be read at this moment."""
@@ -217,29 +216,29 @@ class Site(Protocol):
         """Return Unix time by the clock that dates files and beats. :raises OSError:"""
 
     def lease_left(self, engine: str) -> float | None:
-        """Return for how many seconds the leader has its lease; None where it has it until it ends. :raises OSError:"""
+        """Return for how many seconds the leader still has its lease; None if it leads until it ends. :raises OSError:"""
 
     def doubts(self) -> list[str]:
-        """Return what an operator should change about it, a sentence each. :raises OSError:"""
+        """Return a sentence for each thing about the site that an operator should change. :raises OSError:"""
 
     def path(self, engine: str) -> pathlib.Path | None:
-        """Return the directory of an engine's files on this machine; None where they are not files."""
+        """Return the directory of an engine's files on this machine; None if they are not on a disk."""
 
     def lease(self, engine: str, run: str = "") -> Lease:
         """
         Return the lead of an engine, for this process.
 
-        :param run: tells this master's processes from those that it had before a restart; empty where that is not known.
+        :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
         """
 
     def leader(self, engine: str) -> Leader | None:
-        """Return who took the lead last, whether or not it still has it; None where nobody has said. :raises OSError:"""
+        """Return the process that took the lead last, even if it has lost it; None if that is not known. :raises OSError:"""
 
     def is_led(self, engine: str) -> bool:
         """Tell whether a process has the lead now. :raises OSError: when that cannot be told. :raises StateError:"""
 
     def alive_at(self, engine: str) -> float | None:
-        """Return when the leader last said that it is alive, in Unix time; None where nobody has. :raises OSError:"""
+        """Return when the leader last said that it is alive, in Unix time; None if no leader has. :raises OSError:"""
 
     def folder(self, engine: str, lease: Lease | None = None) -> Folder:
         """
@@ -249,23 +248,23 @@ class Site(Protocol):
         """
 
     def log(self, positions: Mapping[str, Position] | None = None) -> Log:
-        """Return the log of all masters, from these positions on; of others from the end on."""
+        """Return the log of all masters. Each master's log is read from its position on; without one, from its end."""
 
     def log_writer(self, size: int = SIZE) -> LogWriter:
         """
-        Return what a process of this master appends to the log with.
+        Return the writer with which a process of this master appends to the log.
 
-        :param size: bytes that it may have in all, where that is for us to say.
+        :param size: most bytes of the log, if its storage lets us limit it.
         """
 
     def shares(self, master: str) -> bool:
         """Tell whether another master, by its id, writes to the log, so that what it did is known. :raises OSError:"""
 
     def banks(self, lease: Lease) -> Any:
-        """Return the banks of ``cache:`` to which only the leader writes; None where a driver of Salt's has them."""
+        """Return the banks of ``cache:``, to which only the leader writes; None if they are used through Salt's driver."""
 
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
-        """Have the log kept from these positions on, for an engine that will begin there. :raises OSError:"""
+        """Keep the log from these positions on, for an engine that will begin there. :raises OSError:"""
 
 
 class FileSite:
@@ -290,7 +289,7 @@ class FileSite:
         return time.time()
 
     def lease_left(self, engine: str) -> None:
-        """Return none: a lock ends with its process."""
+        """Return None: a lock is held until its process ends."""
 
     def doubts(self) -> list[str]:
         """Return none: the doctors look at the disk themselves."""
@@ -353,8 +352,8 @@ def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:
     """
     Return what this master has in common with others.
 
-    :param engine: for which engine, where that matters.
-    :raises SettingsError: where the option ``saltext_jobs_site`` has a value that is not accepted, or lacks what it needs.
+    :param engine: the engine, if the site is for one: one engine works for its own master alone.
+    :raises SettingsError: if the value of ``saltext_jobs_site`` is not accepted, or an option that it needs is not set.
     """
     kind = opts.get("saltext_jobs_site")
     if not kind or engine == _ALONE:

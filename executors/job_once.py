@@ -12,7 +12,7 @@ unless ``job_once_strict`` says so.
 On the disk, below ``<cachedir>/job_once/<minion>``: one file for each run of a job. Its name is the jid, with ``~2``,
 ``~3`` if an interrupted job was run again on purpose. A link puts the file there as a whole, so that one of two
 deliveries loses. Each line is a checksum and JSON: first the run itself, then one line for each function that ended. A
-torn line is ignored. The time of the file ``.since`` is that since which every job here has had a record.
+torn line is ignored. The time of the file ``.since`` says since when every job here has had a record.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _claim(opts: Mapping[str, Any], data: Mapping[str, Any]) -> Job | Unrecorded
                 f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
                 "job_once_strict in the minion's configuration it would run all the same.",
             )
-        # The time of a file can be set on a full disk: a job that runs without a record must not count as never seen.
+        # A job that runs without a record must not count as never seen. A file's time can be set on a full disk too.
         records.begin_anew()
         log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
         job = Unrecorded(opts, data)
@@ -415,7 +415,7 @@ def _passes(opts: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
     """Tell whether a job runs as if this executor were not there."""
     if not data.get("jid"):
         return True
-    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; the jid here is an argument of the function
+    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; this one is an argument of the function
         return True
     return all(function.startswith(PASS) for function in _functions_of(data))
 
@@ -445,8 +445,8 @@ def _parts_of(data: Mapping[str, Any]) -> int:
 
 def _refusal(opts: Mapping[str, Any], data: Mapping[str, Any], part: int) -> Exception | None:
     """
-    Return why Salt skips one of several functions (``Minion._execute_job_function``), as in a blackout, or for an
-    argument that it does not take; None if it calls it, as far as can be told.
+    Return why Salt skips one of several functions (``Minion._execute_job_function``), such as a blackout or an argument that
+    the function does not take. None if Salt calls it, as far as can be told.
     """
     names, args = _functions_of(data), data.get("arg") or ()
     if part >= min(len(names), len(args)):
@@ -581,7 +581,7 @@ class Records:
         return told
 
     def _complete_since(self) -> float:
-        """Return the Unix time since which every job here has had a record. Now, if that could not be noted."""
+        """Return the Unix time since which every job here has had a record; now, if a gap could not be noted."""
         since = os.stat(self._since).st_mtime
         try:
             self._open(self._since, os.O_WRONLY).close()
@@ -695,7 +695,7 @@ class Records:
         return jobs
 
     def _dropping(self, at: float, old: float) -> None:
-        """Note that records up to a time go: older jobs without a record may have been begun."""
+        """Note that records up to a time are dropped: older jobs without a record may have been begun."""
         if os.stat(self._since).st_mtime < at:
             self._note_since(at)
         if at >= old:
@@ -917,10 +917,10 @@ def _line(text: bytes) -> dict[str, Any] | None:
 
 def _here() -> tuple[int, str]:
     """
-    Return the holder of a job here: its number, and a mark that tells it from a later one of that number.
+    Return the holder of a job here: its number, and a mark that tells it from a later one with that number.
 
-    It is this thread if Linux says when the thread began, because a process whose jobs are threads outlives them;
-    elsewhere this process.
+    The holder is this thread if Linux says when it began, because a process that runs jobs in threads outlives them;
+    elsewhere it is this process.
     """
     number = getattr(threading, "get_native_id", int)()  # Solaris has none
     if birth := _birth_of_thread(number):
@@ -945,7 +945,7 @@ def _birth_of_thread(number: int) -> str:
 
 
 def _birth(pid: int) -> str:
-    """Return a mark that tells a thread or process from a later one of its number; empty if none is alive."""
+    """Return a mark that tells a thread or process from a later one with its number; empty if none is alive."""
     if birth := _birth_of_thread(pid):
         return birth
     if psutil is not None:

@@ -1,5 +1,6 @@
 """
-saltext-jobs, durable jobs for Salt. Installed as ``saltext.jobs``, in which the other folders of the checkout are packages.
+saltext-jobs, durable jobs for Salt. It is installed as ``saltext.jobs``, and the other folders of the checkout as packages
+in it.
 
 Because this file is in ``saltext/jobs/`` itself, pip removes that folder with the package. It must never import
 anything: the version is read from here while the package is built.

@@ -1,6 +1,6 @@
 #!py
 """
-Tells somebody when a batch was halted or a retried job was given up, through a function of your choice.
+Tells people through a function of your choice that a batch was halted, or that a retried job was given up.
 
 Map these two tags to it:
 
@@ -20,9 +20,9 @@ and name the function in the master's configuration:
 ``fun`` is a runner; ``kwarg`` are its arguments, as you write them; ``text`` is the name of the argument that gets the text.
 
 Minions can fire events with these tags too, so a message may be false: use it to inform people, never to trigger anything.
-It holds ids and counts in plain characters only, and never what a job returned. About one batch, or one minion, there are at
-most three an hour, and about all together sixty; ``saltext_jobs_reactor: {notify: 10/1h, notify_in_all: 200/1h}`` in the master's
-configuration changes that.
+It holds ids and counts in plain characters only, and never what a job returned. At most three messages an hour are about one
+batch or minion, and there are at most sixty an hour in all;
+``saltext_jobs_reactor: {notify: 10/1h, notify_in_all: 200/1h}`` in the master's configuration changes that.
 """
 
 import re
@@ -42,7 +42,7 @@ def run():
         return {}
     if not isinstance(wanted, dict) or not isinstance(wanted.get("fun"), str):
         return {}
-    # All that is said about a batch, or about a minion, counts together. Before anything is done with the event.
+    # All messages about one batch or minion count together. This is checked before anything is done with the event.
     if not may_act(__opts__, "notify", (halted or dead)[1]):
         return {}
     text = _text(halted, dead)
@@ -58,6 +58,6 @@ def _text(halted, dead):
 
 
 def _plain(value):
-    # What is no text may be as large as a message can be; it is never made one.
+    # A value that is not a text may be as large as an event can be, so it is not made into one.
     text = value[:200] if isinstance(value, str) else f"no text but {type(value).__name__}"
     return _UNSAFE.sub("_", text)

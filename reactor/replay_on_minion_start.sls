@@ -10,11 +10,11 @@ Map ``salt/minion/*/start`` to it:
         - /…/saltext/jobs/reactor/replay_on_minion_start.sls
 
 A minion can fire this event in another's name. At worst the other's queue is tried too early: what it has not received stays
-owed to it. The replay is for the minion that the tag names, and of the event's data only an ``id`` that is the same is used.
+owed to it. The replay is for the minion that the tag names. Nothing else of the event is used; its ``id`` must be the same.
 
-A minion is replayed at most three times in ten minutes, and all together a thousand times;
-``saltext_jobs_reactor: {replay: 6/10m, replay_in_all: 5000/10m}`` in the master's configuration changes that. What is owed beyond
-it waits for the next sign of life.
+At most three replays of one minion are started in ten minutes, and a thousand in all;
+``saltext_jobs_reactor: {replay: 6/10m, replay_in_all: 5000/10m}`` in the master's configuration changes that. Beyond that,
+owed jobs wait for the next sign of life.
 
 Do not map other tags to it, least of all frequent ones (beacons, returns).
 """

@@ -19,8 +19,8 @@ what every minion may do to all others; never a function that runs what it is gi
 Never map a tag to it that minions fire in their daily work (``salt/minion/*``, ``salt/job/*``, beacons).
 
 Fields: ``tgt`` (a glob), ``fun`` (one of those listed), ``batch`` (a count, a percentage, or a ramp such as 1,10%,50%). Each is
-checked; an event in which one is missing or malformed, or that has another field, starts nothing. Arguments come from your
-configuration alone. At most ten batches an hour are started, whoever asks; ``saltext_jobs_reactor: {start_batch: 30/1h}`` in the
+checked: an event that lacks a field, or has a malformed one or another one, starts nothing. Arguments come from your
+configuration alone. At most ten batches an hour are started in all; ``saltext_jobs_reactor: {start_batch: 30/1h}`` in the
 master's configuration changes that.
 """
 
@@ -35,7 +35,7 @@ _FIELDS = {"tgt", "fun", "batch"}
 
 def run():
     allowed = __opts__.get("saltext_jobs_start_batch") or {}
-    # One with more than these, and the time of the event, is not even looked through.
+    # An event with more fields than these and its time stamp is not even looked through.
     is_short = isinstance(data, dict) and len(data) <= len(_FIELDS) + 1
     fields = {name: value for name, value in data.items() if name != "_stamp"} if is_short else {}
     tgt, fun, batch = (fields.get(name) for name in ("tgt", "fun", "batch"))

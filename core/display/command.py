@@ -36,7 +36,7 @@ def published_words(arg: Any) -> list[str]:
 
 
 def divided(arg: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and the keyword arguments of a load, in which the latter are mappings among the former."""
+    """Return the positional and the keyword arguments of a load, which has both in one list."""
     plain: list[Any] = []
     named: dict[str, Any] = {}
     for value in arg if isinstance(arg, (list, tuple)) else ():

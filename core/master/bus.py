@@ -109,9 +109,8 @@ class Bus:
         try:
             self._publisher.fire_event(data, tag)
         except Exception as exc:
-            subject = (
-                "its beat" if tag == self._beat_tag else "events"
-            )  # lines about the beat must not silence the others
+            # Lines about the beat must not silence lines about events.
+            subject = "its beat" if tag == self._beat_tag else "events"
             self._quiet.warning(subject, "Could not fire %s: %s", tag, exc)
 
     def close(self) -> None:
