@@ -139,7 +139,7 @@ def _shallow(value: Any, depth: int) -> Any:
 
 
 def _short(text: str, most: int) -> str:
-    """Return at most so many lines of a text: its beginning, and more of its end, where the cause usually is."""
+    """Return at most ``most`` lines of a text: its beginning, and more of its end, where the cause usually is."""
     lines = [_cut(line.rstrip()) for line in text.strip().splitlines() if line.strip()]
     if len(lines) > most:
         head = most // 4

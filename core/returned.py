@@ -36,7 +36,7 @@ def _number(value: Any) -> int:
         return 0
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value)  # some job caches keep it as text
-    # A whole float is what a database without integers gives back; inf and nan compare with neither limit.
+    # A database without integers gives back a whole float. The limits keep out inf and nan.
     if isinstance(value, (int, float)) and _LOWEST <= value <= _HIGHEST and value == int(value):
         return int(value)
     return 1

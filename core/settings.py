@@ -290,7 +290,7 @@ class NoticesSettings:
 @dataclasses.dataclass(frozen=True)
 class ReactorSettings:
     """
-    Options under ``saltext_jobs_reactor:``: how often each file may act, as a count in any period of so many seconds.
+    Options under ``saltext_jobs_reactor:``: how often each file may act, as ``(count, seconds)`` for any such period.
     """
 
     #: Batches that events start through start_batch.sls.

@@ -156,7 +156,7 @@ def find_zone(name: Any) -> datetime.tzinfo:
 
 
 def own_zone() -> str:
-    """Return the name of this machine's time zone, as ``find_zone`` takes it; empty where it has none that is known."""
+    """Return the name of this machine's time zone, as ``find_zone`` takes it; empty if it is not known."""
     named = os.environ.get("TZ", "").lstrip(":") or os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
     try:
         find_zone(named)

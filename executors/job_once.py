@@ -66,7 +66,7 @@ MOST, MOST_BYTES = 20_000, 64 << 20
 LARGEST = 1 << 20
 #: Most characters that are kept of what a function has raised.
 LONGEST = 1 << 16
-#: Seconds between two sweeps of the records. One job in so many also sweeps, so that a flood is bounded too.
+#: Seconds between two sweeps of the records. One job in SWEEP_ONE_OF also sweeps, so that a flood is bounded too.
 SWEEP, SWEEP_ONE_OF = 3600, 500
 #: Seconds from the beginning of a job to each repeat of its acknowledgement.
 REPEATS = (5, 20, 80, 320)
@@ -612,7 +612,7 @@ class Records:
             self._remove(name, int(number or 1))
 
     def _remove(self, name: str, number: int) -> None:
-        """Remove the files of so many runs of a job, the newest first: after a crash the rest still shows the job."""
+        """Remove the files of all ``number`` runs of a job, the newest first: after a crash the rest still shows the job."""
         for each in range(number, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_file_of(self.folder, name, each))
@@ -1002,7 +1002,7 @@ def _acknowledge(opts: Mapping[str, Any], data: Mapping[str, Any], ended: thread
     """
     If the master asked for it, tell it that this minion begins a job, and repeat that until it answers that it has it.
 
-    A minion of Salt 3008 does so itself, once; a proxy of no release does. Tag and payload are the same. The job does
+    A minion of Salt 3008 does so itself, once; a proxy does not, on any release. Tag and payload are the same. The job does
     not wait for any of this, and after its end the return makes it needless.
     """
     natively = bool(data.get("start_event"))

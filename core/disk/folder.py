@@ -42,7 +42,7 @@ class FileFolder:
         files.write_atomic(self.path / name, data, durable, fence=self._fence)
 
     def names(self, below: str) -> list[str]:
-        """Return what there is."""
+        """Return the names of the files."""
         try:
             found = os.listdir(self.path / below)
         except FileNotFoundError:
@@ -59,7 +59,7 @@ class FileFolder:
         os.replace(self.path / old, self.path / new)
 
     def set_aside(self, name: str) -> str:
-        """Give it the name of what cannot be used."""
+        """Rename it as a file that cannot be used."""
         self._fence()
         aside = files.set_aside(self.path / name)
         with contextlib.suppress(FileNotFoundError):
@@ -89,7 +89,7 @@ class FileFolder:
         return True
 
     def sweep(self, below: str) -> None:
-        """Remove what has no name yet."""
+        """Remove unfinished files."""
         self._fence()
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.path / below):

@@ -48,7 +48,7 @@ def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed
 
 
 def about_disk(folder: pathlib.Path) -> list[str]:
-    """Return what is scarce on the disk of a directory that may not exist yet."""
+    """Return findings if space or inodes are scarce on the disk of a directory that may not exist yet."""
     folder = _existing(folder)
     disk, found = os.statvfs(folder), []
     free = disk.f_bavail * disk.f_frsize

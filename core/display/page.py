@@ -91,7 +91,7 @@ class Page:
         Add a text, on as many lines as it takes.
 
         :param indent: blanks with which all lines but the first begin.
-        :param most: at most so many lines; omissions are marked.
+        :param most: most lines; an omission is marked.
         """
         cleaned = self.clean(text)
         if most is not None:
@@ -108,9 +108,9 @@ class Page:
 
     def names(self, head: str, names: Sequence[str], most: int, indent: str = "    ") -> None:
         """
-        Add names after a head, on at most so many lines, and the number of those left out.
+        Add names after a head, and the number of names that are left out.
 
-        :param most: lines.
+        :param most: most lines.
         """
         likely = [self.clean(name) for name in names[: self.width * most // 3 + 1]]
 
@@ -149,7 +149,7 @@ class Page:
             self.line(f"{ELLIPSIS} and {rows - shown:,} more{what}; --out=json shows all")
 
     def fold(self, most: int) -> None:
-        """Keep at most so many lines, and say how many are left out."""
+        """Keep at most ``most`` lines, and say how many are left out."""
         left = len(self._lines) - most
         if left > 0:
             del self._lines[most:]

@@ -68,7 +68,7 @@ def _columns(char: str) -> int:
 
 
 def target(tgt: Any, tgt_type: Any) -> str:
-    """Return a target as people write it, with its type where that has to be said."""
+    """Return a target as people write it, with its type unless it is a glob or a list."""
     text = ",".join(str(name) for name in tgt) if isinstance(tgt, (list, tuple)) else str(tgt)
     return text if tgt_type in (None, "glob", "list") else f"{text} ({tgt_type})"
 

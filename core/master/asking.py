@@ -29,9 +29,9 @@ _LAST_LOOKS = (0.3, 2.0)
 #: A question's answers have all been forwarded when no reply to it, or to anything earlier, has come for as long as the
 #: question's time, within these limits in seconds: a busy master may pause for some seconds.
 LEAST_QUIET, QUIET = 2.0, 10.0
-#: A question may take so many times its regular time.
+#: The longest time of a question, as a multiple of its regular time.
 LONGEST = 6.0
-#: Publish times are rounded to so many seconds: receipts of one publish differ by less.
+#: Publish times are rounded to this many seconds: receipts of one publish differ by less.
 _STEP = 0.1
 
 

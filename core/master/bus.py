@@ -34,7 +34,7 @@ log = lines.logger(__name__)
 BEAT = 2.0
 #: Seconds between two beats until the first one is heard.
 FIRST_BEATS = 0.1
-#: If two beats are so many seconds apart, this process has stood still, and may have been cut off meanwhile.
+#: If two beats are this many seconds apart, this process has stood still, and may have been cut off meanwhile.
 STALL = 3 * BEAT
 #: Seconds without an echo of a beat after which the subscription is made anew.
 PATIENCE = 10 * BEAT

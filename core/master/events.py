@@ -6,7 +6,7 @@ an event or of a return are checked here, once for all engines: the types of a f
 trust an event: if the id in the payload does not match the id in the tag, or could not be a path component, there is no
 fact.
 
-What we announce (payloads are flat dicts, whose fields are marked; Salt adds ``_stamp``):
+What we announce (payloads are flat dicts with the fields that are named here; Salt adds ``_stamp``):
 
 ``salt/batch/<jid>/*``
     each event below: ``jid``, ``fun``, ``user`` (the batch's owner), the counts of ``batch.status``: ``total``,

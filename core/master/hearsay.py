@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 #: Seconds after which the job cache should have a return: the master fires the event before it stores the return.
 STORED = 0.03
-#: The pause between two look-ups: at least so many seconds, and so many times as long as the last look-up took, up to
-#: the longest pause. So a slow job cache spends at most a fifth of its time on them.
+#: Seconds between two look-ups: PAUSE, or SPARING times as long as the last look-up took if that is more, and at most
+#: LONGEST_PAUSE. So a slow job cache spends at most a fifth of its time on them.
 PAUSE = 0.03
 SPARING = 4.0
 LONGEST_PAUSE = 5.0
@@ -27,7 +27,7 @@ AGAIN = (0.1, 0.15, 0.5, 1.0, 3.0)
 AFTER_FAILURE = 5.0
 #: Seconds between two looks for a minion while forged events in its name keep coming.
 DOUBTED = 5.0
-#: Most minions in one look-up: so many returns are read one by one; for more, all returns of the job would be read.
+#: Most minions in one look-up. Up to this number returns are read one by one; for more, all returns would be read.
 MOST = 200
 
 

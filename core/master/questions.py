@@ -17,7 +17,7 @@ from saltext.jobs.core.master import once
 from saltext.jobs.core.master.asking import Answer, Answers, HandedOn, Place, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
 
-#: A ping takes late answers for so many times its time: a slow minion is there too.
+#: After its time a ping takes late answers for this many times as long: a slow minion is there too.
 _LINGER = 3.0
 #: The key of the records in answers of minions with the executor ``job_once``.
 _RECORDED = "saltutil.find_cached_job"
