@@ -97,8 +97,8 @@ def new_loop() -> Any:
     """
     Return a fresh tornado loop, current for this thread.
 
-    An engine process is forked from the master and may have inherited a loop that belongs to its parent. Its timers use
-    a clock that cannot be set; the tornado of Salt 3006 would use the system's.
+    An engine process is forked from the master, and may have inherited a loop that belongs to its parent. The timers of the
+    fresh loop use a clock that cannot be set; by default the tornado of Salt 3006 uses the system's.
     """
     if _MAJOR < 3007:
         loop = IOLoop(time_func=time.monotonic)

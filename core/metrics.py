@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: What the name of each figure begins with, and the label of those that every engine has.
+#: The prefix of each figure's name, and the label of the figures that every engine has.
 PREFIX, ENGINE = "saltext_jobs_", "engine"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 

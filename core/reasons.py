@@ -2,8 +2,8 @@
 Why minions have failed: the reason in a return, and the minions with the same reason. Pure: it is handed one return at a
 time.
 
-Reasons are the same if their texts are equal apart from ids, addresses, times, numbers and names of temporary files. It must
-never keep a return: it keeps one text of limited length for each group.
+Reasons are the same if their texts are equal apart from ids, addresses, times, numbers and names of temporary files. This
+module must never keep a return: it keeps one text of limited length for each group.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Lease(Protocol):
 
     @property
     def is_takeover(self) -> bool:
-        """Whether another master led before, or may have: it may have ended in the middle of anything."""
+        """Whether another master led before, or may have led. That one may have ended in the middle of anything."""
 
     @property
     def left(self) -> float | None:
@@ -244,7 +244,7 @@ class Site(Protocol):
         """
         Return the files of an engine.
 
-        :param lease: that of the engine's process; None for a runner, which may write at any time.
+        :param lease: the lease of the engine's process; None for a runner, which may write at any time.
         """
 
     def log(self, positions: Mapping[str, Position] | None = None) -> Log:
@@ -292,7 +292,7 @@ class FileSite:
         """Return None: a lock is held until its process ends."""
 
     def doubts(self) -> list[str]:
-        """Return none: the doctors look at the disk themselves."""
+        """Return no doubts: the doctors look at the disk themselves."""
         return []
 
     def path(self, engine: str) -> pathlib.Path:
@@ -339,7 +339,7 @@ class FileSite:
         return shares(self._cachedir, master)
 
     def banks(self, lease: Lease) -> None:
-        """Return none."""
+        """Return None."""
 
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Have the log kept."""

@@ -84,7 +84,7 @@ SERVED = (SEEN, FORGET, CACHED)
 _PUBLISHED = "__pub_executor_opts"
 #: Salt's executors that run the function. The others return None, and the next one of the list goes on.
 RUNNERS = {"direct_call", "sudo", "docker", "transactional_update"}
-#: Exceptions that Salt handles in ways of their own: they are raised again by name.
+#: Exceptions that Salt handles specially: they are raised again by name.
 RAISED = {
     error.__name__: error
     for error in (
@@ -534,7 +534,7 @@ class Records:
         """
         Return the Job for a delivery: recorded as begun now, or with the record of the earlier run.
 
-        Waits while the earlier run goes on, and then has its return. Raises OSError if it cannot be recorded, and
+        Waits while the earlier run goes on; the Job then has its return. Raises OSError if the job cannot be recorded, and
         CommandExecutionError if it was begun before and nothing else is known.
         """
         jid, key, options, pause = str(data["jid"]), _key_of(data), _options(data), 0.1
@@ -772,7 +772,7 @@ class Records:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                if os.stat(temporary).st_nlink < 2:  # NFS may say so of a link that was made, if the answer was lost
+                if os.stat(temporary).st_nlink < 2:  # NFS may say so although it made the link, if its answer was lost
                     return None
             except OSError:  # a file system without links: a crash may leave an empty file, see MAKING
                 self._new_without_link(path, lines)
@@ -1000,7 +1000,7 @@ def _find_cached(
 
 def _acknowledge(opts: Mapping[str, Any], data: Mapping[str, Any], ended: threading.Event) -> None:
     """
-    If the master asked for it, tell it that this minion begins a job, and repeat that until it answers that it has it.
+    Tell the master, if it asked for that, that this minion begins a job. Repeat it until the master answers that it knows.
 
     A minion of Salt 3008 does so itself, once; a proxy does not, on any release. Tag and payload are the same. The job does
     not wait for any of this, and after its end the return makes it needless.
@@ -1056,7 +1056,7 @@ def _request(opts: Mapping[str, Any], tag: str, payload: dict[str, Any], ended: 
         return None
     if answer.get("error"):
         return False
-    return True if answer.get("ret") in (None, True) else None  # {} or "" for what it does not take
+    return True if answer.get("ret") in (None, True) else None  # {} or "" if the master does not take it
 
 
 def _fire(opts: Mapping[str, Any], tag: str, payload: dict[str, Any]) -> None:
@@ -1137,7 +1137,7 @@ def _nothing(followers: list[str], args: Sequence[Any]) -> None:
     loader = __executors__.value() if hasattr(__executors__, "value") else __executors__
     for follower in followers:
         name = f"{follower}.execute"
-        if name in loader and not hasattr(loader._dict[name], "passes_by"):  # which loads it
+        if name in loader and not hasattr(loader._dict[name], "passes_by"):  # ``in`` loads it
             loader._dict[name] = _guarded(loader._dict[name])
 
 

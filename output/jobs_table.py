@@ -2,7 +2,7 @@
 Show the results of the runners of saltext-jobs as tables that fit the terminal.
 
 ``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*``, ``job_recorder.*`` and ``job_notices.*``,
-unless ``--out`` or ``output:`` in the master's configuration names another one. What programs get stays the same:
+unless ``--out`` or ``output:`` in the master's configuration names another one. The data that programs get stays the same:
 
 .. code-block:: bash
 

@@ -127,7 +127,7 @@ class Lead:
 
     @property
     def is_takeover(self) -> bool:
-        """Whether another master led before, or may have: it may have ended in the middle of anything."""
+        """Whether another master led before, or may have led. That one may have ended in the middle of anything."""
         return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
 
 

@@ -24,7 +24,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _COARSE = 10.0
 #: Tries to write a draft: another process may remove its directory with the last key in it.
 _TRIES = 10
-#: Bytes that are read of a file at a time. Most files have less.
+#: Bytes of a file that are read at a time. Most files have less.
 _PIECE = 16 << 10
 
 
@@ -189,7 +189,7 @@ def _sync_folder(folder: str) -> None:
 
 def owner_for_root(cachedir: str) -> tuple[int, int] | None:
     """
-    Return the user and group to give what this process makes below ``cachedir`` to; None if it keeps its own.
+    Return the user and group that are to own what this process makes below ``cachedir``; None if its own are right.
 
     A master that runs as another user could not use root's files.
     """

@@ -77,7 +77,7 @@ class Page:
         self._lines: list[str] = []
 
     def text(self) -> str:
-        """Return all of it."""
+        """Return the whole page."""
         return "\n".join(self._lines)
 
     def clean(self, value: Any) -> str:

@@ -164,7 +164,7 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 
 def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
-    """Return how a forged return could be counted."""
+    """Return a finding if a forged return could be counted."""
     if cache.why_unauthenticated:
         return [f"a return or an answer that a minion forges on the bus counts as genuine: {cache.why_unauthenticated}"]
     if opts.get("require_minion_sign_messages") and opts.get("drop_messages_signature_fail"):

@@ -37,7 +37,7 @@ class App(Protocol):
 
     #: Filled while the engine runs.
     history: History
-    #: Carries out the requests of runners; what every engine can be asked for is added to it.
+    #: Carries out the requests of runners. The verbs that every engine has are added to it.
     service: Service
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ def run_of_master() -> str:
 
 
 def _master_begun() -> int | None:
-    """Return when the master was started, in ticks since the boot, which no set clock changes; None if it has ended."""
+    """Return the ticks from the boot to the start of the master, which no clock can change; None if it has ended."""
     try:
         status = pathlib.Path(f"/proc/{os.getppid()}/stat").read_bytes()
     except OSError:

@@ -57,7 +57,7 @@ class Reader:
         self._next = ""  # the file of the next segment
         self._why = "it is not known up to where it was read"
         self._gap = ""  # the gap to report
-        self._is_absent = False  # and that was reported
+        self._is_absent = False  # there is no log, and that was reported
         self._quiet = Quiet(log)
 
     @property
@@ -168,7 +168,7 @@ class Reader:
         self._offset += piece.end
         self._wished = self._part if piece.end or not is_cut else self._wished * 2
         if is_final and self._is_same():  # the next segment may belong to another log
-            with contextlib.suppress(OSError):  # the next time
+            with contextlib.suppress(OSError):  # tried again the next time
                 self._go_to(self._number + 1, 0)
         return found, is_cut or is_final
 

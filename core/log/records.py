@@ -1,6 +1,6 @@
 """
-The records of the log: publishes of this master, and returns that it has stored; and how they are made of a publish's load
-and of a minion's message.
+The records of the log: publishes of this master, and returns that it has stored. They are made here of a publish's load and
+of a minion's message.
 
 They must never hold more than is needed to know what was done: neither arguments nor what a minion returned. Everything
 from outside is checked here, and packed as text (``core/log/framing.py`` says why). Making one must never fail because of a
@@ -168,7 +168,7 @@ def ended_by(load: Mapping[str, Any]) -> list[str]:
 
 
 def _jid_in(arg: Any) -> str:
-    """Return the jid among the arguments of one call: the first one, or the one named so, in each of Salt's forms."""
+    """Return the jid among the arguments of one call: the first one, or the one named ``jid``, in each of Salt's forms."""
     values = list(arg) if isinstance(arg, (list, tuple)) else [arg]
     named = [value["jid"] for value in values if isinstance(value, Mapping) and "jid" in value]
     named += [value.partition("=")[2] for value in values if isinstance(value, str) and value.startswith("jid=")]

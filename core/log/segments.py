@@ -68,7 +68,7 @@ def boot() -> str:
 
 
 def boot_of_writer(folder: pathlib.Path) -> str:
-    """Return the id of the boot in which its machine last wrote a log; empty if that is not known."""
+    """Return the id of the boot of its machine in which a log was last written; empty if that is not known."""
     try:
         return (folder / _BOOT_OF_WRITER).read_text(encoding="utf-8")
     except (OSError, ValueError):

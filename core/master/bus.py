@@ -195,7 +195,9 @@ class Bus:
 
 
 class Beat:
-    """The beats of one process, which shows by them what the bus has lost. The key of their signatures never leaves it."""
+    """
+    The beats of one process, by which it notices what the bus has lost. The key of their signatures stays in the process.
+    """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)

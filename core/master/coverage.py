@@ -17,7 +17,7 @@ from saltext.jobs.core.master.caller import Caller, minions_to_ask
 
 #: The executor adds a record to the answer. This is asked alone, since a proxy runs several functions without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
-#: What minions without it are asked. The order counts: a minion with ``multifunc_ordered`` answers by position.
+#: What minions without the executor are asked. The order counts: a minion with ``multifunc_ordered`` answers by position.
 _FUNCTIONS = ("config.get", "cp.is_cached")
 _ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
 

@@ -1,5 +1,5 @@
 """
-The tag vocabulary: makes typed facts of bus events, and tags of what we announce.
+The tag vocabulary: turns bus events into typed facts, and makes the tags of what we announce.
 
 All tags are spelled here (only the executor and the reactor's files, which stand alone, spell their own). The fields of
 an event or of a return are checked here, once for all engines: the types of a fact's fields are reliable. It must never

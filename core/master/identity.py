@@ -15,7 +15,7 @@ from typing import Any
 
 from saltext.jobs.core.master import frames
 
-#: The field of a load in the job cache that holds it. A value that comes with the load is dropped.
+#: The field of a load in the job cache that holds the identity. A value that comes with the load is dropped.
 WHO = "saltext_jobs_who"
 
 #: root or the user of the master, and the master's own schedule, reactor and engines.
@@ -134,10 +134,10 @@ def of_runner(found: Mapping[str, Any], grants: Iterable[Any]) -> Identity:
 
 def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str, ...]:
     """
-    Return the backends that a user's token may belong to: Salt has dropped the token when it calls a runner.
+    Return the backends that a user's token may belong to.
 
-    The token is among those that Salt keeps, so it belongs to a backend of this user that gives the list that Salt
-    found.
+    Salt has dropped the token when it calls a runner. But the token is among those that Salt stores: its backend is one for
+    which a token of this user is stored, and which grants what Salt found.
     """
     known = list(loadauth.opts.get("external_auth") or {})
     if len(known) == 1:

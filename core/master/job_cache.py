@@ -4,7 +4,7 @@ job's own load.
 
 It blocks (disk, database): call it from a Worker. It must never hand on the payloads of all returns at once: those can be
 megabytes, and the engines need none. A record of the job cache, like an event, may hold anything that a minion has sent, or
-be damaged. So its fields are checked here, and an unreadable record is skipped without the others.
+be damaged. So its fields are checked here, and a record that cannot be read is skipped alone.
 """
 
 from __future__ import annotations
@@ -186,8 +186,7 @@ class JobCache:
 
     def forget(self, jid: str) -> None:
         """
-        Remove everything of one of our own jobs, if the cache is ours or local_cache. :raises JobCacheError: when that
-        fails.
+        Remove one of our own jobs entirely, if the cache is ours or local_cache. :raises JobCacheError: when that fails.
         """
         if self.name == "local_cache" and is_plain(jid):
             # Salt's maintenance later removes what is stored meanwhile.

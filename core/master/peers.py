@@ -36,7 +36,7 @@ def stores_itself(opts: Mapping[str, Any], peer: str) -> bool:
 
 
 def note_mirrored(opts: Mapping[str, Any], peer: str) -> None:
-    """Note that a return is stored that only a peer's event tells of. :raises OSError:"""
+    """Note that a return is stored only because of a peer's event. :raises OSError:"""
     path = _path(opts)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

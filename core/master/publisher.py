@@ -54,8 +54,8 @@ class Publisher:
 
     async def settle(self) -> None:
         """
-        Send nothing any more, and return once no publish is under way. A later one never returns, as if this process had
-        died before it.
+        Send nothing any more, and return once no publish is under way. A publish that begins later never returns, as if this
+        process had died before it.
         """
         self._is_settling = True
         while self._under_way:

@@ -104,7 +104,7 @@ class Questions:
         answers still go to ``told`` for a while. Raises as Publisher.publish and as ``kept``.
 
         :param told: gets (minion, return) of each answer as soon as it counts; with ``kept`` the return is always True.
-        :param kept: the place whose answers alone are believed; by default answers on the bus are.
+        :param kept: the only place whose answers are believed; by default answers on the bus are believed.
         """
 
         async def answered(place: Place, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
@@ -218,7 +218,7 @@ class Questions:
         :param doubted: minions that are asked once more, for records alone, if they run nothing and show no records: a
             proxy runs several functions of a job without its executors (Salt's ``metaproxy``).
 
-        :param kept: the place whose answers alone are believed; by default answers on the bus are.
+        :param kept: the only place whose answers are believed; by default answers on the bus are believed.
         :param told: gets answers as soon as they count; only the others are then returned.
         """
         asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)

@@ -22,7 +22,7 @@ from saltext.jobs.core.master.caller import Caller, minions_to_ask, require_no_p
 from saltext.jobs.core.returned import function_of
 
 _QUESTION = "saltutil.running"
-#: Most jobs of one minion that are told.
+#: Most jobs of one minion that are shown.
 _MOST = 200
 #: ``{jid: fields}``: what else is known of jobs, which replaces what minions say.
 Known = Mapping[str, Mapping[str, Any]]
