@@ -4,7 +4,7 @@ From a published job to the minions that missed it.
 A job is left alone until its deadline, then read in the job cache. The minions without a return are asked which jobs they
 run, in one question about all jobs whose deadlines have come. Those that do not answer are owed the job. Those that answer
 and do not run it get a moment more, since their returns may be on the way. Those that have not returned it by then are owed
-it as well; if they are known to have begun it, it was interrupted. On minions on which an operator has killed it, it is
+it as well. If they are known to have begun it, it was interrupted. Where an operator has killed the job, its entry is
 cancelled.
 
 Publishes and kills come in the order in which the master made them: a kill is for what was published before it. Those that
@@ -35,7 +35,7 @@ NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_r
 _GATHER = 0.5
 #: Seconds before a signal is read, and before one that could not be read is tried again.
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
-#: Seconds before its deadline from which a job may be judged.
+#: A job may be judged this many seconds before its deadline.
 _SLACK = 1.0
 #: Seconds for which the job cache may lack a job that was published.
 LATEST = 100.0
@@ -69,7 +69,7 @@ class Capture:
         return included and not any(matches(fun, settings.exclude) for fun in job.funs)
 
     def restore(self, notes: Mapping[str, Note], open_jobs: Mapping[str, OpenJob]) -> None:
-        """Take up what is stored. It may not be known yet what became of a job that was killed."""
+        """Take up what is stored. A killed job is looked at again: what became of it may not be known yet."""
         now = self._queue.now
         for jid, job in open_jobs.items():
             self.open[jid] = job
@@ -82,7 +82,7 @@ class Capture:
     # -- who has begun a job ------------------------------------------------------------------------------------------
 
     def begun(self, jid: str, minion: str) -> None:
-        """Note that a minion says that it has begun a job, which it has no entry for."""
+        """Note a claim that a minion has begun a job. The minion has no entry for the job."""
         job = self.open.get(jid)
         if job is not None:
             job.begun.add(minion)
@@ -92,7 +92,7 @@ class Capture:
                 self._timers.no_later(("keys",), self._queue.now)
 
     def claimed(self) -> set[str]:
-        """Return the minions that claim to have begun an open job that many claim to have begun."""
+        """Return the minions that claim to have begun an open job, for jobs with many such claims."""
         return {minion for job in self.open.values() if len(job.begun) > MOST_BEGUN for minion in job.begun}
 
     def forget(self, strangers: Iterable[str]) -> None:
@@ -152,9 +152,9 @@ class Capture:
             self._later(fact.jid, now)
         elif fact.kills:
             self._drop(fact.jid)  # and the note of who has killed the signal
-            # For the minions that the log has named, it has told when the kill was.
+            # The minions that the log has named are left out: the log has told when their kill was.
             new = fact.kills[0].minions - self._owing.signalled(fact.jid)
-            if new and job.at > -math.inf:  # otherwise it was carried out before it was itself killed
+            if new and job.at > -math.inf:  # otherwise the signal was carried out before it was itself killed
                 for kill in fact.kills:
                     self.kill(dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place)
         elif not fact.recorded and waited < LATEST:
@@ -167,8 +167,8 @@ class Capture:
 
     def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> None:
         job.signal, now = False, self._queue.now
-        # The record's time goes by a clock that may have been set since. If the log has the job's only publish, that one's
-        # time counts: jobs go in the order in which they were published.
+        # The record's time goes by a clock that may have been set since. If the log has the job's only publish, the time in
+        # the log counts: jobs go in the order in which they were published.
         is_in_log = fact.once and bool(job.publishes)
         published_at = job.since if is_in_log else min(read.published_at, job.since)
         job.job = dataclasses.replace(read, published_at=published_at)
@@ -191,8 +191,9 @@ class Capture:
             open_job.stage, open_job.asking = Stage.TO_ASK, set(unasked)
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
             return
-        # Some report that they have begun it only after the survey, in reply to another question. The entry is under way, so
-        # its minion is asked before the job is held: claims can be forged, and a minion with records knows better.
+        # Some minions report only after the survey, in reply to another question, that they have begun the job. Their
+        # entries count as under way, so they are asked before the job is held: claims can be forged, and a minion with
+        # records knows better.
         there, begun = missing & open_job.idle, missing & open_job.idle & (note.begun | open_job.begun)
         self._owe(job, begun, State.RUNNING, "it has begun the job, and no longer runs it", alive=True)
         reason = "it is there, but has neither run nor returned the job"

@@ -60,8 +60,8 @@ class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open_jobs``. ``positions``: the same as
     places in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the
-    logs lack; infinite if that was over. ``ahead``: seconds by which the clock on the wall was ahead of the engine's when
-    the checkpoint was written.
+    logs lack; infinite if no search was under way. ``ahead``: seconds by which the clock on the wall was ahead of the
+    engine's when the checkpoint was written.
     """
 
     def __init__(self, site: Site, folder: Folder, boot: str | None = None) -> None:
@@ -89,8 +89,8 @@ class Checkpoint:
         """
         Take up what is kept. If there is nothing, the checkpoint is now: nothing is missed from now on.
 
-        :param clock: the engine's. It goes on as the clock of the engine before, unless the machine was started anew since:
-            the store has the times of that clock, whatever the clock on the wall was set to.
+        :param clock: the engine's. Unless the machine was rebooted, it goes on from the clock of the previous engine: the
+            times in the store are by that clock, whatever the clock on the wall was set to.
         :raises LaterVersion: when a later version has written it.
         """
         self.at, self._clock = clock.now(), clock
@@ -110,7 +110,7 @@ class Checkpoint:
             return
         if self._boot and found.get("boot") == self._boot:
             clock.offset = found["offset"]
-        now = clock.now()  # after a new start of the machine it may be set to an earlier time than before
+        now = clock.now()  # after a reboot it may be earlier than before
         self.at, self.search, self.ahead = min(found["at"], now), found["search"], found["ahead"]
         self._found = found
         positions = found.get("positions")

@@ -20,8 +20,8 @@ from saltext.jobs.core.retry.timers import AGAIN, GRACE
 #: Seconds after a publish before a minion without a receipt is asked, and before it is asked first if minions do not
 #: acknowledge.
 RECEIPT, EARLY = 4.0, 1.0
-#: Seconds without a receipt or an answer of any minion, after which the master has no backlog; and seconds after a publish
-#: for which a backlog is waited for at most. A busy master may stand still for seconds, and a question makes it busier.
+#: Seconds without a receipt or an answer of any minion after which the master has no backlog; and most seconds after a
+#: publish to wait for a backlog. A busy master may stand still for seconds, and a question makes it busier.
 _QUIET, _LONGEST_RECEIPT = 10.0, 120.0
 #: Seconds before a minion is first asked whether it still runs a job.
 STILL_RUNNING = 60.0
@@ -37,7 +37,7 @@ _LOST = 2
 IN_VAIN = 3
 #: Added to a reason if a publish may have reached the minion.
 REACHED = "; it may have been begun"
-#: The reasons if the minion has said so unasked, and if its records say so.
+#: The reasons: the minion has said so unasked; its records say so.
 BEGUN, RECORDED = "the minion says that it has begun", "the minion has a record that it has begun"
 
 
@@ -135,7 +135,7 @@ def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, 
 
 
 def _without_replay(entry: Entry, permits: Permits, now: float) -> Decision:
-    """There is no replay."""
+    """Return what to do about an entry without a replay."""
     if permits.waited_for and entry.state is State.PENDING and entry.vain >= IN_VAIN:
         return Decision(state=State.HELD, reason=_steps_aside(entry.vain, entry.reason, entry.reached))
     if permits.unreturned and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= now:

@@ -24,7 +24,7 @@ from saltext.jobs.core.settings import RetrySettings, engine_options, read_setti
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.windows import longest_break, parse_windows
 
-#: Seconds without a heartbeat, one of which comes every ten, after which the engine counts as hung.
+#: Seconds without a heartbeat after which the engine counts as hung. One comes every ten seconds.
 _SILENT = 60.0
 
 
@@ -64,10 +64,10 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
 
     :param who: returns the caller. With hot-hot masters minions are asked what they keep, if the caller may ask them.
     :return: engine (whether it runs), process (its pid, user and host; None if unknown),
-        job_cache (the one that gets the returns), answers_proven (whether what a minion says has to be in the job cache
-        before it counts), set_aside (names of records of the queue that were damaged), refused (``{jid: reason}`` of jobs
-        that the store does not take), findings: a sentence for each thing that an operator may want to change, and retcode:
-        1 where one is more than advice.
+        job_cache (the one that gets the returns), answers_proven (whether a minion's answer must be in the job cache before
+        it counts), set_aside (names of records of the queue that were damaged), refused (``{jid: reason}`` of jobs that the
+        store does not take), findings (one sentence for each thing that may need a change), and retcode (1 if one of them is
+        more than advice).
     """
     store, cache = RetryStore(opts, read_only=True), JobCache(opts)
     runs, aside, refused = requests.is_running(opts, JOB_RETRY), list[str](), dict[str, str]()

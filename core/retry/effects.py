@@ -51,11 +51,12 @@ class Effects:
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
         # releases.
         self._compound = bool(opts.get("minion_data_cache", True))
-        # A forged answer could end what the minion is owed, or have it run a job twice.
+        # Where it can be, an answer counts only once the job cache has it: a forged one could end what the minion is owed,
+        # or have it run a job twice.
         self._kept = None if ports.cache.why_unauthenticated else KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
-        """Begin what is to be done. If that fails it is logged, and the next effect is done all the same."""
+        """Begin an effect. A failure is logged, and does not keep the next effect from being done."""
         begin = BEGINS.get(type(effect))
         try:
             if begin is None:
@@ -66,7 +67,7 @@ class Effects:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
 
     async def _find(self, effect: Any) -> None:
-        """Give the fact that is found, or the fact that nothing could be found."""
+        """Give the machine the fact that is found, or the fact that nothing could be found."""
         try:
             fact = await FINDS[type(effect)](self, effect)
         except Exception as exc:
@@ -102,7 +103,7 @@ class Effects:
         return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
 
     async def tell_who_keeps_nothing(self) -> None:
-        """Say in the log which minions keep nothing of what they have run; of silent ones that is not known."""
+        """Log which minions keep nothing of what they have run, and how many are silent: for these it is not known."""
         try:
             minions, _ = await self._ports.cache_worker.call(compat.minion_keys, self._opts)
             found = await self._ports.questions.keep_nothing(minions, self._timeout)
@@ -153,7 +154,7 @@ class Effects:
         try:
             snapshot = await self._ports.store_worker.call(self._ports.store.snapshot, jid)
         except LaterVersion:
-            return True  # it is in the queue of whichever master has written it
+            return True  # the job belongs to the master that has written it
         return bool(snapshot) and snapshot.get("owner") != self._owner
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
@@ -171,7 +172,8 @@ class Effects:
     async def _ask(self, effect: facts.Ask) -> facts.Fact:
         jid = effect.jid
         job = self._machine.jobs.get(jid)
-        # A proxy keeps no record of a job with several functions (Salt's ``metaproxy``), and would say that it never began.
+        # A proxy keeps no record of a job with several functions (Salt's ``metaproxy``), and would say that it never began
+        # the job.
         doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
         async def tell(said: Found) -> None:
@@ -181,7 +183,7 @@ class Effects:
             # Minions that have answered need not wait for the others.
             self._loop.spawn_callback(tell, said)
 
-        # Its own target, which a minion may no longer match.
+        # The job's own target: a minion may no longer match it.
         expression = None if job is None or job.obstacle else expression_of(job.load)
         find = self._ports.questions.find_either
         said = await find(jid, effect.minions, self._timeout, expression, self._kept, told, doubted)
@@ -207,7 +209,7 @@ class Effects:
         return facts.Asked(jid, told, said.unmatched, records, said.free, more)
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
-        """Return the minions that have run something else under the jid of a job. They would not run the job under it."""
+        """Return the minions that have run something else under the jid of a job. They would ignore the job itself."""
         job = self._machine.jobs.get(jid)
         others = frozenset(m for m, kept in returns.items() if job and not once.is_return_of(job.load.get("fun"), kept))
         if others:

@@ -134,7 +134,7 @@ class Entry:
     asker: Asker | None = None
     wanted_at: float = 0.0
     sent_at: float | None = None
-    next_at: float = 0.0  # not tried again before, unless the minion starts
+    next_at: float = 0.0  # not tried again before this time, unless the minion starts
     acknowledged: bool = False
     history: tuple[tuple[float, str, str], ...] = ()
 
@@ -208,7 +208,7 @@ class Entry:
         return entry
 
 
-# Entries that were queued together have much in common, and share it: that is less memory, and less work.
+# Entries that were queued together have much in common. They share it, which saves memory and work.
 @functools.lru_cache(maxsize=4096)
 def _history(steps: tuple[tuple[Any, ...], ...]) -> tuple[tuple[float, str, str], ...]:
     if not steps:

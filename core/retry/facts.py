@@ -35,8 +35,8 @@ class Published(Fact):
     This master published a job at ``at``. ``signal``: it may be a signal to other jobs; the job cache tells.
 
     A search of the job cache has ``found`` it, or the log has it: then ``minions`` are those that it was for, None if they
-    are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event stands for the log, which
-    would leave out replays.
+    are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in place of the
+    log. The log would leave out replays.
     """
 
     jid: str
@@ -53,8 +53,8 @@ class Kill(Fact):
     """
     This master published a signal, in the name of ``user``: for a job, or for all that minions run if ``jid`` is empty.
 
-    ``at``: when that was. A signal for all does not mean what was published later. ``signal``: its own jid; empty if that is
-    not known.
+    ``at``: when that was. A signal for all does not concern jobs that were published later. ``signal``: its own jid; empty
+    if that is not known.
     """
 
     jid: str
@@ -158,7 +158,7 @@ class LookedUp(Fact):
 
     ``returned``: the job cache has their return. ``barred``: their key is not accepted. ``denied``: ``{minion: reason}``: it
     must not be published to them any more. ``unsure``: ``{minion: reason}``: whether it may cannot be determined. ``only``:
-    Unix time of the job's only publish; None if there were others, if that was not looked for, or is not known.
+    Unix time of the job's only publish; None if there were others, or if it was not looked up or is not known.
     """
 
     jid: str
@@ -175,10 +175,10 @@ class Asked(Fact):
     """
     What minions say about a job.
 
-    ``told``: the minions, by what each has shown. Returns that they had kept are in the job cache by now. Among the idle
-    ones: ``unmatched``: the job's target does not match them. ``said``: what the records of those that keep any say of the
-    job. ``free``: they run nothing at all, and their answer holds for every other job too. ``more``: the question goes on,
-    and others may still answer.
+    ``told``: the minions, by what each has shown. Returns that they had kept are in the job cache by now. ``unmatched``,
+    ``said`` and ``free`` are about the idle ones. ``unmatched``: the job's target does not match them. ``said``: what their
+    records say of the job, if they keep any. ``free``: they run nothing at all, and their answer holds for every other job
+    too. ``more``: the question goes on, and others may still answer.
     """
 
     jid: str
@@ -245,8 +245,8 @@ class Refused(Fact):
 @dataclass(frozen=True)
 class Restored(Fact):
     """
-    The engine has started, and the machine has taken up what the store held. By jid, ``notes`` and ``open``: the jobs whose
-    outcome is not known. ``kills``: the last ones.
+    The engine has started, and the machine has taken up what the store held. ``notes``: by jid. ``open``: by jid, the jobs
+    whose outcome is not known. ``kills``: the last ones.
     """
 
     notes: Mapping[str, Note] = field(default_factory=dict)
@@ -257,8 +257,9 @@ class Restored(Fact):
 @dataclass(frozen=True)
 class Requested(Fact):
     """
-    An operator asks for something. ``do`` names the function of ``owing.py`` that does it, with the arguments ``given``. Its
-    value is the answer. Requests are carried out in their order, one after the other, and a long one takes several steps.
+    An operator asks for something. ``do`` names the function of ``owing.py`` that does it, with the arguments ``given``.
+    What it returns is the answer. Requests are carried out in their order, one after the other, and a long one takes several
+    steps.
     """
 
     do: str

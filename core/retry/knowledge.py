@@ -19,9 +19,9 @@ BELIEVED = 600.0
 
 
 class Said(enum.Enum):
-    """What the minion's own records say of the job, where it has the executor ``job_once``."""
+    """What the minion's own records say of the job, if it has the executor ``job_once``."""
 
-    NOTHING = "nothing"  # it keeps none that is known, or none of such a job
+    NOTHING = "nothing"  # it is not known to keep records, or keeps none of such a job
     NOT_SURE = "not sure"  # it keeps records, but may have begun the job without one
     NEVER = "never"  # it has not begun the job
     INTERRUPTED = "interrupted"  # it has begun the job, and the job ended without a return

@@ -1,5 +1,5 @@
 """
-What a job's load says of its replay: in the metadata for how long and when, in the target to which minions. Pure.
+What a job's load says of its replay: the metadata say for how long and when, the target says to which minions. Pure.
 
 A job is published again to those that missed it and that its target still matches. Grains, pillar and addresses change, and
 may have been wrong when the job was published. Ids do not change. So a target by id is not checked again, and any other
@@ -24,7 +24,7 @@ log = lines.logger(__name__)
 _LONGEST_TTL = 10 * 365 * 86400.0
 #: Most characters of a window. Its publisher chooses it, and it is parsed again and again.
 _LONGEST_WINDOW = 1000
-#: Types of targets that only the id decides.
+#: Types of targets for which only a minion's id counts.
 _BY_ID = frozenset({"glob", "pcre", "list"})
 #: Letters in a compound target, by type.
 _LETTERS = {

@@ -83,7 +83,7 @@ class Retry:
         self._ahead = 0.0  # seconds by which the clock on the wall is ahead
         # What is still to be looked at because events may have been missed.
         self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
-        # What is still to be done of the requests of operators; and jobs whose time is over, with the minions.
+        # The unfinished requests of operators; and the jobs whose time is over, with their minions.
         self._requests, self._over = deque[Work](), dict[str, list[str]]()
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
@@ -200,7 +200,7 @@ class Retry:
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
-        # It may be a replay. A publish that is taken for one does no harm: its minions know the jid already.
+        # It may be a replay. Taking another publish for a replay does no harm: its minions know the jid already.
         may_be_ours = fact.found or fact.heard
         is_replay = may_be_ours and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
@@ -285,7 +285,7 @@ class Retry:
             self._timers.no_later(("keys",), self.queue.now + _KEYS_CHANGED)
 
     def _check_keys(self) -> None:
-        """Find out whose keys are gone, and which claimed minions have none."""
+        """Find out which minions with entries have lost their keys, and which claimed minions have none."""
         self.queue.want(facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed())))
 
     def _keys_read(self, fact: facts.KeysRead) -> None:

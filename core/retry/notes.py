@@ -1,6 +1,6 @@
 """
 What is known of minions and jobs beside the entries of the queue: which minions have begun a job, on which an operator has
-killed it, and whose entry was removed without a return. None of these may be owed the job again by a later look at it.
+killed it, and whose entry was removed without a return. A later look at the job must not queue it again for any of these.
 
 There is one note for each job: if 10,000 minions run a job for an hour, that costs one record. It must never change a note
 without marking it to be stored.
@@ -21,7 +21,8 @@ from saltext.jobs.core.retry.timers import Timers
 class Note:
     """
     ``until``: Unix time until which the job can be owed. ``begun``: minions that have begun it. ``settled``: those that are
-    not owed it any more, although no return will come. ``killed``: ``{minion: user}``: where it was killed, and by whom.
+    not owed it any more, although no return will come. ``killed``: ``{minion: user}``: where it was killed, and by which
+    user.
     """
 
     until: float

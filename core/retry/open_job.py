@@ -49,7 +49,7 @@ class OpenJob:
     surveyed: set[str] = field(default_factory=set)  # minions that have been asked since its deadline
     idle: set[str] = field(default_factory=set)  # minions that are there, but do not run it
     begun: set[str] = field(default_factory=set)  # minions that have said that they begin it
-    most_begun: int = MOST_BEGUN  # their keys are checked when they are more
+    most_begun: int = MOST_BEGUN  # their keys are checked once they are more than this
     # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
     publishes: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
     killed_at: int = -1  # the place at which it was killed last

@@ -102,7 +102,7 @@ class Openings:
         if not self._is_open(hours, now):
             self._open.discard(hours)
             return [], list(self._jobs[hours]), []
-        # It counts as newly opened although an earlier look foretold this opening.
+        # The window counts as newly opened, although an earlier look foretold this opening.
         self._open.add(hours)
         return [] if was_open else list(self._jobs[hours]), [], []
 

@@ -18,11 +18,11 @@ from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
 
-#: Seconds before keys that were not found are looked for again; and if one of those minions seems to be there.
+#: Seconds before keys that were not found are looked for again: as a rule, and if one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
 #: Seconds for which a kill is remembered: an earlier request may be carried out after it, and a search may find it again.
 _REMEMBERED = 600.0
-#: Work on many entries. It yields how many it has changed, so that others get their turn in between, and returns an answer.
+#: Work on many entries. It yields how many it has changed, so that other facts get their turn, and returns an answer.
 #: Meanwhile entries may come, go and move.
 Work = Generator[int, None, int]
 
@@ -117,8 +117,8 @@ class Owing:
 
     def keys_read(self, fact: facts.KeysRead) -> None:
         """
-        Cancel what is owed to minions whose keys are gone: they were not found at two looks, or there is a new key at the
-        second, which another machine has. If no minion has a key, the keys could not be read.
+        Cancel what is owed to minions whose keys are gone. A key is gone if it was not found at two looks, or if the second
+        look finds a new key, which another machine has. If no minion has a key, the keys could not be read.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
@@ -143,7 +143,7 @@ class Owing:
         for entry in entries:
             by_job.setdefault(entry.jid, []).append(entry)
         count = 0
-        for its in by_job.values():  # at once, since the stored job names all of them
+        for its in by_job.values():  # all entries of a job at once, since the stored job names them all
             new = self.take_up(jobs, its)
             count += new
             yield new
@@ -263,7 +263,7 @@ class Owing:
         return is_new
 
     def resume(self) -> Work:
-        """Let replays go on, and ping for that. Returns False if they were not paused."""
+        """Let replays go on, and ping the minions for that. Returns False if replays were not paused."""
         is_new, self._turns.paused = self._turns.paused, False
         for minion in list(self._queue.backlogs):
             if minion in self._queue.backlogs:

@@ -1,5 +1,6 @@
 """
-The owner of the queue. Masters that share a cachedir have one queue, whose entries stand under one name, whoever leads.
+The owner of the queue. Masters that share a cachedir have one queue. Its entries stand under one name, whichever master
+leads.
 
 The name is the id of the master that led first. It must never change as long as there are entries under it.
 """
@@ -33,7 +34,7 @@ def owner_of(opts: Mapping[str, Any]) -> str:
 
 def settle_owner(folder: Folder, master: str) -> str:
     """
-    Return that name, which is the given master's if there is none yet. Only the engine that leads may call this.
+    Return that name. If there is none yet, it becomes that of the given master. Only the engine that leads may call this.
 
     :raises OSError: when it cannot be read or written now: under another name the queue would seem empty.
     """

@@ -102,7 +102,7 @@ class Queue:
         return replay if replay is not None and replay.jid == jid and replay.step in steps else None
 
     def replays(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[tuple[Entry, Replay]]:
-        """Yield the entry and the replay of those that get this job and are at one of these steps, ordered by minion."""
+        """Yield entry and replay of each of these minions that is at one of these steps with this job, ordered by minion."""
         for minion in sorted(minions):
             replay = self.replay(minion, jid, *steps)
             if replay is not None:
@@ -128,7 +128,7 @@ class Queue:
         return queued
 
     def put(self, job: Job, entry: Entry) -> None:
-        """Add an entry, and its job where it is new."""
+        """Add an entry, and its job if it is new."""
         if job.jid not in self.jobs:
             self.jobs[job.jid] = job
             self._openings.add(job, self.now)
@@ -191,7 +191,7 @@ class Queue:
         self.timers.no_later(("end", entry.minion), self.end_of(entry))
 
     def end_of(self, entry: Entry) -> float:
-        """Return when an entry that stays in its state expires, or is forgotten; never if a replay decides that."""
+        """Return when an entry expires or is forgotten, if it stays in its state; infinity if a replay decides that."""
         if entry.state in ENDED:
             return entry.since + self.settings.keep
         return math.inf if entry.state in UNDER_WAY else entry.expires_at

@@ -1,7 +1,7 @@
 """
-Tells which errors of a driver are about the record, which is refused however often it is tried. Pure.
+Tells which errors of a driver are about the record itself: it is refused however often it is tried. Pure.
 
-It must never take any other error for one: a job that counts as refused is never delivered. A store that is full, busy,
+It must never count any other error as such: a job that counts as refused is never delivered. A store that is full, busy,
 closed or away takes the record later. An unknown error is tried again.
 """
 
@@ -10,25 +10,25 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-#: Errors of files: a name that cannot be, what stands in the way of this one file, and EIO, which may be a bad block that
-#: only this record needs; so may what SQLite says of one.
+#: Errors of files: an impossible name; an obstacle to this one file; and EIO, which may be a bad block that only this record
+#: needs. SQLite's error in ``_WORDS`` may be such a block too.
 _NAME = {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
 _PLACE = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP, errno.EIO}
 _NUMBERS = {"localfs": frozenset(_NAME | _PLACE)}
-#: Names of what drivers and their clients raise: Rejected is that of core/postgresql/trouble.py.
+#: Names of exceptions of drivers and their clients. Rejected is that of core/postgresql/trouble.py.
 _KINDS = {
     "sqlite": frozenset({"DataError"}),
     "postgresql": frozenset({"Rejected"}),
     "mysql": frozenset({"DataError"}),
 }
-#: What servers say of a value that is larger than they take.
+#: Texts of errors: what servers say of a value that is too large, and SQLite of a bad block.
 _WORDS = {
     "sqlite": "disk I/O error",
     "mysql": "max_allowed_packet",
     "etcd": "too large",
     "consul": "too large",
 }
-#: MySQL may close the connection instead: of a value of so many bytes, these numbers say that.
+#: MySQL may close the connection instead: from this many bytes on, these error numbers mean that the value is too large.
 _LARGE = 500_000
 _CLOSED = frozenset({2006, 2013})
 #: What decoders raise, and the names of what Salt and msgpack make of it.
@@ -47,7 +47,7 @@ def is_of_the_record(driver: str, error: BaseException, size: int) -> bool:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Tell whether an error says that what was read stands for nothing: it comes from decoding."""
+    """Tell whether an error comes from decoding: what was read is no record."""
     return any(isinstance(each, _DECODING) or type(each).__name__ in _UNPACKING for each in _chain(error))
 
 
@@ -57,7 +57,7 @@ def _is_of_it(driver: str, error: BaseException, size: int) -> bool:
     if type(error).__name__ in _KINDS.get(driver, ()):
         return True
     word = _WORDS.get(driver)
-    # What Salt's drivers raise may tell the value as well, whatever it says.
+    # A SaltCacheError may quote the value, which may contain any word.
     if word is not None and type(error).__name__ != "SaltCacheError" and word in str(error):
         return True
     return driver == "mysql" and size >= _LARGE and bool(error.args) and error.args[0] in _CLOSED

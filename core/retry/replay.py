@@ -38,7 +38,7 @@ class Replays:
         self._company, self._answered, self._looks = self._gathered.values()
         self._inflow = Inflow(queue.settings.gather)
         # When the master last forwarded a receipt or an answer of any minion. What can be forged again and again does not
-        # count: a repeated receipt, and what is not in the job cache.
+        # count: a repeated receipt, or an answer that is not in the job cache.
         self._heard = 0.0
 
     def begin(self, minion: str) -> None:

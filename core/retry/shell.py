@@ -44,13 +44,13 @@ from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 
-#: How often that is done by default.
+#: Default seconds between two checkpoints, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
 #: Seconds after which all minions have connected to the master of an engine that takes over, and its first work is done.
 CONNECTED = 120.0
 #: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
-#: Seconds for which a search waits at most until the log was read, and between two looks at that.
+#: Most seconds for which a search waits until the log was read, and seconds between two looks whether it was.
 _LOG_READ, _LOG_PAUSE = 30.0, 0.05
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
@@ -87,11 +87,11 @@ class RetryShell:
         self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         self._is_hot_hot, self._connected = bool(opts.get("saltext_jobs_site")), connected
-        self._later: Any = None  # when it is told which minions keep nothing
+        self._later: Any = None  # the timer for telling which minions keep nothing
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
         self.restored = False  # the queue has been taken up
-        self._is_searched = False  # and all that was published while no engine ran is known
+        self._is_searched = False  # what was published while no engine ran is known too
         # Claimed starts of jobs that are not known yet: the log tells of a publish a moment after the bus.
         self._early: list[tuple[str, str]] = []
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
@@ -107,7 +107,7 @@ class RetryShell:
         # The beginnings of the search that runs, and of the one that is to follow it.
         self._finding = self._since = math.inf
         self._searches: list[float] = []  # the beginnings of the searches that are not over
-        # By jid: a search passes over a job whose record has no later time than the one that it has found before.
+        # By jid: the time of the newest record that a search has found. A search passes over records that are not newer.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
         verbs = Verbs(ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at))
@@ -115,7 +115,7 @@ class RetryShell:
         self.service = Service(loop, ports.inbox, verbs.table())
         self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come
         self._told: collections.Counter[str] = collections.Counter()
-        self._untold: collections.deque[facts.Effect] = collections.deque()  # of which the bus is still to be told
+        self._untold: collections.deque[facts.Effect] = collections.deque()  # announcements that wait for the bus
 
     def start(self) -> None:
         """Listen to the bus, and begin once it is heard."""
@@ -138,7 +138,7 @@ class RetryShell:
         await stored
 
     def close(self) -> None:
-        """Release everything. What is not in the store is found from the checkpoint on."""
+        """Release everything. What is not in the store is found again from the checkpoint on."""
         self._proof.close()
         self._alarm.close()
         self._audit.close()
@@ -156,7 +156,7 @@ class RetryShell:
             self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # the collector need not walk through what lives for long, while all else stands still
             await compat.sleep(0)
-        now = self._ports.clock.now()  # the times of entries are heeded
+        now = self._ports.clock.now()  # the clock has heeded the times of entries
         self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
         since = await self._take_over()
         self.restored = True
@@ -177,7 +177,7 @@ class RetryShell:
             self._later = self._loop.call_later(self._connected, self._loop.spawn_callback, tell)
 
     async def _read_log(self) -> None:
-        """Wait until the log was read. Of several publishes under one jid a search finds only the newest."""
+        """Wait until the log was read: a search finds only the newest of several publishes under one jid."""
         patience = self._ports.clock.now() + _LOG_READ
         while self._proof.reads_log and self._read_at == -math.inf and self._ports.clock.now() < patience:
             await compat.sleep(_LOG_PAUSE)
@@ -191,7 +191,7 @@ class RetryShell:
                 await compat.sleep(CACHE_PAUSE)
 
     async def _take_over(self) -> float:
-        """Take over the queues that masters of a cluster had up to 0.2.0. Returns from when on jobs are to be searched."""
+        """Take over the queues that masters of a cluster had up to 0.2.0. Returns the time from which to search for jobs."""
         since = self._checkpoint.at
         for queue in earlier_queues(self._ports.earlier):
             jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
@@ -236,7 +236,7 @@ class RetryShell:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take a wanted event. Those that come before the queue is there are made up for by the log, or by a search."""
+        """Take a wanted event. Before the queue is there events are ignored: the log or a search makes up for them."""
         if tag == events.wake_tag(JOB_RETRY):
             self.take_requests()
             return
@@ -245,9 +245,9 @@ class RetryShell:
             return
         if not isinstance(fact, events.JobPublished):
             self._tell(tag, fact, data)
-        # What another master of a cluster published is that master's to keep, unless they share their queue.
+        # Another master of a cluster keeps what it has published, unless the masters share their queue.
         elif not (data.get("__peer_id") and self._is_alone) and not self._ports.questions.wants(fact.jid):
-            # Without a log every minion is trusted, and an event of a publish is taken for the record that it would have.
+            # Without a log every minion is trusted, and the event of a publish counts as its record.
             record = publish_of(fact.jid, data, fact.minions, work_of(data), "", True)
             self.logged(record._replace(at=self._ports.wall()))
 
@@ -290,7 +290,7 @@ class RetryShell:
             self._seen(fact.minion)
 
     def _handed_on(self, minion: str, jid: str) -> None:
-        """Note how far the master has got, if this is the first receipt of a replay."""
+        """If this is the first receipt of a replay, note that the master has forwarded it."""
         since = self.machine.receipt_awaited_since(minion, jid)
         if since is not None:
             self._ports.questions.handed_on(self._ports.clock.now() - since)
@@ -327,7 +327,7 @@ class RetryShell:
             self.on_lost()
 
     def _time_of(self, wall: float, last_look: float) -> float:
-        """Return the time by the engine's clock, which is never set, of what was found now and not at the last look."""
+        """Return by the engine's clock, which is never set, when something was done that the last look did not find yet."""
         now = self._ports.clock.now()
         return max(now - max(0.0, self._ports.wall() - wall), min(last_look, now))
 
@@ -437,7 +437,7 @@ class RetryShell:
         return self._ports.wall() - self._ports.clock.now()
 
     def _recorded_at(self, at: float) -> float:
-        """Return from which time on records may be from ``at`` or later: the clock on the wall may have been set since."""
+        """Return the earliest time in a record from ``at`` or later: the clock on the wall may have been set since."""
         return at + min(self._checkpoint.ahead, self._ahead)
 
     def _sample(self) -> dict[Key, Job | Entry | Note]:

@@ -59,7 +59,7 @@ class Verbs:
             "resume": self._resume,
         }
         verbs = {verb: self._in_order(verb, make) for verb, make in made.items()}
-        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}  # as those of another master
+        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}  # like those of another master
 
     def _in_order(self, do: str, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
@@ -157,16 +157,16 @@ def _selected(request: Request) -> Given:
 
 
 def _wish(request: Request) -> Given:
-    # No batch names an asker: its user is that of the job.
+    # A request of a batch has no asker: the user of the batch is that of the job.
     return {"asker": Asker.from_record(request.get("asker")), "wanted_at": request["asked_at"]}
 
 
 def heed_times(clock: Clock, entries: Iterable[Entry]) -> None:
     """
-    Let the clock go on from the newest time of entries, which may be by the clock of another boot or of another master: the
-    order of what follows goes by these times.
+    Let the clock go on from the newest time of entries, because what follows is ordered by these times. They may be by the
+    clock of another boot or of another master.
     """
-    latest = clock.now() + TIME_ZONES  # one that is later is damaged, or by a clock that was never set
+    latest = clock.now() + TIME_ZONES  # a later time is damaged, or by a clock that was never set
     clock.go_on_from(max((entry.since for entry in entries if entry.since <= latest), default=0.0))
 
 
@@ -174,8 +174,8 @@ def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, J
     """
     Return what the store holds of a master's queue: the jobs, by jid, and the entries. Blocks.
 
-    :param tidy: whether snapshots without entries are removed. While the engine runs, the first entry may be about to
-    follow.
+    :param tidy: whether snapshots without entries are removed. Not while the engine runs: the first entry may be about to
+        follow.
     :raises StateError: when the store cannot be read.
     """
     jobs, entries = dict[str, Job](), list[Entry]()
