@@ -17,8 +17,7 @@ from saltext.jobs.core.retry.looks import DOUBTED
 from saltext.jobs.core.retry.steps import BEFORE, PUBLISHED, Step
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
-#: Seconds after a publish before a minion without a receipt is asked, and before it is asked first if minions do not
-#: acknowledge.
+#: Seconds after a publish before a minion is first asked: if it has sent no receipt, and if minions send none at all.
 RECEIPT, EARLY = 4.0, 1.0
 #: Seconds without a receipt or an answer of any minion after which the master has no backlog; and most seconds after a
 #: publish to wait for a backlog. A busy master may stand still for seconds, and a question makes it busier.
@@ -222,7 +221,7 @@ def _published(known: Knowledge, permits: Permits, terms: Terms, now: float) -> 
 
 
 def _begun(step: Step, known: Knowledge, now: float) -> Decision:
-    """A claim that the minion has begun the job, however late it comes."""
+    """The minion is claimed to have begun the job, however late the claim comes."""
     if step is Step.SENT:
         return _run(known, now, BEGUN)
     if step in (Step.TO_SEND, Step.CLAIMING):

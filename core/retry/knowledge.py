@@ -72,7 +72,7 @@ class Signs:
     """What is known of a minion itself. Times are Unix time in seconds, 0 for never."""
 
     seen: float = 0.0  # its last sign of life
-    started: float = 0.0  # its last start: then it has forgotten which jids it has seen
+    started: float = 0.0  # its last start, when it forgot which jids it had seen
     free_at: float = 0.0  # when it was asked the question to which it last answered "I run nothing"
     false_signs: int = 0  # signs of life in a row after which it did not answer
 

@@ -14,8 +14,8 @@ from saltext.jobs.core.retry.timers import Timers
 DOUBTED = 0.3
 #: Minions wait for each other for this share of the time since the first came in, and for so many seconds at most.
 _SHARE, LONGEST = 0.5, 15.0
-#: A gap of so many seconds starts a new wave. Minions that have waited for one job come in together for the next, so it is
-#: longer than the longest wait.
+#: A gap of so many seconds starts a new wave. Minions that have waited for one job come in together for the next, so the gap
+#: is longer than the longest wait.
 _PAUSE = 2 * LONGEST
 
 

@@ -80,7 +80,7 @@ class Owing:
                 self._cancel_killed(kill, entry)
 
     def signalled(self, signal: str) -> set[str]:
-        """Return the minions for which the kills of this jid have been taken."""
+        """Return the minions for which kills by the signal with this jid have been taken."""
         return {minion for kill in self.kills if kill.signal == signal for minion in kill.minions}
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:

@@ -75,8 +75,8 @@ class Queue:
 
     def claims_of(self, jid: str) -> dict[str, float]:
         """
-        Return ``{minion: when it was last claimed}`` for all entries of a job that were ever claimed, since their newer
-        states may not be stored yet.
+        Return ``{minion: when it was last claimed}`` for all entries of a job that were ever claimed: the entries themselves
+        may not be stored yet.
         """
         entries = (self.backlogs[minion].entries[jid] for minion in self._members.get(jid, ()))
         return {entry.minion: entry.sent_at for entry in entries if entry.sent_at is not None}

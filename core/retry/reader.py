@@ -1,6 +1,6 @@
 """
-What the retry queue learns about a job from the log, and from the job cache, the keys and the access lists. What reads
-anything else than the log blocks, and runs in a Worker.
+What the retry queue learns about a job from the log, and from the job cache, the keys and the access lists. What reads more
+than the log may block, and runs in a Worker.
 
 It must never believe a bus event, nor pass on a secret. A job is owed only to minions to which this master published it: the
 job cache's list does not prove that, because any accepted minion can add others to it.

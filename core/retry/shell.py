@@ -3,7 +3,7 @@ The shell of the retry queue: it feeds the machine facts from the log, the bus, 
 effects performed (retry/effects.py).
 
 It holds no policy. What may wait for a server, or for many files, runs in one of two threads: that of the job cache, or that
-of the store. If the store cannot be written, that is tried again; a publish and an answer wait for it.
+of the store. If the store cannot be written, the write is tried again; publishes and answers wait for it.
 """
 
 from __future__ import annotations
