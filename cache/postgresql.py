@@ -23,7 +23,7 @@ from typing import Any
 
 from salt.exceptions import SaltCacheError
 
-# The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
+# The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import JobsError
@@ -44,53 +44,54 @@ def __virtual__() -> str | tuple[bool, str]:
 
 
 def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The additional arguments of each function: none, because the options name the server."""
+    """Return the additional arguments of each function: none, since the options name the server."""
     return {}
 
 
 def store(bank: str, key: str, data: Any, expires: float | None = None) -> None:
     """
-    Store ``data``, anything that Salt's serializer takes.
+    Store ``data``: anything that Salt's serializer takes.
 
-    expires Seconds after which it counts as absent; by default it stays for ever.
+    expires
+        Seconds after which the value counts as absent; by default it never expires.
     """
     with _errors("store", bank, key):
         _banks().store(bank, key, data, expires=expires or None)
 
 
 def fetch(bank: str, key: str) -> Any:
-    """The value; ``{}`` if there is none."""
+    """Return the value; ``{}`` if there is none."""
     with _errors("fetch", bank, key):
         return _banks().fetch(bank, key)
 
 
 def updated(bank: str, key: str) -> int | None:
-    """The Unix time of the last write, in whole seconds; None if there is no value."""
+    """Return the Unix time of the last write, in whole seconds; None if there is no value."""
     with _errors("updated", bank, key):
         found = _banks().updated(bank, key)
     return None if found is None else int(found)
 
 
 def flush(bank: str, key: str | None = None) -> bool:
-    """Remove a key; without one, the bank with everything below it. Returns whether there was anything to remove."""
+    """Remove a key; without a key, the bank and everything below it. Return whether anything was removed."""
     with _errors("flush", bank, key):
         return _banks().flush(bank, key)
 
 
 def list_(bank: str) -> list[str]:
-    """The names of the keys and the banks in ``bank``."""
+    """Return the names of the keys and the banks in ``bank``."""
     with _errors("list", bank, None):
         return _banks().list(bank)
 
 
 def list_all(bank: str, include_data: bool = False) -> dict[str, Any]:
-    """``{key: value}`` of a bank; the values are always included."""
+    """Return ``{key: value}`` of a bank; the values are always included."""
     with _errors("list", bank, None):
         return {key: packed.loads(value) for key, value in _banks().items(bank)}
 
 
 def contains(bank: str, key: str | None = None) -> bool:
-    """Whether there is a value; without a key, whether there is the bank."""
+    """Tell whether the key has a value; without a key, whether the bank exists."""
     with _errors("contains", bank, key):
         return _banks().contains(bank, key)
 
@@ -110,5 +111,5 @@ def _errors(what: str, bank: str, key: str | None) -> Iterator[None]:
     try:
         yield
     except (JobsError, ValueError, TypeError, OverflowError) as exc:
-        # The retry queue checks the cause: whether the record is refused for good.
+        # The retry queue looks at the cause, which tells whether the record is refused for good.
         raise SaltCacheError(f"The cache driver postgresql could not {what} bank={bank!r} key={key!r}: {exc}") from exc

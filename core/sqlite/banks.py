@@ -64,7 +64,7 @@ class SqliteBanks:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.path = database.path
-        #: The version of the library that Python was built with.
+        #: The version of the SQLite library.
         self.sqlite_version = sqlite3.sqlite_version_info
         #: Finds and lists jobs.
         self.index = JobLookup(database)
@@ -232,7 +232,7 @@ class SqliteBanks:
     def clean_expired(self, bank: str) -> int:
         """Remove the expired values of a bank, and return how many there were."""
         now, count = _now(), 0
-        # They are looked for while others may write: usually there are none.
+        # Found while others may write: usually there are none.
         found = [row[0] for row in self._rows(f"SELECT id FROM records WHERE {_OF} AND expires <= ?", bank, now)]
         for part in _parts(found):
             if count:
@@ -258,7 +258,7 @@ class SqliteBanks:
         return self._removal.remove_older(banks, parent, names, than)
 
     def give_way(self) -> None:
-        """Let others write who had to wait for this thread."""
+        """Pause, so that writers that wait for this thread can write."""
         self._database.give_way()
 
     def tidy(self) -> bool:
@@ -266,7 +266,7 @@ class SqliteBanks:
         return bool(self._removal.empty_some() or self.index.forget())
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        """Return those of some jids of which the minion is in ``jobs/minions``, or has returned."""
+        """Return those of some jids whose jobs list the minion in ``jobs/minions``, or have its return."""
         name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list, with its length before it
         found = {jid for jid, listed in self.pick(MINIONS, jids) if _holds(listed, name)}
         for part in _parts([jid for jid in jids if jid not in found]):
@@ -292,7 +292,7 @@ class SqliteBanks:
         return self._database.check()
 
     def check_for(self, whom: str) -> None:
-        """As ``is_sound``, but only once per caller's name; an empty name is no caller."""
+        """As ``Database.check_for``."""
         self._database.check_for(whom)
 
     def damage(self) -> str | None:

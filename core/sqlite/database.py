@@ -2,10 +2,10 @@
 One SQLite file that many processes and threads use at once: their connections, and how these read and write.
 
 Each thread of each process has a connection of its own. A connection from before a fork, or to a file that was replaced
-since, is neither used again nor closed: closing it would release the locks of those who use the file now.
+since, is neither used again nor closed: closing it would release the locks of the connections in use.
 
-Beside this file lie its ``-wal`` and ``-shm``, which belong to SQLite; ``.lock``, held while a file is made or set aside and
-by the next one to write (``core/sqlite/file.py``); and ``.turn``, a named pipe on which the others wait for that.
+Four files lie beside it. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or set aside, and by
+the writer that is next (``core/sqlite/file.py``). ``.turn`` is a named pipe on which the other writers wait.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from saltext.jobs.core.sqlite.file import (
 
 CACHE_KB = 2048  # most that a connection's page cache takes; a write by others makes it useless
 #: Shortest and longest pause in seconds between two transactions of a bulk removal or copy, in which others can write. A
-#: waiting writer looks at least every 20 ms, and must not miss it.
+#: waiting writer tries at least every 20 ms, so it does not miss a pause.
 PAUSE, LONGEST_PAUSE = 0.03, 1.0
-#: Bytes that -wal keeps after a checkpoint, and seconds between two attempts of a process to checkpoint it, which waits for
-#: the disk. From LARGE_LOG bytes on others may write meanwhile; from LARGEST_LOG on they may not, or it would never end.
+#: Bytes that -wal keeps after a checkpoint; bytes from which on a process checkpoints it while others may write; bytes from
+#: which on they may not, or the checkpoint might never end; and seconds between two checkpoints by one process.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG, LOG_PAUSE = 8 << 20, 12 << 20, 64 << 20, 1.0
-#: Most seconds for which others may not write then, and seconds until the next attempt if it failed.
+#: Most seconds for which a checkpoint keeps others from writing, and seconds until the next attempt if it failed.
 LOG_WAIT, LOG_AGAIN = 1.0, 10.0
 #: After this many pauses a bulk removal or copy makes the checkpoint itself, so that others need not wait for the disk.
 LOG_TURNS = 8
@@ -61,7 +61,7 @@ class Connection:
         self.busy = self.durable = False
         #: For how many seconds the last transaction kept others from writing, and the bytes of -wal when it began.
         self.held, self.log_bytes = 0.0, 0
-        #: How often it has paused, when it may checkpoint again, and whether others could not write at its last attempt.
+        #: How often it has paused, when it may checkpoint again, and whether -wal was above LARGEST_LOG at the last look.
         self.pauses, self.log_at, self.was_alone = 0, 0.0, False
 
 
@@ -88,7 +88,7 @@ class Database:
         self._full_sync = full_sync
         self._log = f"{path}-wal"
         self._pid = os.getpid()
-        #: By thread. A thread with the number of one that has ended takes over its connection.
+        #: By the number of the thread. A new thread with the number of an ended one takes over its connection.
         self._open_ones: dict[int, Connection] = {}
 
     # -- using it --------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Database:
             return rows
 
     def committed(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """As ``read``, but never with what an open transaction of this thread has written. Empty if the read fails."""
+        """As ``read``, but without what this thread has not committed yet. Empty if the read fails."""
         with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing()) as other:
             return other.execute(query, values).fetchall()
         return []
@@ -158,7 +158,7 @@ class Database:
                 if version == schema.VERSION and self._is_current(connection):
                     return connection
             except sqlite3.OperationalError:
-                # What others write to another -wal cannot be read in the one that this connection has.
+                # If -wal was replaced, this connection cannot read what others write.
                 if self._is_current(connection):
                     raise
             roll_back(connection.sql)
@@ -167,9 +167,9 @@ class Database:
 
     def _wait_for_turn(self, sql: sqlite3.Connection) -> None:
         """
-        Begin a transaction. Of all waiting writers, one tries all the time; the others sleep until they are to be that one.
+        Begin a transaction. One of the waiting writers keeps trying; the others sleep until it is their turn to try.
 
-        A writer that comes just when nobody writes may go first, so that the file is never idle.
+        A writer that comes when nobody writes may go first, so that the file is never idle.
         """
         began = time.monotonic()
         try:
@@ -194,9 +194,9 @@ class Database:
 
     def give_way(self) -> None:
         """
-        Let others write, for as long as this thread's last transaction kept them from it.
+        Pause for as long as this thread's last transaction kept others from writing, so that they can write.
 
-        Waiting writers try now and then, and on a busy machine less often than they should.
+        Waiting writers only try now and then, and on a busy machine less often than they should.
         """
         connection = self._open_ones.get(threading.get_ident())
         if connection is not None:
@@ -240,25 +240,25 @@ class Database:
         Checkpoint: move what is in -wal into the file. If nobody writes meanwhile, the next writer starts -wal from its
         beginning.
 
-        By default SQLite tries that after each transaction once -wal has 8 MB. While many write, one of them always does, so
-        that -wal kept growing, and every writer waited for the disk.
+        By default SQLite tries that after each transaction once -wal has 8 MB. With many writers one of them is always
+        writing, so -wal kept growing, and every writer waited for the disk.
 
-        :param alone: whether others are kept from writing, until the last pages are on the disk and earlier readers have
-            ended: for at most ``LOG_WAIT``.
+        :param alone: whether to keep others from writing until the last pages are on the disk and earlier readers have
+            ended, for at most ``LOG_WAIT``.
         """
         with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing(LOG_WAIT)) as other:
-            ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # as others write
+            ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # while others write
             if alone and not is_busy and self._file.may_wait_again(LOG_AGAIN):
                 ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-                if is_busy:  # as while a copy is made or the whole file is read
+                if is_busy:  # for example while a copy is made
                     self._file.has_waited_in_vain()
 
     def _sync(self, connection: Connection) -> None:
         """
         Sync what has been committed to the disk.
 
-        SQLite itself has synced what went from -wal into the file meanwhile. It holds no lock on -wal, so that closing -wal
-        here releases none.
+        SQLite itself has synced what went from -wal into the file meanwhile. It holds no lock on -wal, so closing -wal here
+        releases none.
         """
         try:
             handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -348,7 +348,7 @@ class Database:
                     continue
                 self._file.wait_for_log()
                 connection = self._connect(identity, self._file.wait_for_memory())
-            except sqlite3.OperationalError as exc:  # as when another process closes the file at this moment
+            except sqlite3.OperationalError as exc:  # for example while another process closes the file
                 self._file.check_rights(exc)
                 if "locked" not in str(exc) or time.monotonic() > deadline:
                     raise
@@ -368,13 +368,13 @@ class Database:
         try:
             application = sql.execute("PRAGMA application_id").fetchone()[0]
             if in_place and self._file.is_apart():
-                sql.close()  # a connection that is left would make this process go on with a -shm of its own
+                sql.close()  # if it stayed open, this process would go on with a -shm of its own
                 return None
             version = sql.execute("PRAGMA user_version").fetchone()[0]
             if identity != self._file.identity():
                 LEFT.append(sql)
                 return None
-            if application != schema.APPLICATION:  # something else's, or not completely made yet
+            if application != schema.APPLICATION:  # of something else, or not completely made yet
                 sql.close()
                 self._file.make()
                 return None
@@ -408,7 +408,7 @@ class Database:
 
     def _prepare(self, sql: sqlite3.Connection) -> None:
         # Debian has secure_delete on: it overwrites removed data, which doubles the cost of a sweep. The file is private.
-        # One statement after the other would take longer, and each would stay in the cache of statements.
+        # As one script: single statements would take longer, and each would stay in the cache of statements.
         sql.executescript(
             f"""PRAGMA synchronous={"FULL" if self._full_sync else "NORMAL"}; PRAGMA journal_size_limit={LOG_KEPT};
             PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY; PRAGMA cache_size=-{CACHE_KB};
@@ -428,7 +428,7 @@ class Database:
         return False
 
     def check_for(self, whom: str) -> None:
-        """As ``check``, but only once per caller's name; an empty name is no caller."""
+        """As ``check``, but not if the last check was for the same caller. With an empty name it always checks."""
         if not whom or self._file.checked_for() != whom:
             self.check()
             self._file.note_check(whom)

@@ -41,15 +41,15 @@ PASSING = 5.0
 LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
-#: Layout of .lock. Bytes of the caller whose check was last; offset, bytes and most entries of the list of -wal that were
-#: removed and saved.
+#: Layout of .lock. Bytes of the name of the caller whose check was last. Then the list of the -wal files that were removed
+#: and saved: its offset, its bytes and its most entries.
 _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
 #: Offset and bytes of the time at which a checkpoint last waited in vain for readers.
 _WAITED, _WAITED_BYTES = 2048, 12
 #: Offset and bytes of the name of the damaged file whose records go into the next one.
 _DAMAGED, _DAMAGED_BYTES = 3072, 512
-#: The bytes of which SQLite locks some for as long as it has a file or its -shm open: the first one, and how many. And C's
-#: struct flock.
+#: Ranges of bytes (first byte, count) of the file and of its -shm: SQLite keeps some of these bytes locked while it has them
+#: open. And C's struct flock.
 _SHARED, _MEMORY, _LOCK = (0x40000002, 510), (128, 1), "hhqqi"
 #: The errors of file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
@@ -64,7 +64,8 @@ class DatabaseFile:
     """
     :param path: absolute.
     :param mounts: returns the mounts in the format of ``/proc/self/mounts``; by default that file.
-    :param chosen: whether an operator chose the directory. It must exist then: its disk may not be mounted.
+    :param chosen: whether an operator chose the directory. Then it is not created: if it is missing, its disk may not be
+        mounted.
     """
 
     def __init__(self, path: str, mounts: Callable[[], str] | None = None, chosen: bool = False) -> None:
@@ -76,7 +77,7 @@ class DatabaseFile:
 
     def identity(self, filled: bool = False) -> tuple[int, int] | None:
         """
-        Return what tells this file from one that replaces it; None if there is no file.
+        Return the identity of the file, which a file that replaces it does not have; None if there is no file.
 
         :param filled: return None for an empty file too. A file is empty only when its making has just begun.
         """
@@ -96,9 +97,9 @@ class DatabaseFile:
 
     def rescue(self, sql: sqlite3.Connection, used: tuple[int, int]) -> None:
         """
-        Move the content of a removed -wal into the file. It exists as long as a process has it open, and is lost after that.
+        Move the content of a removed -wal into the file. The content is lost when the last process has closed that -wal.
 
-        :param sql: a connection that has it open. It must not be used again: the next -wal is another one.
+        :param sql: a connection that has that -wal open. Do not use it again: the next -wal is another one.
         :param used: the identity of the removed -wal.
         :raises StateError: if that fails.
         """
@@ -118,7 +119,7 @@ class DatabaseFile:
                 )
                 raise StateError(f"{self.path}-wal was removed, and what was in it could not be saved: {error}")
             self._note_saved(handle, [used, *saved])
-            with contextlib.suppress(FileExistsError):  # processes that come now see that it is another one
+            with contextlib.suppress(FileExistsError):  # a process that comes now sees that it is another one
                 os.close(self.new_file(self._log))
         log.critical(
             "%s-wal was removed while it was in use. What was in it has been moved into the file, and nothing is lost: find "
@@ -127,11 +128,11 @@ class DatabaseFile:
         )
 
     def begin_log(self, used: tuple[int, int]) -> None:
-        """Note that a -wal is in use. A -wal that was removed and saved may have had the same inode."""
+        """Note that a -wal is in use, in case it has the inode of one that was removed and saved."""
         try:
             with open(f"{self.path}.lock", "rb") as stream:
                 if used not in self._saved(stream.fileno()):
-                    return  # also for a process that may not write, or a read-only disk
+                    return  # also if this process may not write, or the disk is read-only
         except OSError:
             return
         with self.alone() as handle:
@@ -152,7 +153,7 @@ class DatabaseFile:
         os.pwrite(handle, text.ljust(_SAVED_BYTES, b"\0"), _SAVED)
 
     def _moved(self, sql: sqlite3.Connection) -> str:
-        """Have SQLite move the whole -wal of a connection into the file. Returns why that failed; empty if it did not."""
+        """Have SQLite move the whole -wal of a connection into the file. Return why that failed; empty if it succeeded."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -181,13 +182,13 @@ class DatabaseFile:
 
     def wait_for_memory(self) -> bool:
         """
-        Wait until those who have the file open have the -shm open that is in place.
+        Wait until the processes that have the file open use the -shm that is in place.
 
-        Its locks are all that keeps processes apart. If it was removed, SQLite would make another one here, and this process
-        and those who have the removed one would write at the same time.
+        Only the locks in -shm keep two processes from writing at the same time. If -shm was removed, SQLite would make
+        another one here, and this process would not see the locks of those that use the removed one.
 
-        :returns: False if this process has the removed one open too, and thus shares it with them.
-        :raises StateError: if they still have another one after ``PASSING``.
+        :returns: False if this process has the removed -shm open too, and so shares it with the others.
+        :raises StateError: if the others still use another -shm after ``PASSING``.
         """
         deadline = time.monotonic() + PASSING
         while self.is_apart():
@@ -204,11 +205,11 @@ class DatabaseFile:
         return True
 
     def is_apart(self) -> bool:
-        """Tell whether another process has the file open, and none the -shm that is in place."""
+        """Tell whether another process has the file open, but none has the -shm open that is in place."""
         return self._is_open() and not _is_locked(f"{self.path}-shm", _MEMORY)
 
     def _has_memory(self) -> bool:
-        """Tell whether this process has a -shm of the file open. SQLite goes on with it until its last connection ends."""
+        """Tell whether this process has a -shm of the file open. SQLite uses it until the process's last connection ends."""
         name = os.path.realpath(f"{self.path}-shm")
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as stream:
             return any(line.rstrip("\n").removesuffix(" (deleted)").endswith(f" {name}") for line in stream)
@@ -218,7 +219,7 @@ class DatabaseFile:
         return _is_locked(self.path, _SHARED)
 
     def check_rights(self, exc: sqlite3.Error) -> None:
-        """:raises StateError: for an error of a user who may not read the file, or of a disk that takes no new file."""
+        """:raises StateError: if the cause is that this user may not read the file, or that the disk takes no new file."""
         if "unable to open" not in str(exc) or not os.path.exists(self.path):
             return
         disk = os.statvfs(self.path)
@@ -262,8 +263,8 @@ class DatabaseFile:
         """
         Tell whether the file is a backup that was put here and not opened since.
 
-        A backup has no -wal of its own yet, so a -wal beside it belongs to another file. SQLite would take it for the
-        backup's.
+        A backup has no -wal of its own yet, so a -wal beside it belongs to another file. SQLite would take that -wal for
+        the backup's.
         """
         try:
             head = head_of(self.path)
@@ -272,7 +273,7 @@ class DatabaseFile:
         return head[18:20] == b"\1\1" and head[68:72] == schema.APPLICATION.to_bytes(4, "big")
 
     def take_up_copy(self) -> None:
-        """Take into use a backup that was put here. What lies beside it is kept under another name."""
+        """Begin to use a backup that was put here. A -wal beside it is kept under another name."""
         with self.alone():
             if not self.is_copy():
                 return  # another process was faster
@@ -291,8 +292,8 @@ class DatabaseFile:
 
     def make(self) -> None:
         """
-        Make the file, or complete one whose making was interrupted. If an earlier file was set aside, the new one has from
-        the beginning what can be read of it.
+        Make the file, or complete one whose making was interrupted. If an earlier file was set aside, the new one begins
+        with what can be read of that one.
         """
         with self.alone() as handle:
             if self.identity() is None:
@@ -356,7 +357,7 @@ class DatabaseFile:
         return sqlite3.connect(f"file:{quote(self.path)}?mode=rw", uri=True, timeout=patience, isolation_level=None)
 
     def may_wait_again(self, seconds: float) -> bool:
-        """Tell whether the last call of ``has_waited_in_vain`` on this machine is at least so many seconds ago."""
+        """Tell whether the last call of ``has_waited_in_vain`` on this machine was at least ``seconds`` ago."""
         with self.alone() as handle:
             at = os.pread(handle, _WAITED_BYTES, _WAITED)
         return not (at.isascii() and at.isdigit()) or not 0 <= time.time() - int(at) < seconds
@@ -379,16 +380,16 @@ class DatabaseFile:
     @contextlib.contextmanager
     def alone(self, since: float | None = None) -> Iterator[int]:
         """
-        Hold ``.lock``: nobody else makes a file, sets one aside, or is the next to write. Yields its descriptor.
+        Hold ``.lock``, and yield its descriptor. Only its holder makes a file, sets one aside, or is the next to write.
 
-        A process must never wait for it during a transaction.
+        A process must never wait for it within a transaction.
 
         :param since: when the caller began to wait, on the monotonic clock; without it the wait has no end.
         :raises sqlite3.OperationalError: if it waits for longer than ``BUSY_SECONDS``.
         """
         path, mode = f"{self.path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            handle = os.open(path, mode)  # first, as it is there as a rule
+            handle = os.open(path, mode)  # usually it is there
         except FileNotFoundError:
             try:
                 handle = self.new_file(path)
@@ -421,7 +422,7 @@ class DatabaseFile:
             return os.pread(handle, _CHECKED_BYTES, 0).rstrip(b"\0").decode("utf-8", "replace")
 
     def note_check(self, whom: str) -> None:
-        """Note for whom the whole file was checked."""
+        """Note for which caller the whole file was checked."""
         with self.alone() as handle:
             os.pwrite(handle, whom.encode()[:_CHECKED_BYTES].ljust(_CHECKED_BYTES, b"\0"), 0)
 
@@ -466,7 +467,7 @@ def patiently(call: Callable[..., Any], *values: Any, since: float | None = None
     """
     Call a function again and again while the file is locked.
 
-    SQLite's own waiting looks less and less often, down to ten times a second, and can miss every pause of a sweep.
+    SQLite's own wait tries less and less often, down to ten times a second, and can miss every pause of a sweep.
 
     :param since: when the caller began to wait, on the monotonic clock.
     :raises sqlite3.OperationalError: if the file stays locked for ``BUSY_SECONDS``.
@@ -484,9 +485,9 @@ def patiently(call: Callable[..., Any], *values: Any, since: float | None = None
 
 def _is_locked(path: str, span: tuple[int, int]) -> bool:
     """
-    Tell whether another process has locked one of some bytes of a file. False if the system does not tell.
+    Tell whether another process has locked a byte in a range of a file. False if the system does not tell.
 
-    A list of all locks, ``/proc/locks``, is read in pieces, and lacks some while locks come and go.
+    ``/proc/locks`` would not do: it is read in pieces, and lacks some locks while others come and go.
     """
     if sys.platform != "linux":
         return False
@@ -531,7 +532,7 @@ def name_anew(draft: str, path: str) -> None:
 
 
 def free_name(path: str) -> str:
-    """Return the path, or the path with a number appended, that does not exist yet."""
+    """Return the path if it does not exist yet; else the path with a number appended."""
     number, found = 1, path
     while os.path.lexists(found):
         number += 1
@@ -546,7 +547,7 @@ def is_damage(exc: BaseException) -> bool:
 
 
 def damage_in(exc: BaseException | None) -> str:
-    """Return what SQLite said about damage, if that caused an error; else an empty text."""
+    """Return SQLite's message if damage of the file caused an error; else an empty text."""
     while exc is not None:
         if is_damage(exc):
             return str(exc)
@@ -563,7 +564,8 @@ def handle_of(path: str) -> int:
     """
     Return a descriptor of a file for reading.
 
-    It is not closed before SQLite has closed the file: that would release all locks that SQLite holds on it in this process.
+    It stays open until SQLite has closed the file: closing it would release all locks that SQLite holds on the file in this
+    process.
     """
     found = os.stat(path)
     handle = _HANDLES.get((found.st_dev, found.st_ino))

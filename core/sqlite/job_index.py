@@ -55,7 +55,7 @@ TABLES = (
 NAMES = ("marks", "jobs", "minions", "jobs_of_minions", "stretches", "failures")
 #: Jobs in a new stretch, and in one that is long enough to be divided.
 STRETCH, LONG_STRETCH = 256, 512
-#: Most jobs that are divided into stretches at a time; and one in so many stored jobs has the length of its stretch checked.
+#: Most jobs that are divided into stretches at a time. The length of a stretch is checked for one in so many stored jobs.
 MOST_DIVIDED, LOOKED_AT = 4096, 32
 #: Removes the rows of jobs that have neither a load nor a list of minions nor returns any more.
 _FORGET = f"""DELETE FROM jobs WHERE mark IS NULL
@@ -64,7 +64,7 @@ _FORGET = f"""DELETE FROM jobs WHERE mark IS NULL
 #: The empty ``shown`` says that there was a load.
 _NO_LOAD = "UPDATE jobs SET mark = NULL, shown = x''"
 AT_ONCE = 500  # values in one statement
-#: Returns the set of those minions that a list has, whatever else it has.
+#: Returns the set of the minions in a list, which may hold other things too.
 Pack = Callable[["sqlite3.Connection", Sequence[Any]], bytes]
 
 
@@ -170,7 +170,7 @@ def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:
     """
     Tell whether a load replaces one that a publish stored, so that a reader must check whether it is the same job.
 
-    A load that is copied comes after the record that vouches for it, and replaces none.
+    A copied load replaces none: it comes after the record that vouches for it.
     """
     before = sql.execute("SELECT mark, shown FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None, None)
     if before == (None, None):
@@ -187,7 +187,7 @@ def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
 
 
 def ids_in(listed: Sequence[Any]) -> list[str]:
-    """Return what can be an id in a list of minions."""
+    """Return the items of a list of minions that can be ids."""
     return [name for name in listed if isinstance(name, str)]
 
 

@@ -16,7 +16,7 @@ FEW = 40
 CHUNK = 500  # rows read at a time: one long query would keep -wal from being emptied
 SOME = 5000  # rows that one transaction removes
 SOME_STRETCHES = 20  # stretches that each sweep checks
-MANY_GONE = 1000  # minions in no job; fewer are not removed, since then every process must read all numbers again
+MANY_GONE = 1000  # minions in no job; fewer are not removed: each removal makes every process read all numbers again
 
 #: In place of a mark that was forgotten since its load was listed; the load is gone.
 _GONE = ("", "")
@@ -89,7 +89,7 @@ class JobLookup:
         Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that was
         removed alone counts as missing.
 
-        :param minion: the minion of ``of_minion``.
+        :param minion: the minion that ``of_minion`` is about.
         """
         bank = "(SELECT id FROM banks WHERE name = ? || jobs.jid)"
         query = f"""SELECT jid, sent, who, (SELECT count(*) FROM records WHERE bank = {bank}),

@@ -29,9 +29,9 @@ class MinionNumbers:
 
     def pack(self, sql: sqlite3.Connection, listed: Sequence[Any], data: bytes) -> bytes:
         """
-        Return the set of those minions that a list has, whatever else it has.
+        Return the set of the minions in a list, which may hold other things too.
 
-        :param data: the list as it is stored: jobs are often for the same ones.
+        :param data: the list as it is stored. The set is cached by it, since jobs are often for the same minions.
         """
         if len(listed) < MANY:
             return minion_sets.pack(job_index.numbers_of(sql, job_index.ids_in(listed)))
@@ -63,7 +63,7 @@ class _Known:
         self.numbers = numbers or {}
         #: The highest number with its name, and the name of the number 0, which changes when minions are forgotten.
         self._last, self._forgotten = last, forgotten
-        #: By checksum of a list: empty, or its set by digest once the list has come again. Many lists come only once.
+        #: By checksum of a list: its set, by digest. Empty until the list comes again: many lists come only once.
         self._sets: dict[int, dict[bytes, bytes]] = {}
 
     def is_of(self, sql: sqlite3.Connection) -> bool:
@@ -75,7 +75,7 @@ class _Known:
         return found.get(number) == name and found.get(0, "") == self._forgotten
 
     def packed(self, listed: Sequence[Any]) -> bytes | None:
-        """Return the set of many minions; None where the number of one of them is not known, or where it is none."""
+        """Return the set of many minions; None if a number is not known, or an item cannot be an id."""
         try:
             numbers = operator.itemgetter(*listed)(self.numbers)  # takes half as long as to look up one after the other
         except (KeyError, TypeError):
@@ -86,7 +86,7 @@ class _Known:
         return minion_sets.of_digits(digits)
 
     def with_more(self, database: Database) -> _Known:
-        """Return a cache that also has the numbers that were given since."""
+        """Return a cache that also has the numbers that minions got since."""
         rows = database.committed("SELECT name, id FROM minions WHERE id = 0 OR id > ? ORDER BY id", (self._last[1],))
         forgotten = rows.pop(0)[0] if rows and rows[0][1] == 0 else ""
         return _Known({**self.numbers, **dict(rows)}, rows[-1], forgotten) if rows else self

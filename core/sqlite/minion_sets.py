@@ -69,7 +69,7 @@ def has(data: bytes, number: int) -> bool:
 
 
 def trace_of(number: int) -> tuple[bytes, bytes]:
-    """Return how sets begin that are lists, and what those of them contain that have a number; others may, too."""
+    """Return the first byte of sets that are lists, and bytes that those with this number contain; others may too."""
     return _LIST, number.to_bytes(_WIDTH, "little")
 
 

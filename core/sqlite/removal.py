@@ -1,5 +1,5 @@
 """
-Removes records in short transactions, so that no writer waits long, however many there are.
+Removes records, however many, in short transactions, so that no writer waits long.
 
 A bank with many records is first renamed to a name that no bank can have, which hides it at once. Its records are removed
 later, some at a time.
@@ -33,12 +33,12 @@ class Removal:
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
         """
-        Remove the keys ``names`` from some banks, and the banks ``parent/name``, of each name last written before ``than``.
+        Remove the names that were last written before ``than``: their keys in some banks, and their own ``parent/name``.
 
         All of one name is removed at once. The caller must not be in a transaction.
 
         :param than: Unix time.
-        :return: a Unix time; all names that stay were last written at it or later. None if none stays.
+        :return: a Unix time before which no name that stays was last written. None if none stays.
         """
         jobs = _Jobs(banks, parent, int(than * 1000))
         sizes, at = self._sizes(parent, names), 0
@@ -70,7 +70,7 @@ class Removal:
         return list(names[:count])
 
     def _remove(self, jobs: _Jobs, names: Sequence[str]) -> list[int]:
-        """Remove the old ones of some names, which have few records each. Returns when the others were written."""
+        """Remove the old ones among some names with few records each. Return when the others were written."""
         kept: dict[str, int] = {}
         while True:
             try:
@@ -82,7 +82,7 @@ class Removal:
                 self._database.give_way()
 
     def _remove_large(self, jobs: _Jobs, name: str) -> list[int]:
-        """As ``_remove``, for one name with many records, which are all checked before others are kept from writing."""
+        """As ``_remove``, for one name with many records. They are checked first, while others can write."""
         bank = (jobs.bank(name),)
         query = """SELECT banks.id, count(*), max(records.id){} FROM banks JOIN records ON records.bank = banks.id
             WHERE banks.name = ?"""
@@ -128,7 +128,7 @@ class _Young(Exception):
 
     def __init__(self, written: dict[str, int]) -> None:
         super().__init__()
-        #: When the newest of them was written, in milliseconds of Unix time.
+        #: For each name when its newest record was written, in milliseconds of Unix time.
         self.written = written
 
 
@@ -147,7 +147,7 @@ class _Jobs:
         """
         Remove some names, all of which are old.
 
-        :param apart: for a single name whose own bank is old and too large to be removed here: the number of that bank.
+        :param apart: with a single name: the number of its own bank, which is old and too large to be removed here.
         :raises _Young: if a record of a name is not old.
         """
         shared = _numbers(sql, self._banks).values()
@@ -157,7 +157,8 @@ class _Jobs:
             set_apart(sql, apart)
             own = {}
         numbers, marks = tuple(own), _marks(own)
-        # Checking the time of each record first takes as long as removing it. Neighbours in the file are removed together.
+        # Removed first and checked then: checking a record's time takes as long as removing it. Neighbours in the file are
+        # removed together.
         sql.execute(f"DELETE FROM records WHERE bank IN ({marks}) AND updated < ?", (*numbers, self.than))
         sql.execute(f"DELETE FROM records WHERE {keyed} AND updated < ?", (*values, self.than))
         young = sql.execute(f"SELECT key, updated FROM records WHERE {keyed}", values).fetchall()

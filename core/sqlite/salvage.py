@@ -1,8 +1,8 @@
 """
 Salvages a damaged database of the driver sqlite, row by row.
 
-A new file begins with all readable records but the jobs, and with those jobs that the retry queue still owes a minion:
-nobody sees the file without them. The other jobs may be many; the sweep of the job cache brings them over, or an operator.
+A new file begins with all readable records except jobs, and with those jobs that the retry queue still owes a minion: no
+reader sees the file without these. The other jobs may be many: the sweep of the job cache, or an operator, brings them over.
 Records that exist already stay as they are. It must never write to the damaged file.
 """
 
@@ -134,7 +134,7 @@ class Remains:
         return {number: name for number, name in names.items() if isinstance(name, str) and _is_plain(name)}
 
     def _rows(self, sql: sqlite3.Connection, table: str, columns: str, where: str = "") -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a table. Behind a gap that cannot be read it goes on, from the far side."""
+        """Yield the rows of a table. Rows behind a gap that cannot be read are yielded too."""
         forward = f"SELECT {columns} FROM {table} WHERE {where} id >= ? ORDER BY id LIMIT ?"
         backward = f"SELECT {columns} FROM {table} WHERE {where} id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
         at, size, step = 0, _ROWS, 1
@@ -250,7 +250,7 @@ class Salvage:
     def run(self) -> None:
         """
         Bring over what can be read. If the file in use began with this damaged one, bring over jobs only: it got all else at
-        the beginning, and what is missing was removed since.
+        the beginning, and what it lacks of that was removed since.
 
         :raises Unreadable: if nothing of the damaged file can be read.
         :raises sqlite3.Error: if the file in use cannot be written.

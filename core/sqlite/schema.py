@@ -12,9 +12,9 @@ import sqlite3
 from saltext.jobs.core.sqlite import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 5  # of the tables, and of how values stand in them
-_INDEX_SINCE = 4  # since then what lies beside the records is as it is now
-#: Whatever is written, is written as whole pages. With less than this, rows of some hundred bytes fill them badly.
+VERSION = 5  # of the tables, and of the form of values in them
+_INDEX_SINCE = 4  # the first version with the present index
+#: SQLite writes whole pages. Rows of some hundred bytes would fill smaller ones badly.
 PAGE_BYTES = 2048
 #: The names of hidden banks begin with this; no other name does.
 HIDDEN = "/"
@@ -39,9 +39,9 @@ def upgrade(sql: sqlite3.Connection) -> None:
     """
     Upgrade a file of an earlier version, unless that is done already. Call it in a transaction.
 
-    In a file from before version 4 what is kept beside the records is made anew. Version 1 had function and user of a load
-    in the columns ``fun`` and ``user`` of ``records``. They stay there, unused: to take them out every row would have to be
-    written again. In one from before version 5 no value is squeezed.
+    Before version 4 the index was another one, so it is made anew. Version 1 kept the function and the user of a load in
+    the columns ``fun`` and ``user`` of ``records``. They stay, unused: removing them would write every row again. Before
+    version 5 no value was compressed, which needs no change.
     """
     version = sql.execute("PRAGMA user_version").fetchone()[0]
     if version < _INDEX_SINCE:

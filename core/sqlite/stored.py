@@ -1,6 +1,6 @@
 """
-Values as they stand in the file: as Salt's serializer writes them and, where they are large and that saves much, squeezed.
-Whatever is written is written twice, to the log and to the file. Pure.
+Values as they stand in the file: as Salt's serializer writes them, and compressed if they are large and that saves much.
+SQLite writes everything twice, to -wal and to the file. Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import salt.payload
 
 from saltext.jobs.core.disk import packed
 
-LARGE = (
-    32 << 10
-)  # bytes from which on a value may be squeezed; what is smaller is written in less time than it is squeezed
-SAMPLE, WORTH = 4096, 3  # its first bytes, and to how many times less these have to get
-_SQUEEZED = b"\xc1"  # nothing that the serializer writes begins so
+LARGE = 32 << 10  # bytes from which on a value may be compressed: a smaller one is written faster than it is compressed
+SAMPLE, WORTH = 4096, 3  # how many first bytes are compressed as a test, and by what factor they must shrink
+_SQUEEZED = b"\xc1"  # the first byte of a compressed value; the serializer never begins with it
 
 
 def dumps(value: Any) -> bytes:
@@ -33,7 +31,7 @@ def loads(data: bytes) -> Any:
 
 
 def serialized(data: bytes) -> bytes:
-    """Return a value as the serializer has written it. :raises ValueError: where what was squeezed is broken."""
+    """Return a value as the serializer has written it. :raises ValueError: if the compressed data is broken."""
     if data[:1] != _SQUEEZED:
         return data
     try:

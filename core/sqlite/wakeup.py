@@ -1,8 +1,8 @@
 """
 Wakes one of the processes that wait for a lock: the one that has slept longest.
 
-They sleep on a named pipe, and whoever releases the lock writes a byte to it. That only spares them to look at the lock
-again and again. Nobody may rely on being woken: a process that should do it may be killed, or the pipe removed.
+They sleep on a named pipe, and the process that releases the lock writes a byte to it. That only saves them from looking at
+the lock again and again. No process may rely on it: the one that should write may be killed, or the pipe removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from saltext.jobs.core.disk.local_banks import owner_for_root
 
-#: Seconds of a sleep, at most with a pipe and always without one.
+#: Most seconds of a sleep with a pipe, and seconds of a sleep without one.
 LONGEST, WITHOUT = 0.1, 0.02
 
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -25,7 +25,7 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 class Wakeup:
     """
-    :param path: of the named pipe; it is made when somebody has to sleep.
+    :param path: of the named pipe; it is made when a process first has to sleep.
     :param longest: most seconds of a sleep.
     """
 
@@ -36,9 +36,9 @@ class Wakeup:
     @contextlib.contextmanager
     def sleeper(self) -> Iterator[Callable[[], None]]:
         """
-        Yield what sleeps until this process is woken, or for some time. In the block, look at the lock before each sleep.
+        Yield a function that sleeps until this process is woken, but not for long. Look at the lock before each sleep.
         """
-        handle = self._opened(os.O_RDWR) if sys.platform == "linux" else -1  # else a pipe without writers never sleeps
+        handle = self._opened(os.O_RDWR) if sys.platform == "linux" else -1  # else a pipe without writers never blocks
         if handle < 0:
             yield lambda: time.sleep(WITHOUT)
             return
