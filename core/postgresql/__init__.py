@@ -1,1 +1,1 @@
-"""Loads, returns and events into the tables of Salt's pgjsonb returner, many at a time."""
+"""What talks to PostgreSQL: the banks of ``cache: postgresql``, the recorder's tables, and a site of masters."""

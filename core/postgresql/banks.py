@@ -1,8 +1,8 @@
 """
 The banks of salt.cache in one table of PostgreSQL: ``cache: postgresql`` (cache/postgresql.py), the job cache and the queue.
 
-It behaves as the driver localfs does: a bank lists its keys and the banks in it; flushing a bank takes what is below
-it; a missing key fetches ``{}``. A bank exists as long as anything is in it. An expired value counts as absent, by the
+It behaves like the driver localfs: a bank lists its keys and the banks in it; flushing a bank removes the banks below it
+too; a missing key fetches ``{}``. A bank exists as long as anything is in it. An expired value counts as absent, by the
 server's clock, which is the same for all masters. Each call writes everything or nothing.
 
 It must never take a temporary failure for a refusal: ``core/postgresql/trouble.py`` tells the two apart.
@@ -86,7 +86,7 @@ class Banks:
         """
         Store a value unless there is one. Returns whether it was stored.
 
-        :param is_again: whether this was tried before with unknown outcome: an equal value that is there then counts as
+        :param is_again: whether this was tried before, with an unknown outcome. Then an equal value that is there counts as
             stored.
         """
         row = _Row(bank, key, value, None)
@@ -116,7 +116,7 @@ class Banks:
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the stored bytes of (bank, key) pairs, None for a missing one."""
         banks, keys = [plain_bank(bank) for bank, _ in items], [str(key) for _, key in items]
-        # One by one, by the index, however large the server believes the table to be.
+        # One by one by the index, whatever size of the table the server assumes.
         query = f"""SELECT w.place, t.value FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (bank, key, place)
             CROSS JOIN LATERAL (
                 SELECT t.value FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = w.key AND {_ALIVE} LIMIT 1) AS t"""
@@ -124,7 +124,7 @@ class Banks:
         return [found.get(place) for place in range(1, len(items) + 1)]
 
     def contains(self, bank: str, key: str | None = None) -> bool:
-        """Tell whether there is a value; without a key, whether there is the bank."""
+        """Tell whether there is a value; without a key, whether the bank exists."""
         name = plain_bank(bank)
         where, values = "(t.bank = %s OR (t.bank > %s AND t.bank < %s))", [name, *below(name)]
         if key is not None:
@@ -258,13 +258,12 @@ class Banks:
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
         """
-        Remove the keys ``names`` of some banks, and the banks ``parent/name``, if nothing of that name was written
-        since ``than``.
+        Remove the names that were last written before ``than``: their keys in some banks, and their own ``parent/name``.
 
-        Everything of one name goes at once.
+        All of one name is removed at once.
 
         :param than: Unix time.
-        :return: a Unix time that is not later than the last write of any that stay; None if none stays.
+        :return: a Unix time before which no name that stays was last written. None if none stays.
         """
         return self.run(lambda connection: _remove_older(connection, banks, parent, names, than), LONG)
 
@@ -276,10 +275,10 @@ class Banks:
 
     def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
         """
-        Call ``work`` with a connection. It is called again after a clash with others, on a connection that the server
-        has closed meanwhile, or if the table is gone. A server that is being restarted is waited for.
+        Call ``work`` with a connection. ``work`` is called again after a clash with others, if the server has closed the
+        connection meanwhile, if the table is gone, and while the server is being restarted.
 
-        :param seconds: that each statement may take, if longer than usual.
+        :param seconds: how long each statement may take, if longer than usual.
         :raises Away, Rejected: as ``store``.
         """
         return self._connections.run(work, seconds)
@@ -289,8 +288,8 @@ class LedBanks(Banks):
     """
     Banks to which only a leader writes.
 
-    :param options: where the server is, which is that of the lease.
-    :param renew: the first statement of each transaction; raises OSError where this process does not lead any more.
+    :param options: where the server is; the lease must be on the same one.
+    :param renew: runs the first statement of each transaction; raises OSError if this process does not lead any more.
     """
 
     def __init__(self, options: CacheOptions, renew: Callable[[Patient], None]) -> None:
@@ -325,7 +324,7 @@ class _Row:
         }
         if self.bank == LOADS:
             fun, user = job_marks(value)
-            # A load that came after the mark of its publish is checked against that mark when it is listed.
+            # A load stored after the record of its publish is checked against that record when it is listed.
             known = f"EXISTS (SELECT FROM {TABLE} WHERE bank = '{PUBLISHED}' AND key = %s)"
             marks = (_clean(fun), _clean(user))
             shown = shown_of(self.key, (fun, user), value) if marks == (fun, user) else None
@@ -380,7 +379,7 @@ def _do(connection: Patient, query: str, values: Sequence[Any] = ()) -> Rows:
 
 
 def _clean(text: str) -> str:
-    """Return a function or a user as a text that can be stored: from a minion it may hold anything."""
+    """Return a function or a user as a text that can be stored: what a minion sends may hold anything."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 

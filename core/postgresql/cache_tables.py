@@ -1,15 +1,15 @@
 """
 The table that ``cache: postgresql`` keeps, and its version.
 
-One row is one value with its key and its bank. The fields by which jobs are found and listed are in the same row, so
-both always agree:
+One row is one value with its key and its bank. The fields by which jobs are found and listed are in the row of their
+value, so the two always agree:
 
 =====================  =============================================================================================
 bank                   columns besides
 =====================  =============================================================================================
 ``jobs/loads``         ``fun``, ``usr``; ``shown``: what else ``jobs.list_jobs`` shows (core/disk/job_summary.py), NULL
-                       where the load itself is to be looked at
-``jobs/minions``       ``minions``: the ids in it, NULL where they are none
+                       if the load itself must be read
+``jobs/minions``       ``minions``: the ids in it, NULL if it is no list of ids
 ``jobs/returns/<jid>`` ``failed``: whether the return tells of a failure
 =====================  =============================================================================================
 
@@ -74,7 +74,7 @@ def prepare(connection: Patient, keeps_commit: bool) -> None:
             f"the database has the encoding {encoding}, which cannot hold every id; make one with ENCODING 'UTF8'"
         )
     if commit == "off" and not keeps_commit:
-        # A crash of the server would lose answered writes: a claimed job must not be claimed again.
+        # Otherwise a crash of the server would lose confirmed writes, and a claimed job could be claimed again.
         connection.execute("SET synchronous_commit = on")
 
 

@@ -59,14 +59,14 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
 
     @property
     def system(self) -> str:
-        """What tells the server from others that were set up by themselves. :raises psycopg.Error:"""
+        """The server's system identifier, which its replicas and copies share. :raises psycopg.Error:"""
         if not self._system:
             row = self.execute("SELECT system_identifier FROM pg_control_system()").fetchone()
             self._system = str(row[0]) if row else ""
         return self._system
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **kwargs: Any) -> Result:
-        """As in psycopg, but with an end. :raises NoAnswer: when nothing came, or could be sent, for that long."""
+        """As in psycopg, but it ends. :raises NoAnswer: when nothing came, or could be sent, for ``patience`` seconds."""
         try:
             wanted = next(gen)
             handle, poller = self.pgconn.socket, select.poll()
@@ -145,10 +145,10 @@ class Connections:
 
     def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
         """
-        Call ``work`` with a connection. It is called again after a clash with others, on a connection that the server
-        has closed meanwhile, or if the table is gone. A server that is being restarted is waited for.
+        Call ``work`` with a connection. ``work`` is called again after a clash with others, if the server has closed the
+        connection meanwhile, if the table is gone, and while the server is being restarted.
 
-        :param seconds: that each statement may take, if longer than usual.
+        :param seconds: how long each statement may take, if longer than usual.
         :raises Away: if the server cannot do it now; it may have been done.
         :raises Rejected: if it never will.
         """

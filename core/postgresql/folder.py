@@ -1,8 +1,8 @@
 """
 The files of an engine in PostgreSQL, and the journals of batches there. ``core/site.py`` says what each method does.
 
-Whoever leads writes in transactions that renew the lease first (``core/postgresql/lease.py``), so that nothing of a former
-leader is written later. What a runner writes, a request, needs no lease.
+The leader writes in transactions that renew the lease first (``core/postgresql/lease.py``), so that nothing of a former
+leader is written later. A runner, which only writes requests, needs no lease.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OF = "engine = %s AND name = %s"
 _READ = f"SELECT string_agg(body, '' ORDER BY part) FROM {FILES} WHERE {_OF}".encode()
 _DELETE = f"DELETE FROM {FILES} WHERE {_OF}".encode()
 _INSERT = f"INSERT INTO {FILES} (engine, name, part, body) VALUES (%s, %s, %s, %s)".encode()
-# It may be tried again after it was done.
+# It may be run again after it was done.
 _ADD = f"""INSERT INTO {FILES} (engine, name, part, body) SELECT %s, %s, %s, %s
     WHERE EXISTS (SELECT FROM {FILES} WHERE {_OF} AND part = 0)
     ON CONFLICT (engine, name, part) DO UPDATE SET body = EXCLUDED.body""".encode()
@@ -86,7 +86,7 @@ class TableFolder:
             raise self._absent(old)
 
     def set_aside(self, name: str) -> str:
-        """Give it the name of what cannot be used."""
+        """Give it a name for files that cannot be used."""
         aside = f"{name}.corrupt"
 
         def work(connection: Patient) -> None:
@@ -107,7 +107,7 @@ class TableFolder:
         return bool(row and row[0])
 
     def sweep(self, below: str) -> None:
-        """Do nothing: what is unfinished is in no table."""
+        """Do nothing: unfinished files are in no table."""
 
     def journal(self, name: str) -> TableJournal:
         """Return the journal of that name."""
@@ -116,7 +116,7 @@ class TableFolder:
     # -- for journals -------------------------------------------------------------------------------------------------
 
     def put(self, name: str, part: int, data: bytes) -> None:
-        """Add a part to a file, durably; part 0 in place of all that it has. :raises FileNotFoundError, OSError:"""
+        """Add a part to a file, durably; part 0 replaces all that the file has. :raises FileNotFoundError, OSError:"""
         place = (self._engine, name)
 
         def work(connection: Patient) -> int:
@@ -176,7 +176,7 @@ class TableJournal:
         self._is_open = self._lacks = False
         self._part = self._length = self._begin = self._unsent = 0
         self._waiting: list[bytes] = []  # not sent yet
-        self._next: list[bytes] | None = None  # what a rewrite that is under way consists of
+        self._next: list[bytes] | None = None  # the records of a rewrite that is under way
 
     def read(self) -> Content:
         """Return what it holds. :raises FileNotFoundError, OSError, StateError:"""
@@ -188,7 +188,7 @@ class TableJournal:
         self._is_open, self._length, self._begin = True, content.length, content.begin
 
     def copy(self, content: Content) -> None:
-        """As ``open``: another process that does not lead any more adds nothing to it. :raises OSError:"""
+        """As ``open``: a process that does not lead any more adds nothing to it. :raises OSError:"""
         self.open(content)
 
     @property
@@ -235,7 +235,7 @@ class TableJournal:
             self._next = [framed(snapshot)]
 
     def finish_rewrite(self) -> None:
-        """Put the new one in the old one's place, durably. :raises OSError: and the old one stays; it is not ``whole``."""
+        """Put the new one in the old one's place, durably. :raises OSError: the old one stays then, and is not ``whole``."""
         with self._lock:
             if self._next is None:
                 raise OSError(f"{self._folder.where(self.name)} is not being rewritten")
@@ -273,7 +273,7 @@ class TableJournal:
         return f"{self._folder.where(self.name)} {'lacks a record' if self._lacks else 'is not open'}"
 
     def close(self) -> None:
-        """Release it, with the records sent that wait, where that is possible."""
+        """Send the records that wait, if that is possible, and release it."""
         with contextlib.suppress(OSError):
             if self._waiting:
                 self.sync()

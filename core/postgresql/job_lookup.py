@@ -28,7 +28,7 @@ class JobLookup:
 
     def jids(self, low: str, high: str, mark: tuple[str, str] | None = None) -> Iterator[str]:
         """
-        Yield the jids of loads from ``high`` down to ``low``, both included, of those that begin with a date.
+        Yield the jids of loads that begin with a date, from ``high`` down to ``low``, both included.
 
         :param mark: only loads of this function and user.
         """
@@ -43,7 +43,7 @@ class JobLookup:
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
         """As ``jids``, for jobs that are (or may be) for a minion, or that it has returned."""
-        # One by one, by the index, whatever the server believes of how large the table is.
+        # One by one by the index, whatever size of the table the server assumes.
         meant = f"""(SELECT coalesce(%s = ANY(m.minions), true) FROM {TABLE} AS m
                 WHERE m.bank = '{MINIONS}' AND m.key = w.key LIMIT 1)
             OR (SELECT true FROM {TABLE} AS r WHERE r.bank = '{RETURNS}/' || w.key AND r.key = %s LIMIT 1)"""
@@ -52,7 +52,7 @@ class JobLookup:
             ORDER BY t.key DESC LIMIT %s) AS w"""
         sign, size = "<=", FEW
         while True:
-            # Each look is a short one, however rare the minion is.
+            # Each query is short, however rare the minion is.
             ((count, last, found),) = self._banks.rows(query.format(sign), (minion, minion, high, low, size))
             yield from (jid for jid in found or () if _DATED(jid))
             if count < size:
@@ -73,7 +73,7 @@ class JobLookup:
         """
         Return the tallies of some jobs, without reading their returns. Jobs whose minions are not known have none.
 
-        :param minion: the minion for ``of_minion``.
+        :param minion: the minion that ``of_minion`` is about.
         """
         # Missing minions are counted by the index of returns.
         query = f"""SELECT w.key, (SELECT count(DISTINCT name) FROM unnest(m.minions) AS n (name)), r.returned, r.failed,

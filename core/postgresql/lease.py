@@ -1,16 +1,17 @@
 """
 Who leads, of all masters of a site: a row in PostgreSQL that must be renewed.
 
-Only the server's clock ends a lease, and each transaction of the leader renews it first (``renewed``): one that takes over
-waits for that transaction, and nothing of the former leader is written later. What cannot be in a transaction, a publish,
-goes by a deadline in the leader itself (``check``). It lies before the end of the lease by a third of that, is set by a
-thread that does nothing else, and goes by a clock that nobody sets and that goes on in a suspended machine. What it cannot
-cover, a process that freezes just after it has looked, the master's worker refuses (``core/master/passes.py``).
+Only the server's clock ends a lease. Each transaction of the leader renews it first (``renewed``). A process that takes over
+waits for that transaction, so nothing of the former leader is written later.
 
-A replica that is promoted may lack what was written last, and so may a server that was restored. It has another *history*
-then: its system identifier, the timeline of its write-ahead log, and the epoch in which the history began. A lease ends with
-the history in which it was taken; whoever leads next tells by the new one that something may be missing. On one timeline a
-master notices that by an epoch that is lower than one that it has seen.
+A publish cannot be in a transaction. For publishes the leader itself has a deadline (``check``), a third of the lease before
+its end. A thread that does nothing else moves the deadline, by a clock that nobody sets and that goes on while the machine
+is suspended. If a process freezes just after the check, the master's worker refuses its publish (``core/master/passes.py``).
+
+A promoted replica, or a restored server, may lack what was written last. It then has another *history*: its system
+identifier, the timeline of its write-ahead log, and the epoch in which the history began. A lease ends with the history in
+which it was taken. The new history tells the next leader that something may be missing. If the timeline is still the same, a
+master notices by an epoch that is lower than one it has seen.
 
 It must never work alone: a leader that does not reach the server publishes nothing.
 """
@@ -44,7 +45,7 @@ TTL = 12.0
 CHANNEL = "saltext_jobs"
 #: Between the secret of a session and its history, and between the parts of a history.
 _OF, _SLASH = "@", "/"
-#: An epoch that a failover has taken is not given again, even if the clock of the server goes back: it rises by up to this.
+#: An epoch that a failover has lost is not given again, even if the server's clock goes back: the next is up to this higher.
 _STEP = 1_000_000
 _FOR = "%s * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
@@ -71,7 +72,7 @@ class Lease(Lead):
     :param server: with the site's tables.
     :param engine: the engine's name.
     :param master: the id of the master.
-    :param run: what tells its processes from those that it had before a restart; empty where that is not known.
+    :param run: names this run of the master, to tell its processes from those before a restart; empty if not known.
     :param ttl: seconds for which it lasts.
     :param clock: returns seconds, as ``boottime``.
     :param seen: the file in which this master keeps the highest epoch that it has seen; None for nowhere.
@@ -99,7 +100,7 @@ class Lease(Lead):
 
     @property
     def _safe(self) -> float:
-        """For how many seconds after a renewal was asked for this process may publish."""
+        """For how many seconds this process may publish, from when it asked for a renewal."""
         return self._ttl * 2 / 3
 
     @property
@@ -108,7 +109,7 @@ class Lease(Lead):
         return max(0.0, self._until - self._clock()) if self._session and not self._is_lost else 0.0
 
     def take(self) -> bool:
-        """Take the lead if nobody has it. Returns whether this process has it now. :raises OSError: when nobody can tell."""
+        """Take the lead if nobody has it. Returns whether this process has it now. :raises OSError: if it is not known."""
         secret, began = secrets.token_hex(16), self._clock()
 
         def work(connection: Patient) -> str:
@@ -131,7 +132,7 @@ class Lease(Lead):
                 connection.execute(_TAKE.encode(), values)
                 return session
 
-        # An attempt whose answer was lost is a lease that nobody has: it ends by itself.
+        # If the answer is lost, no process uses the lease that was taken: it ends by itself.
         session = self._ask(work)
         if not session:
             return False
@@ -141,7 +142,7 @@ class Lease(Lead):
         return True
 
     def _history_after(self, former: str, before: int) -> str:
-        """Return the history in which this process leads, after the one and the epoch of whoever led before."""
+        """Return the history in which this process leads, from the history and the epoch of the leader before."""
         server = f"{self._system}{_SLASH}{self._timeline}{_SLASH}"
         if former.startswith(server) and before >= self._highest:
             return former
@@ -171,7 +172,7 @@ class Lease(Lead):
         """
         Renew the lease, as the first statement of a transaction. Nobody takes over before the transaction ends.
 
-        :raises Superseded: when it is over; then ``on_lost`` was called.
+        :raises Superseded: when the lease is over; then ``on_lost`` was called.
         """
         began = self._clock()
         values = (self._ttl, self._engine, self._session, self.epoch, self._timeline)
@@ -195,7 +196,7 @@ class Lease(Lead):
             raise OSError(f"the lease of the {self._engine} engine could not be renewed: is PostgreSQL away?")
 
     def beat(self) -> None:
-        """Say that this process, which leads, is alive. :raises OSError: as ``check``, and where that cannot be said."""
+        """Write that the leader is alive. :raises OSError: as ``check``, and if that cannot be written."""
         self.check()
         values = (self._engine, self._session, self.epoch)
         self._ask(lambda connection: connection.execute(_BEAT.encode(), values))
@@ -213,7 +214,7 @@ class Lease(Lead):
 
     def _lose(self) -> None:
         if not self._session:
-            return  # it was given up
+            return  # it was released
         self._is_lost = True
         self.refused += 1
         self._is_over.set()
@@ -239,7 +240,7 @@ class Lease(Lead):
                 self._is_over.wait(min(1.0, self._ttl / 10))
 
     def _listen(self, connection: Patient, until: float) -> None:
-        # What came with the answer to a statement is there already.
+        # Notifications that came with the answer to a statement are there already.
         while not self._is_over.is_set():
             while (found := connection.pgconn.notifies()) is not None:
                 if found.extra.decode() == self._engine:
@@ -252,7 +253,7 @@ class Lease(Lead):
 
 
 def asked(server: Connections, work: Callable[[Patient], Any]) -> Any:
-    """Return what ``work`` returns, called with a connection. :raises SiteAway: where the server does not do it now."""
+    """Return what ``work`` returns, called with a connection. :raises SiteAway: if the server cannot do it now."""
     try:
         return server.run(work)
     except StateError as exc:

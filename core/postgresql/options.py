@@ -74,13 +74,13 @@ class Server:
     user: str = option("salt", _TEXT, "0.2.0")
     password: str = option("salt", _SECRET, "0.2.0")
     db: str = option("salt", _TEXT, "0.2.0")
-    #: As PostgreSQL's own clients have it.
+    #: These five are as in PostgreSQL's own clients.
     sslmode: str = option("", _FILE, "0.2.0")
     sslcert: str = option("", _FILE, "0.2.0")
     sslkey: str = option("", _FILE, "0.2.0")
     sslrootcert: str = option("", _FILE, "0.2.0")
     sslcrl: str = option("", _FILE, "0.2.0")
-    #: Seconds for a connection to be made.
+    #: Most seconds that connecting may take.
     connect_timeout: float = option(5.0, _SECONDS, "0.2.0")
 
 

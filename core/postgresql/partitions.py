@@ -39,8 +39,8 @@ def make_months(connection: psycopg.Connection[Any], table: str, now: datetime.d
     """
     Make the missing partitions of this month and of the next one.
 
-    Rows of that month may exist already: a minion can make up a jid of any time. They move out of the default
-    partition.
+    Rows of such a month may exist already, since a minion can make up a jid of any time. They are moved out of the
+    default partition.
     """
     there = set(_names(connection, table))
     for month in (_month(now), _after(_month(now))):

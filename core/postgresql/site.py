@@ -1,8 +1,8 @@
 """
 A site on PostgreSQL: masters that share no disk, and whose engines work as one. ``core/site.py`` says what each method does.
 
-One database is one site. A master remembers in its cachedir which it belongs to: with another database, such as an old copy,
-it would take all that is owed for done.
+One database is one site. A master remembers in its cachedir which site it belongs to. With another database, such as an old
+copy, it would take all owed jobs for done.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PostgresqlSite:
     :raises SettingsError: naming an option.
     """
 
-    #: A takeover comes within that.
+    #: Seconds for which a runner waits: another process takes over within them.
     patience = 45.0
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class PostgresqlSite:
         return self.connections()
 
     def connections(self, waits: bool = True) -> Connections:
-        """Return those of this process whose sessions wait for the disk at each commit, or that do not."""
+        """Return this process's connections. :param waits: whether their sessions wait for the disk at each commit."""
         if waits not in self._opened:
             self._opened[waits] = self._connections(waits)
         return self._opened[waits]
@@ -88,11 +88,11 @@ class PostgresqlSite:
         return float(row[0])
 
     def lease_left(self, engine: str) -> float:
-        """Return for how many seconds the leader has its lease."""
+        """Return for how many seconds the leader still has its lease."""
         return float(self._one(_LEFT, engine) or 0.0)
 
     def doubts(self) -> list[str]:
-        """Return what the server could lose that it has confirmed, a sentence each."""
+        """Return how the server could lose what it has confirmed, one sentence each."""
         names = ("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names")
         rows = asked(self._server, lambda connection: connection.execute(_SETTINGS, (list(names),)).fetchall())
         told = {str(name): str(value) for name, value in rows}
@@ -120,7 +120,7 @@ class PostgresqlSite:
         return found
 
     def path(self, engine: str) -> None:
-        """Return none: its files are in the database."""
+        """Return None: its files are in the database."""
 
     def lease(self, engine: str, run: str = "") -> Lease:
         """Return the lead of an engine."""
@@ -154,7 +154,7 @@ class PostgresqlSite:
         return SiteReader(self._server, positions)
 
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
-        """Do nothing: it is kept for two hours."""
+        """Do nothing: the log is kept for two hours."""
 
     def shares(self, master: str) -> bool:
         """Tell whether another master writes to the log."""
@@ -166,7 +166,7 @@ class PostgresqlSite:
         return master in self._masters
 
     def log_writer(self, size: int = SIZE) -> SiteWriter:
-        """Return what a process of this master appends to the log with."""
+        """Return the writer with which a process of this master appends to the log."""
         return SiteWriter(self.connections(waits=False))
 
     def _one(self, query: bytes, engine: str) -> Any:

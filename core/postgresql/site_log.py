@@ -1,11 +1,12 @@
 """
 The log of a site: what its masters did, in one order. Behaves as the files of ``core/log``.
 
-A record gets its place under a lock that lasts to the end of its transaction, so that places become visible in order: a
-reader that is past a place has seen all before it. A record is not waited for to be on the disk. What is stored of it
-afterwards is, and with that all that was written before.
+A record gets its place under a lock that lasts to the end of its transaction. So places become visible in order: a reader
+that is past a place has seen all before it. Appending does not wait for the disk. What is stored of a publish afterwards
+does, and then all that was written before is on the disk too.
 
-A reader asks in a thread of its own. It must never hide what it may have missed: after an error it reports a gap.
+A reader queries the server in a thread of its own. It must never hide what it may have missed: after an error it reports a
+gap.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
-#: The name under which a reader's position in it is kept.
+#: The name under which a reader's position in this log is kept.
 NAME = "*"
 #: Seconds for which records are kept, and after how many records of a process it removes older ones.
 KEPT, _SWEPT_AFTER = 2 * 3600.0, 2000
@@ -89,8 +90,8 @@ class SiteReader:
     Behaves as ``core.log.masters.LogOfAll``.
 
     :param server: with the site's tables.
-    :param positions: from where on. Without one it begins at the end, after a gap; with one where the log does not go on, at
-        its beginning.
+    :param positions: where to go on. Without a position it begins at the end, after a gap. If the log does not go on at the
+        position, it begins at the beginning, after a gap.
     """
 
     def __init__(self, server: Connections, positions: Mapping[str, Position] | None = None) -> None:
@@ -112,7 +113,7 @@ class SiteReader:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """The place before which everything has been returned; none where the server was never reached."""
+        """The place before which everything has been returned; none if the server was never reached."""
         if not self._site:
             return {} if self._position is None else {NAME: self._position}
         return {NAME: Position(self._site, 0, self._told_to, 0, "")}
@@ -134,7 +135,7 @@ class SiteReader:
         return News([record for record in told if record is not None], gap, more)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop reading."""
         self._is_over.set()
 
     def _ask(self) -> None:
@@ -147,7 +148,7 @@ class SiteReader:
             return False
         try:
             rows = asked(self._server, self._next) if self._site else []
-            # After the records: what was removed before they were read counts.
+            # Read after the records: ``removed`` must cover what was removed before them.
             site, last, removed = asked(self._server, lambda connection: connection.execute(_STATE.encode()).fetchone())
         except OSError as exc:
             with self._lock:
@@ -179,12 +180,12 @@ class SiteReader:
         elif wanted.offset > last:
             refusal = "it is shorter than before"
         self._site, self._gap = site, refusal or self._gap
-        # Where it does not go on at that place, all that is there may be new.
+        # If the log does not go on at the position, all that it has may be new.
         self._asked_to = self._told_to = last if wanted is None else removed if refusal else wanted.offset
 
 
 def _record_of(body: bytes | None) -> records.Record | None:
-    """Return a record; None where it is missing, or not known here."""
+    """Return a record; None if it is missing, or this version cannot read it."""
     framed = framing.scan(body or b"").records
     try:
         return records.read(framed[0].body) if framed and framed[0].body is not None else None

@@ -10,8 +10,8 @@ The tables of a site: masters whose engines work as one, on one PostgreSQL serve
 ``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
 =========================  =========================================================================================
 
-A place in the log is a time in microseconds: one that a crash of the server has taken is not given again. Only the server's
-clock decides until when a lease lasts.
+A place in the log is a time in microseconds, so a place that was lost in a crash of the server is not given again. Only the
+server's clock decides until when a lease lasts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def prepare(connection: Patient) -> None:
     """
     if name_of(connection) is None:
         _make(connection)
-    # A crash of the server would lose answered writes: what is about to be published must be known.
+    # Otherwise a crash of the server would lose confirmed writes, such as what is about to be published.
     connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )

@@ -68,7 +68,7 @@ _ADVICE = {
 }
 
 
-#: The server answers and refuses logins: libpq has no code for that. In some languages the word differs.
+#: For a server that answers and refuses logins: libpq has no code for that. In some languages "FATAL" is another word.
 _CLOSED = (
     "see to the options postgresql.*, and on the server to the user, the database, pg_hba.conf and max_connections"
 )
