@@ -60,7 +60,7 @@ class Calls:
         self._opts = dict(opts)
         self.name: str = opts.get("cache") or "localfs"
         # Loaders of one process share a module by its name. The module has the options of the loader that came last, and
-        # mmap_cache would remove the content of a bank that was made with others.
+        # mmap_cache would remove the content of a bank that was made with other options.
         self._base = f"saltext_jobs.cache{next(_COUNT)}"
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -127,7 +127,7 @@ class Calls:
 
     @staticmethod
     def own(calls: dict[str, Any]) -> dict[str, Any]:
-        """Return the names of the driver's module."""
+        """Return the globals of the driver's module."""
         names: dict[str, Any] = getattr(calls["store"], "__globals__", {})
         return names
 
@@ -163,7 +163,7 @@ def _is_damage(exc: BaseException | None) -> bool:
 
 
 def _reason(exc: BaseException) -> str:
-    """The end of a long text is kept, since mysql's driver puts the value, of any size, before the client's message."""
+    """Return an error's text, a long one without its middle: mysql's driver puts the value before the client's message."""
     text = repr(exc)
     return text if len(text) <= 500 else f"{text[:200]} … {text[-300:]}"
 

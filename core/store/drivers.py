@@ -1,9 +1,9 @@
 """
 A driver of ``salt.cache`` as the job cache needs it.
 
-:py:class:`Port` is what a driver must do. Salt's own drivers do it; how one of them differs is in a module of its own beside
-this one. All else that the job cache needs of a driver is written here on top of ``Port``. A driver with a faster way, or
-with an index of its own, replaces it. What only a driver with one file of its own can do is in ``OneFile``.
+:py:class:`Port` is what a driver must do. Salt's own drivers do it; one that differs has a module of its own beside this
+one. All else that the job cache needs of a driver is written here on top of ``Port``. A driver with a faster way, or with an
+index of its own, overrides it. What only a driver with one file of its own can do is in ``OneFile``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AGAIN_WITHIN = 2 * 86400.0
 #: Tells whether a function or user is searched for.
 Matches = Callable[[str], bool]
 Marks = Mapping[str, Matches | None]
-#: Of some loads, in the order of their keys: the keys; the functions and users; and lists of arguments, target, target type
+#: For some loads, in the order of their keys: the keys; the functions and users; and lists of arguments, target, target type
 #: and, if there is any, metadata.
 Shown = tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[list[Any] | None]]
 
@@ -41,7 +41,7 @@ class Left(NamedTuple):
 
     #: Those whose last write the driver cannot tell.
     unknown: list[str]
-    #: A Unix time: all others were last written at it or later. None if there are no others.
+    #: A Unix time before which none of the others was last written. None if there are no others.
     written: float | None
 
 
@@ -90,7 +90,7 @@ class Port(Calls):
 
 
 class OneFile(Protocol):
-    """What a driver does besides if it keeps all banks in one file of its own."""
+    """What a driver does in addition if it keeps all banks in one file of its own."""
 
     @property
     def banks_file(self) -> SqliteBanks:
@@ -100,7 +100,7 @@ class OneFile(Protocol):
         """Return a transaction that keeps others from writing."""
 
     def give_way(self) -> None:
-        """Let others write who had to wait for this process."""
+        """Pause, so that writers that wait for this process can write."""
 
     def tidy(self) -> None:
         """Do the regular upkeep. No writer waits long for it."""
@@ -199,15 +199,16 @@ class Driver(Port):
 
     def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
         """
-        Remove those of some jobs that were last written before the Unix time ``than``, by default all: of each the bank
-        ``parent/name``, and then the key ``name`` of some banks, in this order. Returns the others.
+        Remove the jobs ``names`` that were last written before the Unix time ``than``, by default all. Returns the others.
+
+        Of each job its bank ``parent/name`` is removed first, and then its key ``name`` in some banks, in their order.
         """
         last = {name: self._remove_one([(bank, name) for bank in banks], parent, name, than) for name in names}
         kept = [at for at in last.values() if at is not None and at >= than]
         return Left([name for name in names if last[name] is None], min(kept, default=None))
 
     def _remove_one(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
-        """Remove one job if it is old, and return when it was last written; before all time if all are removed."""
+        """Remove one job if it is old. Return when it was last written: None if not known, minus infinity without ``than``."""
         last = self.last_updated(items, f"{parent}/{name}") if than < math.inf else -math.inf
         if last is not None and last < than:
             self.drop_bank(parent, name)
@@ -265,8 +266,8 @@ class JobIndex:
 
     def shown(self) -> Iterator[Shown] | None:
         """
-        Yield what ``jobs.list_jobs`` shows of all loads, some at a time; None for a load that must be read. None if all must
-        be.
+        Yield what ``jobs.list_jobs`` shows of all loads, some at a time, with None for a load that must be read. Return None
+        if all loads must be read.
         """
         return None
 
@@ -302,20 +303,20 @@ class JobIndex:
         return found
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        """Return those of some jobs that may be for the minion, or have its return; all if that takes a search."""
+        """Return those of some jobs that may be for the minion, or have its return; all if only a search can tell."""
         return set(jids)
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         """
-        Return the tallies of jobs, without those that take a search.
+        Return the tallies of those jobs for which they are known without a search.
 
-        :param minion: a minion that the tallies tell of besides.
+        :param minion: the minion that ``of_minion`` is about.
         """
         return {}
 
     def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
         """
-        Return the keys, or the banks, in a bank that are not between two names; None if that takes a list of all.
+        Return the keys, or the banks, in a bank that are not between two names; None if all must be listed for that.
 
         :param since: if it is given, only those from it on and before ``low``.
         """
@@ -323,7 +324,7 @@ class JobIndex:
 
 
 def has_date(key: str) -> bool:
-    """Tell whether a jid begins with a date, so that it tells when the job was published."""
+    """Tell whether a jid begins with a date, and so tells when the job was published."""
     return key[:8].isdigit() and len(key) > 7 and key[:8].isascii()
 
 

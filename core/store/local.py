@@ -111,7 +111,7 @@ class Local(Driver):
 
 
 class LocalIndex(JobIndex):
-    """An index that sees from the files when they were written."""
+    """An index that uses the times at which the files were written."""
 
     def __init__(self, driver: Local) -> None:
         self._driver: Local = driver

@@ -2,7 +2,7 @@
 Copies jobs of another job cache, or of another driver, into the store: loads, minions, returns and end times.
 
 It writes nothing that exists already, so it can be interrupted, and run while the master stores jobs. It must never mark a
-job as published: only this master's publish does that.
+job as published; only between drivers of this master does it copy the mark of a publish.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def jobs_in(store: Store) -> list[str]:
 
 
 def _is_better(store: Store, key: str, load: Load) -> bool:
-    """Tell whether ``load`` is the published one, and the load that is stored, if any, is not."""
+    """Tell whether to store ``load``: the job was not published here, and has no load, or one without the target of this."""
     if records.is_published(store, key):
         return False
     there = records.load_of(store, key)

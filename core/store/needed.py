@@ -14,7 +14,7 @@ from saltext.jobs.core.banks import OWED
 from saltext.jobs.core.site import Site
 from saltext.jobs.core.store.store import Store
 
-#: Where batches are in their engine's folder, and how the journals of open and of ended ones are called after their jid.
+#: The folder of batches in their engine's folder, and the endings of the journals of open and of ended ones.
 BATCHES = "batches"
 OPEN, ENDED = ".journal", ".ended"
 

@@ -1,7 +1,7 @@
 """
 The record in ``jobs/published``, which vouches that this master's publish wrote a load.
 
-It has a digest of the load. So a load that was replaced later is not believed, whatever the driver allowed.
+It has a digest of the load, so a load that was replaced later is not believed, whatever the driver allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from saltext.jobs.core.store.keys import plain
 FORMAT = 2
 
 
-#: Types of which nearly all of a load is, and whose values no driver changes.
+#: The types of nearly all values in a load. No driver changes such values.
 _PLAIN = frozenset((str, bool, type(None)))
 #: Most borrowers of a jid that are kept: those that came first.
 _MOST_BORROWED = 5

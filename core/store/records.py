@@ -13,11 +13,17 @@ bank                   key    value
 =====================  =====  ==========================================================
 
 The layout is that of Salt 3008's own ``salt_cache``, which its ``cluster`` runners know; ``jobs/published`` is ours alone.
-It holds when the load was first published (``at``) and, if again, when last (``last``); by which master (``by``); a digest
-of the load (``load``); and the minions of ``jobs/minions`` that no publish named (``added``), since an accepted minion can
-add some, and a user with the right to publish anything can name any jid. It must never be written but by
-:py:func:`publish`. Nothing that a minion or a syndic sends may replace a published load, and a load that does not match the
-digest is not believed.
+A record there has:
+
+* ``at``: when the load was first published; ``last``: when it was last published again;
+* ``by``: the master that published it;
+* ``load``: a digest of the load;
+* ``added``: the minions in ``jobs/minions`` that no publish of the job named. An accepted minion can add some, and so can a
+  user with the right to publish anything, who can name any jid;
+* ``borrowed``: other jobs that were published under the jid.
+
+It must never be created but by :py:func:`publish`. Nothing that a minion or a syndic sends may replace a published load. A
+load that does not match the digest is not believed.
 
 A damaged record counts as absent if the next write can heal it. Loads come here without their secrets.
 """
@@ -84,7 +90,7 @@ def publish(
 ) -> None:
     """
     Store the load and the minions of this master's publish. The first load of a job stays; a later publish of the job adds
-    its minions. The minions of another job under the same jid are not added: they were not meant to get the first one.
+    its minions. The minions of another job under the same jid are marked as ``added``: the first job was not for them.
 
     :param named: the matched minions.
     :param master: this master's id.
@@ -104,13 +110,13 @@ def publish(
         if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
             by, of = (known.by, known.load) if known else (str(master), digest(there))
             is_same = _is_of_the_same_job(load, there, unlimited)
-        else:  # also if a cluster shed the load, if it was cleaned away, or if it is not the published one
+        else:  # also if the load was removed, by a cluster or a cleanup, or is not the published one
             by, of = str(master), load_digest
             writes.append((LOADS, key, load))
         before = ids_in(listed)
         # Written even if nothing is added: after a replay the job is kept for the full time again.
         writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
-        # Later than before even if the clock was set back: the later time is what shows that there was another publish.
+        # Later than before even if the clock was set back: only a later time shows that there was another publish.
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         if added or not is_same:
             added = added.difference(named) if is_same else added.union(set(named) - before)
@@ -155,7 +161,7 @@ def _as_it_reads_back(load: Mapping[str, Any]) -> Any:
 
 
 def store_no_returns(store: Store, key: str) -> None:
-    """Have the returns of a job not stored, unless it was published before without that wish."""
+    """Note that a job's returns are not to be stored, unless it was published before without that wish."""
     if store.contains(NOCACHE, key):
         return
     if is_published(store, key):
@@ -176,8 +182,9 @@ def is_published(store: Store, key: str) -> bool:
 def lacks_publications(store: Store) -> bool:
     """
     Tell whether there are jobs that a master published, but no record of a publish: something else wrote them.
-    Jobs of a runner, of salt-ssh or of a minion on its own do not count: their loads have no ``cmd`` for a master, or
-    name the one who ran them as the target.
+
+    Jobs of a runner, of salt-ssh or of a minion on its own do not count. Their loads have no ``cmd``, or a target that is
+    their own ``id``.
     """
     if store.keys(PUBLISHED):
         return False
@@ -231,7 +238,8 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
 
 def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) -> bool:
     """
-    Tell whether a load is the one that the job's publish stored, or there is no record of a publish; log it if not.
+    Tell whether a load may be believed: it is the one that the job's publish stored, or there is no record of a publish.
+    If not, that is logged.
 
     :param record: the job's record in ``jobs/published``, or ABSENT.
     """
@@ -319,8 +327,8 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
 
     A user with the right to publish anything may name any jid, and a minion runs a jid once. So a return of another function
     says that the minion ignores the job, and must never count as the job's. Other arguments say so only if another job was
-    published under the jid: a return need not repeat its arguments unchanged. A return that comes through a syndic may name
-    no function; it counts as the job's.
+    published under the jid, because a return need not repeat its arguments unchanged. A return that comes through a syndic
+    may name no function; it counts as the job's.
 
     :param key: the jid's key.
     :param load: the return, with ``fun``, ``fun_args`` and ``id``.
@@ -351,7 +359,7 @@ def _learn_work(store: Store, key: str) -> Work:
     """Return what the job that was published under a jid runs, and remember it, since it does not change."""
     load, record, nocache = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (NOCACHE, key)])
     known = _publication_in(store, record, key)
-    # The two are read one after the other: the load may be one that was reported just before the publish.
+    # Load and record are read one after the other: the load may be one that was reported just before the publish.
     if known is None or not isinstance(load, dict) or not load or not known.vouches_for(load):
         return Work(known=False, stored=nocache is ABSENT)
     while len(store.works) >= _MOST_WORKS:
@@ -425,7 +433,7 @@ def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
     return returns
 
 
-# -- one of many, and all of one ----------------------------------------------------------------------------------
+# -- single records, and whole jobs -------------------------------------------------------------------------------
 
 
 def _whole(store: Store, bank: str, key: str) -> Any:

@@ -24,7 +24,7 @@ log = lines.logger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 LARGE_BANK = 1000  # names from which on a bank is large; every sweep lists a smaller one
-RUNNING = 3600.0  # seconds after its last write in which a job may be running, and is not removed as one too many
+RUNNING = 3600.0  # seconds after its last write for which a job may be running, and ``trim`` does not remove it
 
 
 def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> None:
@@ -65,7 +65,7 @@ def trim(store: Store, now: float) -> None:
         return
     used, count = file.used_bytes(), store.driver.index.count_loads()
     while used > store.max_bytes and count:
-        # As many as would be too many if all jobs had the same size. They have not, so it is done in steps.
+        # Half of what would be too many if all jobs had the same size. They do not, so it is done in steps.
         part = max(1, min(count, int(count * (used - store.max_bytes) / used) // 2))
         _drop_old(store, store.driver.index.oldest_jids(part), RUNNING, now)
         left = store.driver.index.count_loads()
@@ -78,7 +78,7 @@ def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
     """
     Remove those of some jobs that were last written more than ``keep`` seconds ago and that no engine needs.
 
-    :return: a Unix time: all others were last written at it or later. 0 if that is not known.
+    :return: a Unix time before which none of the others was last written. 0 if that is not known.
     """
     free = not_needed(store, jids)
     written = now if len(free) == len(jids) else 0.0
@@ -112,7 +112,7 @@ def _edges(keep: float, now: float) -> tuple[str, str]:
 
 
 def _known_young(store: Store, bank: str, keep: float, now: float) -> Young | None:
-    """Return what the last sweep learned, if none of those jobs can have become old since, as after a migration."""
+    """Return what the last sweep learned; None if one of those jobs may be old by now, such as a migrated one."""
     known = store.young.get(bank)
     return known if known and known.high <= _edges(keep, now)[1] and known.written > now - keep else None
 
@@ -121,7 +121,7 @@ def _perhaps_old(store: Store, bank: str, since: str, keep: float, now: float, l
     """
     Return the jids in ``bank`` whose own time does not show that they are young. Usually there are none among many.
 
-    :param since: a jid: none before it is old, nor any after the young ones. Empty if that is not known.
+    :param since: a jid. No job with a lower jid is old, nor one with a jid after the young ones. Empty if not known.
     """
     low, high = _edges(keep, now)
     found = store.driver.index.outside(bank, since, low, high, of_banks=bank == RETURNS)

@@ -58,7 +58,7 @@ class Query:
     #: Unix times of the publish, both included.
     start: float | None = None
     end: float | None = None
-    #: One of OUTCOMES, for at least one of these minions or, if none are given, of any.
+    #: One of OUTCOMES. At least one of these minions must have it; if none are given, any minion.
     outcome: str | None = None
     #: At least one of these values must be in the job's metadata, as with ``jobs.list_jobs``.
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[
     while some := list(itertools.islice(found, most)):
         orders = {key: order for order, key in some}
         for key, row in _matching(store, query, list(orders)):
-            if len(rows) == query.limit:  # this is one more
+            if len(rows) == query.limit:  # there is one more than the limit
                 return {"jobs": rows, "next": cursor}
             rows.append(row)
             cursor = _cursor(orders[key], key)

@@ -1,8 +1,8 @@
 """
 The driver sqlite (cache/sqlite.py), without the driver: its file, read and written by core/sqlite/banks.py.
 
-All that a publish stores is one transaction; so is the removal of a job, and all else that is done under a job's lock, which
-keeps the other processes of this machine out.
+All that a publish stores is one transaction; so is the removal of a job. A job's lock is a transaction too, which keeps the
+other processes of this machine out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sqlite(TableDriver):
     removed_at_once = 500
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        # Without Salt's loader, which needs a copy of all options: that would touch much of what a new process shares.
+        # Salt's loader is not used, so not all options are copied: that would touch much memory that a new process shares.
         super().__init__({name: opts[name] for name in OPTIONS if name in opts})
         self.index = SqliteIndex(self)
         self._made: SqliteBanks | None = None

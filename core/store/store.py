@@ -47,7 +47,7 @@ _DRIVERS: dict[str, type[Driver]] = {
 #: The stores of this process, with their options, by the id of these options: Salt has several copies.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
-#: Options that matter with every driver, those of drivers without a module of Salt, and how those of the others begin.
+#: Options that matter with every driver; those of drivers that keep files; and what those of the other drivers begin with.
 _OWN = ("salt_cache", "cache", "cachedir", "id", "__role")
 _OF_FILES: dict[str, tuple[str, ...]] = {"localfs": (), "sqlite": SQLITE}
 _OF_LOADED = ("redis", "mysql", "etcd", "consul", "mmap_cache", "postgresql", "extension_modules", "module_dirs")
@@ -57,7 +57,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class Young(NamedTuple):
-    """All jobs with a jid before ``low`` or after ``high`` were last written at the Unix time ``written`` or later."""
+    """No job with a jid before ``low`` or after ``high`` was last written before the Unix time ``written``."""
 
     low: str
     high: str
@@ -126,7 +126,7 @@ class Store:
         """Return the valid ids among ``minions``, sorted, each once; warn of the others."""
         named = [minions] if isinstance(minions, str) else list(minions or ())
         if are_plain(named):
-            # In order and each once, as a rule: nothing has to be made of them.
+            # Usually they are in order, each once, and can be returned as they are.
             return named if all(map(operator.lt, named, itertools.islice(named, 1, None))) else sorted(set(named))
         usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
         refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
@@ -207,7 +207,7 @@ def store_of(opts: Any) -> Store:
 def _site(opts: Mapping[str, Any]) -> Site:
     try:
         return site_of(opts)
-    except SettingsError as exc:  # nothing that is published may fail for it; the engines wait
+    except SettingsError as exc:  # no publish may fail because of it; the engines wait
         log.error("This master works with no other one: %s", exc)
         return FileSite(opts)
 
@@ -251,8 +251,8 @@ def _settings(opts: Mapping[str, Any]) -> bytes:
     Return the options that decide which driver is loaded and where it keeps its data.
 
     They are packed, so that they can be compared: some releases turn an option's lists into immutable ones, which equal no
-    list. Of a driver that keeps files all are known by name; to look through hundreds of options would take a new process
-    longer than to open the files.
+    list. The options of a driver that keeps files are known by name: looking through hundreds of options would take a new
+    process longer than opening the files.
     """
     files = _OF_FILES.get(opts.get("cache") or "localfs")
     if files is None:

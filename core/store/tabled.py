@@ -1,5 +1,5 @@
 """
-The shared part of the drivers with tables, an index of jobs among them: sqlite and postgresql.
+What the drivers with tables, sqlite and postgresql, have in common. One of their tables is an index of jobs.
 """
 
 from __future__ import annotations
