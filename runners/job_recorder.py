@@ -97,7 +97,7 @@ def set_aside(returner: object = None, limit: object = 100) -> Any:
     ``tag`` of an event, ``reason``, ``tries`` and ``time`` (Unix time).
 
     :param returner: show this one only.
-    :param limit: show at most so many of each, the newest ones.
+    :param limit: show at most so many for each returner, the newest ones.
 
     CLI Example:
 

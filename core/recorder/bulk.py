@@ -20,8 +20,8 @@ def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
     """
     Hand records over in as few calls as possible, and yield the outcome of each as soon as it is known.
 
-    After STOP_AFTER records in a row that failed alone, without being to blame, the returner is down: the remaining
-    records are not tried, and left out.
+    After STOP_AFTER records in a row that failed alone, without being to blame, the returner counts as down: the remaining
+    records are neither tried nor yielded.
     """
     pieces: deque[Sequence[int]] = deque([numbers] if numbers else [])
     failed_alone = 0
@@ -47,7 +47,7 @@ def _divided(piece: Sequence[int], is_fault: bool) -> list[Sequence[int]]:
     if is_fault:
         middle = len(piece) // 2
         return [piece[:middle], piece[middle:]]
-    # One record alone shows whether the returner works. The last, since those that are refused again come first.
+    # One record alone shows whether the returner works. It is the last, since those that are refused again come first.
     rest, last = piece[:-1], piece[-1:]
     middle = (len(rest) + 1) // 2
     return [part for part in (last, rest[:middle], rest[middle:]) if part]

@@ -96,8 +96,8 @@ class CatchUp:
 
     def settle(self, jids: Iterable[str]) -> None:
         """
-        Look soon at what the job cache has of these jobs, whose events differ, and once more when even a busy master
-        has stored it. Each at most once a minute.
+        Look up these jobs, whose events differ, in the job cache: soon, and once more when even a busy master has stored
+        their returns. Each job is looked up at most once a minute.
         """
         if not self._is_exact:
             return

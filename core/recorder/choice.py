@@ -33,8 +33,8 @@ def _is_wanted(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) ->
 
 def digest(jid: str, minion: str = "", content: bytes = b"") -> int:
     """
-    Return a 64-bit digest of a minion's return of a job, or without a minion of the job's load; with ``content``, a
-    digest that includes what the return says.
+    Return a 64-bit digest that names a minion's return or, without a minion, a job's load. With ``content`` it covers what
+    the return says too.
     """
     named = f"{jid}\0{minion}".encode("utf-8", "replace")
     data = named + b"\0" + content if content else named

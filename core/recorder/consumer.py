@@ -3,8 +3,8 @@ One returner's side of the recorder: reads the spool, delivers, notes what is do
 
 It works in a Worker of its own, so a returner that hangs only holds up itself. It must never note a record as done that
 the returner did not take, and must note deliveries at once: a crash between the delivery and the note makes a record
-come twice. After a restart a returner that can be read (``get_jid``) is asked first; one that takes many at once
-(``store_many``) ignores records that it has.
+come twice. After a restart a returner that can be read (``get_jid``) is first asked which records it has; one that takes
+many at once (``store_many``) ignores records that it has.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = lines.logger(__name__)
 
 #: Bytes of records that wait in memory for one returner; at least one record waits.
 _HELD = 8 << 20
-#: So many records done above the base make it time to note the base anew.
+#: With so many records done above the base, the base is noted anew.
 _REBASE = 1000
 #: Seconds between two notes of the base while there is little to do.
 _REST = 5.0
-#: Up to so many records set aside at once, each is synced on its own.
+#: If no more records than this are set aside at once, each is synced on its own.
 _ONE_BY_ONE = 8
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0

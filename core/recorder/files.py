@@ -64,7 +64,7 @@ class Progress:
         self.rebase(self.base, self.done)
 
     def mark(self, *numbers: int) -> None:
-        """Note that records are done, before anything else is done."""
+        """Note that records are done. Call it before anything else."""
         self.done.update(numbers)
         self._guarded(lambda: self._append(numbers))
 
@@ -130,7 +130,7 @@ class Seen:
     each load of that time, and sixteen for each return.
 
     :param folder: where the files are.
-    :param keep: seconds for which a digest is at least remembered.
+    :param keep: least seconds for which a digest is remembered.
     """
 
     def __init__(self, folder: pathlib.Path, keep: float) -> None:
@@ -246,7 +246,7 @@ class Aside:
 
     @staticmethod
     def sync() -> None:
-        """Make everything that was added durable: many files at once, and everything else that waits for the disk."""
+        """Make everything that was added durable at once, and with it everything else that waits for the disk."""
         os.sync()
 
     def names(self) -> list[str]:

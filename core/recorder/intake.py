@@ -2,8 +2,8 @@
 What comes from the bus and from the job cache, on its way into the recorder's spool.
 
 The loop's thread takes a record in: check, strip, pack. A Worker of its own looks up the loads and writes the spool, a
-batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes: records
-beyond that, while the disk takes nothing, are dropped, and looked for in the job cache once the disk works again.
+batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes. While the
+disk takes nothing, records beyond that are dropped; they are looked for in the job cache once the disk works again.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = lines.logger(__name__)
 LIMIT = 64 << 20
 #: Bytes of packed records after which a batch is complete.
 _BATCH_BYTES = 4 << 20
-#: Digests remembered in memory at least, two for each return.
+#: Least number of digests that are remembered in memory; a return has two.
 _RECENT = 100_000
-#: At least so many jobs are remembered as recorded or not.
+#: Least number of jobs that are remembered as recorded or not.
 _JOBS = 20_000
 #: Seconds within which the load of an announced job must appear in the job cache.
 _LOAD_PATIENCE = 1.0
@@ -175,7 +175,7 @@ class Intake:
 
     def accept_event(self, tag: str, data: Mapping[str, Any]) -> None:
         """
-        Record an event as it came. Lost events are nowhere else, so they are only counted.
+        Record an event as it came. Dropped events are nowhere else, so they are only counted.
 
         Events take at most half of the spool: a sender of many events must not crowd out returns.
         """
@@ -234,7 +234,7 @@ class Intake:
 
     def what_was_recorded(self) -> Known:
         """
-        Return what is remembered; before anything is recorded.
+        Return what is remembered. Call it before anything is recorded.
 
         :raises OSError: when it can't be read.
         """

@@ -1,6 +1,6 @@
 """
-The job_recorder engine's work: what comes from the bus goes into the intake, what is stored to the returners, and requests
-of runners are answered.
+The job_recorder engine's work: what comes from the bus goes into the intake, and what is stored goes to the returners. It
+also answers requests of runners.
 
 Why nothing is lost: every record goes to the spool on the disk (at most ``flush_interval`` later) before any returner
 sees it, and leaves it when all returners have it. A crash can take what was in memory, and what came over the bus while
@@ -108,7 +108,7 @@ class RecorderShell:
         return [*metrics_of(self._stats({})), *of_bus(JOB_RECORDER, self._ports.bus)]
 
     async def settle(self) -> None:
-        """Nothing: what is in memory is written when it closes."""
+        """Do nothing: what is in memory is written when it closes."""
 
     def close(self) -> None:
         """End. Records in memory go to the spool first: with ``job_cache: False`` they are nowhere else."""

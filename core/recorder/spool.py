@@ -114,7 +114,7 @@ class Spool:
             self._reusable = False
 
     def trim(self, keep_from: int) -> None:
-        """Remove the segments all of whose records have numbers below ``keep_from``."""
+        """Remove the segments that have only records with numbers below ``keep_from``."""
         with self._lock:
             firsts = list(self._sizes)
         for first, following in itertools.pairwise(firsts):

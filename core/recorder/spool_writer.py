@@ -122,7 +122,7 @@ class SpoolWriter:
         """
         Return what is remembered. Call it before anything is recorded.
 
-        What a crash kept from the memory on disk is in the spool's last segment.
+        Digests that were not written before a crash are made again from the spool's last segment.
 
         :raises OSError: when it can't be read.
         """

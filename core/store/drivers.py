@@ -208,7 +208,7 @@ class Driver(Port):
         return Left([name for name in names if last[name] is None], min(kept, default=None))
 
     def _remove_one(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
-        """Remove one job if it is old. Return when it was last written: None if not known, minus infinity without ``than``."""
+        """Remove one job if it is old. Return when it was last written: None if not known, -inf if ``than`` is infinite."""
         last = self.last_updated(items, f"{parent}/{name}") if than < math.inf else -math.inf
         if last is not None and last < than:
             self.drop_bank(parent, name)
