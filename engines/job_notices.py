@@ -1,6 +1,6 @@
 """
-Tell people, where they are, that a batch was halted, has failed or waits for an approval, that owed jobs were given up, that
-an engine hangs, and that it is over: by a signed webhook, and by Salt's own returners.
+Tell people, by a signed webhook and by Salt's own returners, that a batch was halted, has failed or waits for an approval,
+that owed jobs were given up, that an engine hangs, and that such trouble is over.
 
 .. code-block:: yaml
 
@@ -11,10 +11,10 @@ an engine hangs, and that it is over: by a signed webhook, and by Salt's own ret
       url: https://ops.example.com/hooks/salt
       secret_file: /etc/salt/notices.secret
 
-Its options stand under ``job_notices:`` in the master's configuration and are described in ``docs/notices.md``. Whether
-notices arrive is shown by the ``job_notices`` runner.
+Its options are under ``job_notices:`` in the master's configuration; ``docs/notices.md`` describes them. The ``job_notices``
+runner shows whether notices arrive.
 
-This file only wires: what is told is in ``core/notices/ledger.py``, input and output in ``core/notices/shell.py``.
+This file only wires: ``core/notices/ledger.py`` decides what is told, input and output are in ``core/notices/shell.py``.
 
 .. versionadded:: 0.3.0
 """
@@ -55,7 +55,7 @@ __virtualname__ = JOB_NOTICES
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
 
-#: Seconds for which a returner may wait for its server, unless it sets a time-out itself: that for mail waits for ever.
+#: Seconds for which a returner may wait for its server, unless it sets a time-out itself: the one for mail waits for ever.
 _PATIENCE = 30.0
 #: Kinds after which nothing is wrong.
 _GOOD = ("recovered", "test")
@@ -156,7 +156,7 @@ def _look(store: BatchStore, jid: str) -> Seen | None:
 
 
 def _given_up(queue: RetryStore, owner: str) -> dict[str, GivenUp]:
-    """Return the jobs of the retry queue that are given up for some minions. :raises StateError: when it cannot be read."""
+    """Return the jobs of the retry queue that were given up for some minions. :raises StateError: when it cannot be read."""
     found = {}
     for jid, snapshot in queue.snapshots(owner):
         try:

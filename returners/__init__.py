@@ -1,1 +1,1 @@
-"""Job caches."""
+"""The job cache ``salt_cache``, and ``pgjsonb_bulk`` for the recorder."""

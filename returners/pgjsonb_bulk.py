@@ -1,5 +1,5 @@
 """
-Loads, returns and events into the PostgreSQL tables of Salt's pgjsonb returner, up to a thousand in one transaction.
+Store loads, returns and events in the PostgreSQL tables of Salt's pgjsonb returner, up to a thousand in one transaction.
 
 .. code-block:: yaml
 

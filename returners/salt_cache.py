@@ -23,7 +23,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS
 
-# The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
+# The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.log.records import publish_of, return_of
 from saltext.jobs.core.master import identity, passes, peers
@@ -56,8 +56,8 @@ def __virtual__() -> str:
 
 def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int = 0) -> str | None:
     """
-    The jid for a new job: ``passed_jid`` unchanged, or a new one that neither a stored job nor another publish of this
-    master has.
+    Return the jid for a new job: ``passed_jid`` unchanged, or a new one that neither a stored job nor another publish of
+    this master has.
 
     nocache
         Store no returns of this job.
@@ -128,11 +128,12 @@ def returner(load: dict[str, Any]) -> bool | None:
     """
     Store the return of one minion. The first one is kept.
 
-    load ``jid``, ``id`` and any of ``return``, ``retcode``, ``success`` and ``out``. The jid ``req`` is replaced, in
-        ``load``, by a new one.
+    load
+        ``jid``, ``id`` and any of ``return``, ``retcode``, ``success`` and ``out``. In ``load`` the jid ``req`` is replaced
+        by a new one.
 
     Returns None; False if the minion has returned already, or has run something else under the jid, or if an id is refused.
-    A return from the event of a peer is not stored here if that peer itself stores it in the same place.
+    A return from a peer's event is not stored here if that peer itself stores it in the same place.
     """
     peer = peers.told_by(__opts__)
     if peer and peers.stores_itself(__opts__, peer):
@@ -150,7 +151,7 @@ def returner(load: dict[str, Any]) -> bool | None:
     if not expected:
         return expected
     is_first = records.add_return(store, jid, minion, load)
-    if store.log and not peer:  # an event proves neither that it is genuine nor that it is forged
+    if store.log and not peer:  # a return from an event may be genuine or forged
         store.log.append(return_of(store.decode(jid), store.decode(minion), load, is_first))
     return None if is_first else False
 
@@ -159,9 +160,10 @@ def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, r
     """
     Store the load of a job, without its secrets.
 
-    minions The matched minions, if the caller is this master's publish. The first such load is kept as it is, and later
-        calls with ``minions`` only add theirs. A call without ``minions`` comes from a return, a syndic, salt-ssh or a
-        runner: it is kept only while the jid has no load yet.
+    minions
+        The matched minions, if the caller is this master's publish. The first such load is kept as it is, and later calls
+        with ``minions`` only add theirs. A call without ``minions`` comes from a return, a syndic, salt-ssh or a runner: its
+        load is kept only if the jid has none yet.
     """
     store = store_of(__opts__)
     if recurse_count >= JID_TRIES:
@@ -196,7 +198,7 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
 
 def _look_at_several(store: Store, load: Mapping[str, Any], minions: list[str]) -> None:
     """Log a publish that Salt has permitted for one of its functions, although its user may not publish the others."""
-    from saltext.jobs.core.master.access import Access  # 0.1 s, in each process that loads this file
+    from saltext.jobs.core.master.access import Access  # here, as it takes 0.1 s
 
     opts = compat.plain_opts(__opts__)
     known = _ACCESS.get("access")
@@ -224,8 +226,10 @@ def _look_at_several(store: Store, load: Mapping[str, Any], minions: list[str]) 
 
 def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], identity.Identity | None]:
     """
-    Return a load without its secrets, and with the identity of its publisher, whom Salt has authenticated. The load's
-    own claims about that are dropped, and so is its claim to belong to a batch, unless an engine of ours has made it.
+    Return a load without its secrets and with its publisher's identity, as Salt has authenticated it; and that identity.
+
+    The load's own claims about its publisher, and about belonging to a batch, are dropped, unless one of our engines made
+    the load.
     """
     kept = without_secrets(load)
     if isinstance(load, OwnLoad):
@@ -237,19 +241,19 @@ def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], identity.Identi
 
 
 def _is_nobody(_user: str) -> bool:
-    """For users of external_auth, whatever their name: access lists limit what they publish."""
+    """Tell that a user of external_auth, whatever the name, may not publish without limit: access lists apply."""
     return False
 
 
 def _is_unlimited(user: str) -> bool:
-    """Whether a user who came with the key of the master's user may publish without limit."""
+    """Tell whether a user who has used the key of the master's user may publish without limit."""
     if user.startswith("sudo_"):
         return not __opts__.get("sudo_acl")
     return user in ("", "root", __opts__.get("user", "root"))
 
 
 def _reported_minions(load: Mapping[str, Any]) -> list[Any]:
-    """The minions of a load that did not come from publish, as far as this master can know."""
+    """Return the minions of a load that did not come from publish, as far as this master can know."""
     if isinstance(load.get("Minions"), (list, tuple)):
         return list(load["Minions"])
     # salt-ssh targets its roster, which is not among the accepted keys

@@ -2,8 +2,8 @@
 Look after the ``salt_cache`` job cache: copy jobs into it, search it, see how large it is, find damaged records.
 
 It works on the storage that ``cache:`` names, even if ``master_job_cache`` is not ``salt_cache`` yet, so a master's jobs can
-be copied before the switch. It must never mark a job as published: only this master's publish does that, and job retry
-relies on it.
+be copied before the switch. It must never mark a job as published, since job retry relies on these marks; it only copies the
+marks of this master's publishes from one driver to another.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def __virtual__() -> str:
 
 def _require_no_limit(what: str) -> None:
     """
-    Refuse a user with limited rights a function that changes or copies the store: it touches the jobs of all users, or files
+    Refuse users with limited rights a function that changes or copies the store. It touches the jobs of all users, or files
     of the master, so the right to it would be the right to everything.
     """
     who = caller.caller(__opts__, globals().get("__user__"))
@@ -241,8 +241,8 @@ def search(
 @runner.verb
 def outcome(jid: object) -> dict[str, Any]:
     """
-    Return what became of a job: which minions have returned, are missing or are owed it, and why minions have failed: those
-    with the same reason in one group, the largest group first.
+    Return what became of a job: which minions have returned, are missing or are owed it, and why minions have failed.
+    Minions that failed for the same reason are one group; the largest group comes first.
 
     Two reasons are the same if they differ in ids, addresses, times and numbers only. For a run of states the text has the
     states that failed, with their comments; for anything else it has the output, without the middle if it is long.
@@ -298,7 +298,7 @@ def minions(
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
 
-    The job cache keeps results for ``keep_jobs_seconds``: a minion without a result has none in there.
+    The job cache keeps results for ``keep_jobs_seconds``; a minion without a result has none from that time.
 
     fun
         The function: a glob such as ``state.*``, or several, with commas or as a list.
@@ -313,8 +313,9 @@ def minions(
         Look only at jobs that were published then or later; as ``not_since``.
 
     Returns ``{minion: {"outcome", "at", "jid", "fun", "arguments", "retcode", "missed"}}``. ``outcome`` is succeeded,
-    failed, or unreadable if the return exists and cannot be read. Without a return, all of these are None but ``missed``:
-    the jid of the newest later job that the minion has not returned. ``at`` is when the job was published (Unix time).
+    failed, or unreadable if the return exists and cannot be read. ``at`` is when the job was published (Unix time).
+    ``missed`` is the jid of the newest later job that the minion has not returned. Without a return, all but ``missed`` are
+    None.
 
     CLI Example:
 
@@ -410,8 +411,8 @@ def stats() -> dict[str, Any]:
     """
     Return how many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
 
-    ``bytes`` is None if the driver keeps its data on a server. With sqlite it is the size of the file, of which
-    ``free_bytes`` are free. With mmap_cache, ``bank_bytes`` is the nominal size of every job's index, from
+    ``bytes`` is None if the driver keeps its data on a server. With sqlite it is the size of the file, and ``free_bytes`` is
+    the part of it that is free. With mmap_cache, ``bank_bytes`` is the nominal size of every job's index, from
     ``mmap_cache_size`` and ``mmap_cache_slot_size``. The index is a sparse file that takes a few pages only, as ``bytes``
     shows. A tool that copies it must keep it sparse.
 
@@ -480,7 +481,7 @@ def recover(path: object = None) -> dict[str, Any]:
     Bring over the readable records of a damaged file of ``cache: sqlite`` that was set aside.
 
     The master does that itself for each file that it sets aside; another file must be named here. Records in the file in use
-    stay as they are. The damaged file is left where it is; remove it when you need it no more.
+    stay as they are. The damaged file stays where it is; remove it when it is no longer needed.
 
     path
         The file, ``<cachedir>/cache.sqlite.damaged-<time>``. Default: all such files.

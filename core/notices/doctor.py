@@ -20,7 +20,7 @@ from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.notices.webhook import Undelivered, Webhook
 from saltext.jobs.core.settings import NoticesSettings, ReturnerChoice, engine_options, is_configured, read_settings
 
-#: Says why a returner cannot be loaded; empty where it can.
+#: Says why a returner cannot be loaded; empty if it can.
 Missing = Callable[[ReturnerChoice], str]
 #: Hosts to which nothing goes over a network.
 _HERE = ("localhost", "127.0.0.1", "::1")
@@ -28,13 +28,13 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> dict[str, Any]:
     """
-    Return how things stand.
+    Return the state of job_notices.
 
-    :param reach: whether to connect to the webhook's receiver, which gets nothing but the connection.
-    :return: engine (whether it runs), process (which one it is; None where that is not known), targets (names of those that
-        are told), waiting (``{target: notices that have not arrived}``), delivered (``{target: when it got one last}``, Unix
-        time or None), reachable (whether the receiver takes a connection; None where that was not tried), findings: a
-        sentence for each thing that an operator may want to change, and retcode: 1 where one is more than advice.
+    :param reach: whether to connect to the webhook's receiver; nothing is sent to it.
+    :return: engine (whether it runs), process (which one it is; None if not known), targets (the names of the targets),
+        waiting (``{target: number of notices that have not arrived}``), delivered (``{target: when it last got a notice}``,
+        Unix time or None), reachable (whether the receiver takes a connection; None if that was not tried), findings: a
+        sentence for each thing that an operator may want to change, and retcode: 1 if one is more than advice.
     """
     runs, found, reachable = requests.is_running(opts, JOB_NOTICES), around(opts, JOB_NOTICES), None
     targets: list[str] = []
@@ -63,7 +63,7 @@ def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> d
 
 
 def _kept(opts: Mapping[str, Any], found: list[str]) -> Mapping[str, Any]:
-    """Return what the engine has kept; where it cannot be read, that is added to what is found."""
+    """Return what the engine has kept. If it cannot be read, that becomes a finding."""
     try:
         return LedgerFile(opts).look() or {}
     except LaterVersion as exc:

@@ -29,9 +29,9 @@ class LedgerFile:
 
     def look(self) -> dict[str, Any] | None:
         """
-        Return what was kept, or None where nothing was, and change nothing.
+        Return what was kept, or None if nothing was. Change nothing.
 
-        :raises StateError: where it is damaged, or (LaterVersion) a later version has written it.
+        :raises StateError: if it is damaged, or (LaterVersion) a later version has written it.
         """
         record = read_msgpack(self._folder, self._NAME)
         if record is None:

@@ -1,6 +1,6 @@
 """
-What was told of each batch, owed job and engine, and the notices that have not arrived yet: kept as one, so that a crash
-loses none.
+What was reported of each batch, owed job and engine, and the notices that have not arrived yet. Both are one record, so that
+a crash loses no notice.
 
 Pure: stdlib only. It compares states, and does not rely on events, which can be lost or forged.
 """
@@ -37,18 +37,18 @@ class Ledger:
     ) -> None:
         self._master, self._kinds, self._console = master, frozenset(kinds), console
         kept = record or {}
-        #: At a first start the present states count as reported: nobody wants to hear of last week.
+        #: At a first start the present states count as reported: last week's news is not sent.
         self._is_first = not kept.get("begun", False)
         self._told: dict[str, str] = dict(kept.get("told", {}))
         self._over: set[str] = set(kept.get("over", ()))
         self._number = int(kept.get("number", 0))
-        #: For how many minions each job was given up when that was told last; None before the first look.
+        #: For how many minions each job was given up when that was last reported; None before the first look.
         self._given_up: dict[str, int] | None = kept.get("given_up")
         before = kept.get("waiting", {})
         #: The notices that each target has not got yet, oldest first.
         self.waiting: dict[str, list[dict[str, Any]]] = {name: list(before.get(name, ())) for name in targets}
         reached = kept.get("delivered", {})
-        #: When each target got one last, in Unix time; None where it never has.
+        #: When each target last got a notice, in Unix time; None if it never has.
         self.delivered: dict[str, float | None] = {name: reached.get(name) for name in targets}
         #: How many notices were dropped since the start.
         self.dropped = dict.fromkeys(targets, 0)
@@ -67,7 +67,7 @@ class Ledger:
         }
 
     def to_read(self, jids: Collection[str]) -> list[str]:
-        """Return those of these batches that must be looked at, since their end is not known yet."""
+        """Return those of some batches that must be looked at: their end is not known yet."""
         return sorted(set(jids) - self._over)
 
     def take_batches(self, seen: Mapping[str, Seen], jids: Collection[str], now: float) -> bool:
@@ -94,9 +94,9 @@ class Ledger:
 
     def take_given_up(self, jobs: Mapping[str, GivenUp], now: float) -> bool:
         """
-        Take which owed jobs are given up, by jid, and return whether anything has changed.
+        Take the owed jobs that were given up, by jid, and return whether anything has changed.
 
-        A job is told again when it is given up for twice as many minions: a thousand are told ten times.
+        A job is reported again when it was given up for twice as many minions: for a thousand, that is ten times.
         """
         before, counts = self._given_up, {jid: len(one.minions) for jid, one in jobs.items()}
         known = before or {}
@@ -114,16 +114,16 @@ class Ledger:
         return before != self._told
 
     def take_test(self, now: float) -> None:
-        """Send a test: a user wants to see whether notices arrive."""
+        """Send a test notice: a user wants to see whether notices arrive."""
         self._write(TEST, "A test of the notices: somebody has asked for it. Nothing is wrong.", None, now)
 
     def arrived(self, target: str, number: str, now: float) -> None:
-        """A target has a notice."""
+        """Note that a notice has arrived at a target."""
         self.delivered[target] = now
         self.forget(target, number)
 
     def forget(self, target: str, number: str) -> None:
-        """A notice waits no more for a target."""
+        """Remove a notice from those that wait for a target."""
         self.waiting[target] = [one for one in self.waiting[target] if one["id"] != number]
 
     def _take(self, subject: str, condition: Condition, seen: Seen | None, now: float) -> None:

@@ -1,5 +1,5 @@
 """
-Which conditions of batches, owed jobs and engines deserve a notice, and its text.
+Which conditions of batches, owed jobs and engines deserve a notice, and what the notice says.
 
 Pure: stdlib only. A notice must never contain the return of a minion or an argument of a job.
 """

@@ -1,10 +1,9 @@
 """
-The job_notices engine's work: look how batches, owed jobs and engines stand, and tell of what has changed.
+The job_notices engine's work: it looks how batches, owed jobs and engines stand, and reports what has changed.
 
-What comes over the bus is a hint to look; what is told was read from the batches' journals and the retry queue. Each target
-has a thread of its own, so that one that hangs keeps neither another nor any engine waiting. A notice leaves the ledger, on
-the disk, when its target has taken it: it can come twice, with the same ``id``, after a crash between the two, and never not
-at all.
+An event on the bus is only a hint to look. What is reported was read from the batches' journals and the retry queue. Each
+target has a thread of its own, so a target that hangs delays no other target and no engine. A notice leaves the ledger, on
+the disk, after its target has taken it. A crash in between makes it come twice, with the same ``id``; none is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = lines.logger(__name__)
 _TICK = 5.0
 #: Seconds between two looks at the batches: with events, and without any.
 _SOON, _ANYWAY = 1.0, 300.0
-#: Seconds between two looks at the retry queue, of which one reads all of it.
+#: Seconds between two looks at the retry queue: each look reads all of it.
 _QUEUE = 15.0
 #: Seconds before a notice that did not arrive is sent again; twice as long each time, up to the longest.
 _SHORTEST, _LONGEST = 5.0, 300.0
@@ -67,9 +66,9 @@ class Ports:
     :param wall: returns Unix time.
     :param steady: returns seconds that only ever rise.
     :param jids: returns the jids of all batches; blocks.
-    :param look: returns how a batch stands, or None where that cannot be read; blocks.
-    :param given_up: returns the owed jobs that are given up, by jid; blocks, and raises where that cannot be read.
-    :param silent: returns for how many seconds each engine has not answered, 0 where it has.
+    :param look: returns how a batch stands, or None if that cannot be read; blocks.
+    :param given_up: returns the owed jobs that were given up, by jid; blocks, and raises if that cannot be read.
+    :param silent: returns for how many seconds each engine has not answered, 0 if it has.
     """
 
     loop: Any
@@ -129,7 +128,7 @@ class NoticesShell:
         return [*metrics_of(found), *of_bus(JOB_NOTICES, self._ports.bus)]
 
     async def settle(self) -> None:
-        """Nothing: what is under way may come twice, with the same id."""
+        """Do nothing: a notice that is being sent may come twice, with the same id."""
 
     def close(self) -> None:
         """End. Notices that have not arrived are on the disk."""
@@ -162,7 +161,7 @@ class NoticesShell:
             self._ports.loop.call_later(_SOON, self._ports.loop.spawn_callback, self._look)
 
     def _want_queue(self) -> None:
-        """Look at the retry queue: soon, or some time after the look before, however many events there are."""
+        """Look at the retry queue soon, but only ``_QUEUE`` seconds after the last look, however many events there are."""
         if not self._is_queue_wanted:
             self._is_queue_wanted = True
             wait = max(_SOON, self._looked_at_queue + _QUEUE - self._ports.steady())

@@ -1,4 +1,4 @@
-"""Checks that the options of job_notices name somebody who can be told. Pure but for what it calls."""
+"""Checks that the options of job_notices name a target. Pure but for what it calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from saltext.jobs.core.settings import NoticesSettings
 
 
 def check(settings: NoticesSettings) -> None:
-    """:raises SettingsError: where nobody would be told, or the address is none; the address is not in it."""
+    """:raises SettingsError: if there is no target, or the webhook's address is invalid. The address is not in the error."""
     if settings.url:
         check_address(settings.url)
     elif not settings.returners:

@@ -36,7 +36,7 @@ class Webhook:
     """
     :param url: the address of the receiver.
     :param secret: the secret that signs notices; empty for no signature.
-    :param secret_file: a file with the secret, without the end of the line. It is read each time, since it may be replaced.
+    :param secret_file: a file with the secret; white space around it is ignored. It is read each time: it may be replaced.
     :param ca_file: certificates that the receiver's is checked against; empty for those of the system.
     """
 
@@ -62,7 +62,7 @@ class Webhook:
             raise Undelivered(f"the receiver answers {status}")
 
     def reach(self) -> None:
-        """Connect to the receiver, and send nothing. :raises Undelivered: where it cannot be reached."""
+        """Connect to the receiver, and send nothing. :raises Undelivered: if it cannot be reached."""
         try:
             with self._connected() as connection:
                 connection.connect()
@@ -77,7 +77,7 @@ class Webhook:
         with self._connected() as connection:
             path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
             connection.request("POST", path, body, headers)
-            return connection.getresponse().status  # a redirect is an answer that says no
+            return connection.getresponse().status  # a redirect counts as a refusal
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
@@ -101,7 +101,7 @@ class Webhook:
         return http.client.HTTPSConnection(host, url.port, timeout=self._patience, context=trusted)
 
     def read_secret(self) -> bytes:
-        """Return the secret, empty for none. :raises OSError, ValueError: where its file cannot be read, or is empty."""
+        """Return the secret, empty for none. :raises OSError, ValueError: if its file cannot be read, or is empty."""
         if not self._secret_file:
             return self._secret.encode()
         secret = pathlib.Path(self._secret_file).read_bytes().strip()
@@ -111,7 +111,7 @@ class Webhook:
 
 
 def check_address(url: str) -> None:
-    """:raises SettingsError: if it cannot be the address of a webhook; without the address, which may hold a secret."""
+    """:raises SettingsError: if it cannot be a webhook's address. That may hold a secret, so it is not in the error."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
