@@ -78,7 +78,7 @@ def migrate(
     ``local_cache`` walks the same directory and would remove the copies.
 
     Between two drivers, the marks of this master's publishes are copied too, so that job retry knows the jobs. Change
-    ``cache:`` and restart the master first. The retry queue is not copied: let it become empty before.
+    ``cache:`` and restart the master first. The retry queue is not copied: let it become empty first.
 
     source
         The returner to read: local_cache, or any returner with get_jids, get_load and get_jid.
@@ -244,8 +244,8 @@ def outcome(jid: object) -> dict[str, Any]:
     Return what became of a job: which minions have returned, are missing or are owed it, and why minions have failed.
     Minions that failed for the same reason are one group; the largest group comes first.
 
-    Two reasons are the same if they differ in ids, addresses, times and numbers only. For a run of states the text has the
-    states that failed, with their comments; for anything else it has the output, without the middle if it is long.
+    Two reasons count as the same if they differ only in ids, addresses, times and numbers. For a run of states the text has
+    the states that failed, with their comments; for anything else it has the output, without the middle if it is long.
     For a batch, ``batch.failures`` tells more. A user with limited rights needs the right to the job.
 
     jid

@@ -37,7 +37,7 @@ def stats(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
 
 
 def doctor(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``job_notices.doctor``: who is told, when each got a notice last, and each finding."""
+    """Show ``job_notices.doctor``: the targets, when each last got a notice, and each finding."""
     told = {
         name: f"{found['waiting'][name]} wait, last arrived {page.when(at) if at else 'never'}"
         for name, at in found["delivered"].items()

@@ -81,7 +81,7 @@ class Webhook:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
-        """Give a connection to the receiver, which is opened when it is used, and closed after the block."""
+        """Yield a connection to the receiver. It is opened when it is used, and closed after the block."""
         connection = self._connection(self._url)
         # Each operation has its own time-out. One that goes on byte by byte is ended by closing the connection.
         ends = threading.Timer(self._deadline, _cut, [connection])

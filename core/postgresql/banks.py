@@ -263,7 +263,7 @@ class Banks:
         All of one name is removed at once.
 
         :param than: Unix time.
-        :return: a Unix time before which no name that stays was last written. None if none stays.
+        :return: a Unix time that is not later than the last write of any name that stays; None if none stays.
         """
         return self.run(lambda connection: _remove_older(connection, banks, parent, names, than), LONG)
 

@@ -5,7 +5,7 @@ One row is one value with its key and its bank. The fields by which jobs are fou
 value, so the two always agree:
 
 =====================  =============================================================================================
-bank                   columns besides
+bank                   additional columns
 =====================  =============================================================================================
 ``jobs/loads``         ``fun``, ``usr``; ``shown``: what else ``jobs.list_jobs`` shows (core/disk/job_summary.py), NULL
                        if the load itself must be read

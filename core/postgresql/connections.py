@@ -2,7 +2,7 @@
 The connections of one process to one PostgreSQL server: a few for all of its threads, each lent to one at a time.
 
 A connection is never used or closed in a forked child of the process that opened it: the server would end the parent's
-session. All waits end: a frozen server answers nothing, while its kernel goes on acknowledging.
+session. Every wait has an end: a frozen server answers nothing, while its kernel goes on acknowledging.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class TableFolder:
             raise self._absent(name)
 
     def last_part(self, name: str) -> int:
-        """Return the number of a file's last part, -1 where there is none. :raises OSError:"""
+        """Return the number of a file's last part, -1 if there is none. :raises OSError:"""
         found = self._one(_LAST, name)
         return -1 if found is None else int(found)
 
@@ -208,7 +208,7 @@ class TableJournal:
 
     @property
     def overgrown(self) -> bool:
-        """Whether it is time to rewrite it: its size is bounded by a multiple of its snapshot's."""
+        """Whether it is time to rewrite it, which keeps its size below a multiple of its snapshot's."""
         return self._next is None and is_overgrown(self._length, self._begin)
 
     def append(self, record: Any) -> None:

@@ -39,11 +39,11 @@ from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
-#: Seconds for which a lease lasts. It is renewed four times in that, and nothing is published in its last third.
+#: Seconds for which a lease lasts. It is renewed four times in this time. Nothing is published in its last third.
 TTL = 12.0
 #: The channel on which engines are told of requests.
 CHANNEL = "saltext_jobs"
-#: Between the secret of a session and its history, and between the parts of a history.
+#: What separates the secret of a session from its history, and the parts of a history from each other.
 _OF, _SLASH = "@", "/"
 #: An epoch that a failover has lost is not given again, even if the server's clock goes back: the next is up to this higher.
 _STEP = 1_000_000

@@ -146,7 +146,7 @@ class ReturnerModule:
                 for job in jobs
                 if isinstance(job, Mapping)
             }
-            # Any minion that returns something can make up a jid; jids without a time are dropped, however many.
+            # Any minion can make up a jid for what it returns, so jids without a time are ignored, however many.
             times = [at for at in map(_published, found) if at is not None]
             if len(jobs) < count or min(times, default=since) < since:
                 return found

@@ -5,7 +5,7 @@ A record has a number, which rises by one. The log is a row of segment files, ea
 record; a record is a frame of mark, number, length, checksum and payload. What survives:
 
 * kill -9 at any moment: everything that append has written. A torn frame at the end is cut off.
-* A power cut: everything whose append had returned; it returns with the data on the disk.
+* A power cut: everything whose append had returned: by then it is on the disk.
 * A full disk: an append that fails leaves the log as it was.
 * Damage: everything but the records that it hit. Reading goes on with the next intact frame, and the numbers of the
   frames tell how many are lost. A minion's return may look like a frame, so a frame that follows damage counts only if

@@ -38,7 +38,7 @@ class Removal:
         All of one name is removed at once. The caller must not be in a transaction.
 
         :param than: Unix time.
-        :return: a Unix time before which no name that stays was last written. None if none stays.
+        :return: a Unix time that is not later than the last write of any name that stays; None if none stays.
         """
         jobs = _Jobs(banks, parent, int(than * 1000))
         sizes, at = self._sizes(parent, names), 0

@@ -249,8 +249,8 @@ class Salvage:
 
     def run(self) -> None:
         """
-        Bring over what can be read. If the file in use began with this damaged one, bring over jobs only: it got all else at
-        the beginning, and what it lacks of that was removed since.
+        Bring over what can be read. If the file in use began with this damaged one, bring over jobs only: it got all else
+        then, and what it lacks now was removed since.
 
         :raises Unreadable: if nothing of the damaged file can be read.
         :raises sqlite3.Error: if the file in use cannot be written.

@@ -41,7 +41,7 @@ class Left(NamedTuple):
 
     #: Those whose last write the driver cannot tell.
     unknown: list[str]
-    #: A Unix time before which none of the others was last written. None if there are no others.
+    #: A Unix time that is not later than the last write of any other job. None if there are no others.
     written: float | None
 
 

@@ -347,7 +347,7 @@ def jobs_in(store: Store) -> list[str]:
 
 
 def _is_better(store: Store, key: str, load: Load) -> bool:
-    """Tell whether to store ``load``: the job was not published here, and has no load, or one without the target of this."""
+    """Tell whether to store ``load``: the job was not published here, and has no load, or one that lacks a target."""
     if records.is_published(store, key):
         return False
     there = records.load_of(store, key)

@@ -22,8 +22,8 @@ A record there has:
   user with the right to publish anything, who can name any jid;
 * ``borrowed``: other jobs that were published under the jid.
 
-It must never be created but by :py:func:`publish`. Nothing that a minion or a syndic sends may replace a published load. A
-load that does not match the digest is not believed.
+Only :py:func:`publish` may create one. Nothing that a minion or a syndic sends may replace a published load. A load that
+does not match the digest is not believed.
 
 A damaged record counts as absent if the next write can heal it. Loads come here without their secrets.
 """

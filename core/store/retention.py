@@ -78,7 +78,7 @@ def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
     """
     Remove those of some jobs that were last written more than ``keep`` seconds ago and that no engine needs.
 
-    :return: a Unix time before which none of the others was last written. 0 if that is not known.
+    :return: a Unix time that is not later than the last write of any other job. 0 if that is not known.
     """
     free = not_needed(store, jids)
     written = now if len(free) == len(jids) else 0.0

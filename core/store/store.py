@@ -57,7 +57,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class Young(NamedTuple):
-    """No job with a jid before ``low`` or after ``high`` was last written before the Unix time ``written``."""
+    """All jobs with a jid before ``low`` or after ``high`` were last written at the Unix time ``written`` or later."""
 
     low: str
     high: str

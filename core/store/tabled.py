@@ -1,5 +1,5 @@
 """
-What the drivers with tables, sqlite and postgresql, have in common. One of their tables is an index of jobs.
+What the drivers with tables, sqlite and postgresql, have in common. Both index jobs.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def search(found: Mapping[str, Any], page: Page) -> None:
 
 
 def outcome(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``job_cache.outcome``: the counts, the minions that are missing or owed it, and those that failed alike."""
+    """Show ``job_cache.outcome``: the counts, the minions that are missing or owed it, and those that failed, by reason."""
     command = " ".join((found["fun"] or "?", *found["arguments"]))
     page.line(f"{found['jid']}  {command} on {_words(found['tgt'])}, by {found['user']}", "  ", 4)
     owed, missing = found["owed"], found["missing"]
@@ -155,7 +155,7 @@ def verification(found: Mapping[str, Any], page: Page) -> None:
     page.line(
         f"{counted(len(problems), 'problem')}: {by_state((str(one['problem']) for one in problems), ())}", "  ", 4
     )
-    # A repaired problem needs nobody's attention any more.
+    # A repaired problem needs no attention any more.
     shown = sorted(problems, key=lambda one: bool(one["repaired"]))[:ROWS]
     page.table(
         (
