@@ -522,6 +522,7 @@ def verify(repair: object = False) -> dict[str, Any]:
     unreadable-return       a return cannot be read                             sets it aside if it is damaged
     secrets-in-load         a token, password or key is stored in the load      removes the secret
     no-load                 returns or markers of a job without a load          removes them
+    unpublished-load        the load is not the one that was published          nothing: no reader shows it
     unexpected-return       a minion returned that the job was not sent to      nothing: find out why
     ======================  ==================================================  ==================================
 
