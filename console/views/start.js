@@ -139,7 +139,7 @@ export class StartView {
     replace(this.matched,
       el("h2", {}, `${many(found.total, "minion matches", "minions match")}`),
       el("p", {}, `${line(command(found), 300)} would run on ${this.sizes(found)} at a time.`),
-      found.check && el("p", { class: "remark" }, `${found.check === "approve" ? "Somebody has to approve" : `${line(found.check)} has to hold`} after minion ${found.check_after.slice(0, 20).map(count).join(", ")}${found.check_after.length > 20 ? ", …" : ""}.`),
+      found.check && el("p", { class: "remark" }, `${found.check === "approve" ? "A user has to approve" : `${line(found.check)} has to hold`} after minion ${found.check_after.slice(0, 20).map(count).join(", ")}${found.check_after.length > 20 ? ", …" : ""}.`),
       found.max_in_flight && el("p", { class: "remark" }, limitOf(found.max_in_flight)),
       found.groups && el("p", {}, "Groups, in this order: ", found.groups.map(([group, size]) => `${line(group, 40)} (${count(size)})`).join(", ")),
       unsure.size > 0 && el("p", { class: "remark" }, `The master does not know whether the target matches ${many(unsure.size, "minion")}; they decide for themselves.`),

@@ -246,7 +246,7 @@ class Effects:
         try:
             reason = await self._ports.rights_worker.call(lacking, spec, rights.owner, rights.on_behalf, effect.minions)
         except Exception as exc:  # An eauth module may raise any exception of its client library.
-            log.error("Batch %s waits, since nobody can tell whether its owner still may: %s", live.jid, exc)
+            log.error("Batch %s waits, since it is not known whether its owner still may: %s", live.jid, exc)
             live.step(facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}"))
             return
         if reason:
@@ -314,7 +314,7 @@ class Effects:
         try:
             found = next_opening(spec.start_at, spec.window, spec.timezone, wall)
         except ValueError as exc:
-            log.error("Batch %s waits, since nobody can tell when its windows open: %s", live.jid, exc)
+            log.error("Batch %s waits, since it is not known when its windows open: %s", live.jid, exc)
             return facts.OpeningFound(None, trouble=str(exc))
         shift = self._ports.clock.now() - wall
         return facts.OpeningFound(found.opens + shift, None if found.closes is None else found.closes + shift)

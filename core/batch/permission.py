@@ -151,7 +151,7 @@ class CallerRights:
             _person(taken_over.get("owner"), str(taken_over.get("user") or spec.user)),
         }
         if _person(who.owner(), who.name) in started:
-            raise Refused(f"{who.name} has started or taken over batch {spec.jid}: somebody else has to approve it")
+            raise Refused(f"{who.name} has started or taken over batch {spec.jid}: another user has to approve it")
         wanted = set(spec.approve_by)
         if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(self._opts, who)}:
             raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
@@ -160,10 +160,10 @@ class CallerRights:
         """Refuse ``approve_by`` without ``check=approve``, and one that names only the caller, who may not approve."""
         who = self._who
         if approve_by and check.get("kind") != APPROVE:
-            raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
+            raise Refused("approve_by goes with check=approve only")
         if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
             raise Refused(
-                f"approve_by names nobody but {who.name}, who starts the batch: somebody else has to approve it"
+                f"approve_by names no user but {who.name}, who starts the batch: another user has to approve it"
             )
 
     def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:

@@ -115,7 +115,7 @@ class Ledger:
 
     def take_test(self, now: float) -> None:
         """Send a test notice: a user wants to see whether notices arrive."""
-        self._write(TEST, "A test of the notices: somebody has asked for it. Nothing is wrong.", None, now)
+        self._write(TEST, "A test of the notices, which an operator has asked for. Nothing is wrong.", None, now)
 
     def arrived(self, target: str, number: str, now: float) -> None:
         """Note that a notice has arrived at a target."""

@@ -15,7 +15,7 @@ from urllib.parse import quote
 #: The kinds of notices, and what each means. A ``test`` is sent on request.
 KINDS = {
     "approval": "a batch waits for an approval",
-    "paused": "a batch waits for somebody to resume it, and nobody has paused it",
+    "paused": "a batch that no operator has paused waits to be resumed",
     "halted": "a batch was halted",
     "failed": "a batch has ended, and not on all minions with success",
     "dead": "jobs that minions are owed were given up",

@@ -30,7 +30,7 @@ class State(str, enum.Enum):
     CLAIMED = "claimed"  # about to be published: durable before it is, so after a crash it may have been
     SENT = "sent"  # published; the minion has shown no receipt yet
     RUNNING = "running"  # the minion has it: an acknowledgement, or an answer that it runs
-    HELD = "held"  # may have been begun, cannot be delivered, or nobody can tell whether it may be; an operator decides
+    HELD = "held"  # may have been begun, cannot be delivered, or it is not known whether it may be; an operator decides
     DONE = "done"  # the job cache has its return; the entry is removed
     EXPIRED = "expired"  # its time to live has passed
     CANCELLED = "cancelled"  # by an operator, a newer job, or with the minion's key

@@ -92,7 +92,7 @@ class Openings:
         except ValueError as exc:
             self._found.pop(hours, None)
             self._timers.set(("opening", *hours), now + _TROUBLED)
-            told = f"Jobs with the window {hours[0]!r} wait, since nobody can tell when it opens: {exc}"
+            told = f"Jobs with the window {hours[0]!r} wait, since it is not known when it opens: {exc}"
             return [], list(self._jobs[hours]), [facts.Warn(told)]
         opens, closes = found.opens - ahead, None if found.closes is None else found.closes - ahead
         self._found[hours] = Period(opens, closes)

@@ -214,7 +214,7 @@ def of_record(record: Record, at: float, heard: bool = False) -> Iterable[Publis
 def _kills_of(
     ended: Iterable[str], minions: frozenset[str], user: Any, at: float = math.inf, signal: str = ""
 ) -> tuple[Kill, ...]:
-    name = str(user or "somebody")
+    name = str(user or "an unknown user")
     return tuple(Kill("" if jid == EVERY_JOB else jid, minions, name, at, signal) for jid in ended)
 
 

@@ -397,5 +397,5 @@ def _snapshot(jid: str, snapshot: Any) -> dict[str, Any]:
 def _unknown(minion: str, jid: str, snapshot: Mapping[str, Any]) -> Entry:
     at = float(snapshot["published_at"])
     entry = Entry(minion, jid, at, at + 10 * 365 * 86400.0, "queued")
-    entry.move(State.HELD, at, "its record could not be read, so nobody knows whether it was begun")
+    entry.move(State.HELD, at, "its record could not be read, so it is not known whether it was begun")
     return entry

@@ -240,8 +240,8 @@ class Database:
         Checkpoint: move what is in -wal into the file. If nobody writes meanwhile, the next writer starts -wal from its
         beginning.
 
-        By default SQLite tries that after each transaction once -wal has 8 MB. With many writers one of them is always
-        writing, so -wal kept growing, and every writer waited for the disk.
+        By default SQLite tries that after each transaction once -wal has 1,000 pages. With many writers one of them is
+        always writing, so -wal kept growing, and every writer waited for the disk.
 
         :param alone: whether to keep others from writing until the last pages are on the disk and earlier readers have
             ended, for at most ``LOG_WAIT``.
@@ -310,7 +310,7 @@ class Database:
         if connection.identity == self._file.identity(filled=True):
             self._file.rescue(connection.sql, connection.log)
         elif connection.identity == self._file.identity():
-            self._file.set_aside(connection.identity, "somebody has emptied it")
+            self._file.set_aside(connection.identity, "it was emptied")
 
     def _rescued(self) -> bool:
         """Save a removed -wal that another thread of this process has open, since that thread may never run again."""

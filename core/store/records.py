@@ -167,7 +167,7 @@ def store_no_returns(store: Store, key: str) -> None:
     if is_published(store, key):
         store.quiet.warning(
             f"nocache {key}",
-            "Somebody publishes under the jid %s and wants no returns stored; those of the job that has this jid are stored",
+            "A user publishes under the jid %s and wants no returns stored; those of the job that has this jid are stored",
             key,
         )
         return
@@ -350,7 +350,7 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
         function_name(load),
         key,
         function_name({"fun": job.funs}),
-        ", ".join(f"{each.user or 'somebody'} ({each.fun})" for each in borrowed) or "nobody at this master",
+        ", ".join(f"{each.user or 'an unknown user'} ({each.fun})" for each in borrowed) or "nobody at this master",
     )
     return False
 

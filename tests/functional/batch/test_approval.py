@@ -91,7 +91,7 @@ def test_a_group_may_approve(opts):  # noqa: F811
 
 @pytest.mark.parametrize("who", [ROOT, user("root", "pam", shown="pam:root"), at_terminal("root", SUDO)])
 def test_who_has_started_it_may_not_though_they_are_named(opts, who):  # noqa: F811
-    with pytest.raises(Refused, match="somebody else has to approve it"):
+    with pytest.raises(Refused, match="another user has to approve it"):
         CallerRights(opts, who).permit_approval(batch(opts, "root,pam:root,anna"))
 
 
@@ -99,9 +99,9 @@ def test_who_has_started_it_may_not_though_they_are_named(opts, who):  # noqa: F
 def test_nor_under_their_name_as_a_backend_takes_it_too(opts, name):  # noqa: F811
     starter = Caller(name, ("test.*",), account=name, eauth="ldap", who=Identity(PASSWORD, name, ("ldap",)))
     made = batch(opts, f"anna,bert,{name}", starter)
-    with pytest.raises(Refused, match="somebody else has to approve it"):
+    with pytest.raises(Refused, match="another user has to approve it"):
         CallerRights(opts, ANNA).permit_approval(made)
-    with pytest.raises(Refused, match="names nobody but"):
+    with pytest.raises(Refused, match="names no user but"):
         batch(opts, "anna", starter)
 
 
@@ -109,7 +109,7 @@ def test_nor_who_has_taken_it_over(opts):  # noqa: F811
     made = batch(opts, "anna,bert")
     made.rights.lacking = True
     made.rights.resumed("anna", {"owner": ANNA.owner(), "on_behalf": ANNA.limits()})
-    with pytest.raises(Refused, match="somebody else has to approve it"):
+    with pytest.raises(Refused, match="another user has to approve it"):
         CallerRights(opts, ANNA).permit_approval(made)
     CallerRights(opts, user("bert", "pam")).permit_approval(made)
 
@@ -132,9 +132,9 @@ def test_it_is_kept_with_the_batch_and_told(opts):  # noqa: F811
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"approve_by": "anna"}, "it goes with check=approve"),
-        ({"approve_by": "anna", "check": "test.ping"}, "it goes with check=approve"),
-        ({"approve_by": "root", "check": "approve"}, "names nobody but root"),
+        ({"approve_by": "anna"}, "approve_by goes with check=approve"),
+        ({"approve_by": "anna", "check": "test.ping"}, "approve_by goes with check=approve"),
+        ({"approve_by": "root", "check": "approve"}, "names no user but root"),
         ({"approve_by": {}, "check": "approve"}, "approve_by is"),
         ({"approve_by": " ,", "check": "approve"}, "name at least one user"),
     ],
@@ -147,6 +147,6 @@ def test_what_nobody_could_approve_is_refused(opts, given, why):  # noqa: F811
 def test_a_retry_that_nobody_could_approve_is_refused_too(opts):  # noqa: F811
     check = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
     made = failed(2, check=check, approve_by=("anna",))
-    with pytest.raises(Refused, match="names nobody but anna"):
+    with pytest.raises(Refused, match="names no user but anna"):
         next_batch(opts, at_terminal("anna"), made, "failed")
     assert next_batch(opts, ROOT, made, "failed").approve_by == ("anna",)

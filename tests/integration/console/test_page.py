@@ -404,7 +404,7 @@ def test_a_batch_is_started_only_as_it_was_shown(page, api):
     page.click("Show which minions match")
     page.wait_text("2 minions match")
     page.wait_text("1, then 2 at a time")
-    page.wait_text("Somebody has to approve after minion 1.")
+    page.wait_text("A user has to approve after minion 1.")
     page.fill("#batch", "1")
     assert page.find("Start the batch") is None
     assert "2 minions match" not in page.text()

@@ -119,4 +119,4 @@ def test_nobody_has_the_returns_of_somebody_elses_job_thrown_away(master, desk):
     jid = desk.publish("test.sleep", 3, tgt="m1")
     assert borrow(desk, jid, tgt="m1", nocache=True)
     desk.await_return("m1", jid)
-    assert logged(master, f"Somebody publishes under the jid {jid} and wants no returns stored")
+    assert logged(master, f"A user publishes under the jid {jid} and wants no returns stored")

@@ -320,7 +320,7 @@ def test_where_it_cannot_be_said_the_batch_waits_and_goes_on_by_itself(tmp_path,
         bench.permission.failing = True
         bench.begin(owner=ANNA)
         bench.run(10.0)
-        assert "nobody can tell whether its owner still may: the server is down" in caplog.text
+        assert "it is not known whether its owner still may: the server is down" in caplog.text
         assert bench.states() == {}
         bench.permission.failing = False
         assert bench.end(200.0).success is True
