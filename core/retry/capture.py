@@ -128,7 +128,7 @@ class Capture:
         job.known_since = now
         if fact.minions is not None:
             job.publishes.append((self._place, fact.work, fact.minions))
-        job.published(at)
+        job.published(at, fact.ahead)
         job.is_overtaken = job.stage is Stage.READING
         wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience
         if job.stage is Stage.WAITING and (job.signal or fact.found):
@@ -140,7 +140,7 @@ class Capture:
         """Read a job whose time has come."""
         if job := self.open.get(jid):
             job.stage, job.is_overtaken = Stage.READING, False
-            self._queue.want(facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes)))
+            self._queue.want(facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes), job.ahead))
 
     def read(self, fact: facts.JobRead) -> None:
         """Go on with what the job cache has of a job."""
@@ -167,11 +167,8 @@ class Capture:
 
     def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> None:
         job.signal, now = False, self._queue.now
-        # The record's time goes by a clock that may have been set since. If the log has the job's only publish, the time in
-        # the log counts: jobs go in the order in which they were published.
-        is_in_log = fact.once and bool(job.publishes)
-        published_at = job.since if is_in_log else min(read.published_at, job.since)
-        job.job = dataclasses.replace(read, published_at=published_at)
+        # The record may be of an earlier publish than the first one known.
+        job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
             self._drop(fact.jid)
             return

@@ -120,10 +120,11 @@ class Checkpoint:
 
     def open_jobs(self, now: float) -> dict[str, OpenJob]:
         """Return the jobs that were open. ``now``: no time of theirs counts as later."""
-        jobs = {}
+        jobs, clocks = {}, self._found.get("clocks", {})  # 0.5.0 wrote none
         for jid, record in self._found.get("open", {}).items():
             with contextlib.suppress(ValueError):
                 jobs[jid] = OpenJob.from_record(record, now)
+                jobs[jid].ahead = float(clocks[jid]) if jid in clocks else None
         return jobs
 
     def kills(self, now: float) -> list[Kill]:
@@ -156,6 +157,7 @@ class Checkpoint:
             "offset": self._clock.offset,
             "ahead": ahead,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
+            "clocks": {jid: job.ahead for jid, job in open_jobs.items() if job.ahead is not None},
             "positions": {name: position._asdict() for name, position in positions.items()},
             "kills": [[kill.jid, sorted(kill.minions), kill.user, kill.at] for kill in kills],
             "signals": [kill.signal for kill in kills],  # in the same order

@@ -136,12 +136,16 @@ class Effects:
             return facts.JobRead(effect.jid, None)
         if found.job is None:
             return found
-        job = dataclasses.replace(found.job, published_at=self._time_of(found.job.published_at))
+        job = dataclasses.replace(found.job, published_at=self._time_of(found.job.published_at, effect.ahead))
         return dataclasses.replace(found, job=job)
 
-    def _time_of(self, recorded: float) -> float:
-        """Return the engine's time of a record. Records go by the clock on the wall, which may be set."""
-        return recorded + self._ports.clock.now() - self._ports.wall()
+    def _time_of(self, recorded: float, ahead: float | None = None) -> float:
+        """
+        Return the engine's time of a record. Records go by the clock on the wall, which may be set.
+
+        :param ahead: seconds by which that clock was ahead when it stamped the record; by default, as it is now.
+        """
+        return recorded - (self._ports.wall() - self._ports.clock.now() if ahead is None else ahead)
 
     def _look(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Look something up in the job cache, or among the keys."""

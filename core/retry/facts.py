@@ -36,7 +36,8 @@ class Published(Fact):
 
     A search of the job cache has ``found`` it, or the log has it: then ``minions`` are those that it was for, None if they
     are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in place of the
-    log. The log would leave out replays.
+    log. The log would leave out replays. ``ahead``: seconds by which the clock on the wall was ahead of the engine's at
+    ``at``; None if that is not known.
     """
 
     jid: str
@@ -46,6 +47,7 @@ class Published(Fact):
     minions: tuple[str, ...] | None = None
     work: str = ""
     heard: bool = False
+    ahead: float | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class JobRead(Fact):
 
     ``job``: None if this master did not publish it, or it is gone. ``missing``: minions with an accepted key that have not
     returned it. ``returned``: minions that have. ``kills``: what it signals, if it is a signal. ``recorded``: False if the
-    job cache has nothing of it, perhaps not yet. ``once``: whether it is known to have been published once only.
+    job cache has nothing of it, perhaps not yet.
     """
 
     jid: str
@@ -136,7 +138,6 @@ class JobRead(Fact):
     kills: tuple[Kill, ...] = ()
     recorded: bool = True
     returned: frozenset[str] = frozenset()
-    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -288,11 +289,13 @@ class Save(Effect):
 class Read(Effect):
     """
     Read a job in the job cache; then give JobRead or Unreadable. ``publishes``: the publishes that the log has under its
-    jid, each as the digest of what it runs and its minions: the job cache may not have them yet.
+    jid, each as the digest of what it runs and its minions: the job cache may not have them yet. ``ahead``: seconds by which
+    the clock that stamps the job cache's records was ahead at the job's first known publish; None if that is not known.
     """
 
     jid: str
     publishes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    ahead: float | None = None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class OpenJob:
     known_since: float
     place: int
     since: float = 0.0  # its first known publish
+    ahead: float | None = None  # by how many seconds the clock on the wall was ahead of the engine's then, if known
     stage: Stage = Stage.WAITING
     job: Job | None = None
     signal: bool = False  # it seems to be a signal to another job, which is read sooner
@@ -77,9 +78,14 @@ class OpenJob:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
         return job
 
-    def published(self, at: float) -> None:
-        """It was published at ``at``: what its minions said before does not count for this publish."""
-        self.since = min(self.since, at)
+    def published(self, at: float, ahead: float | None) -> None:
+        """
+        It was published at ``at``: what its minions said before does not count for this publish.
+
+        :param ahead: by how many seconds the clock on the wall was ahead of the engine's then, if known.
+        """
+        if self.ahead is None:  # the log tells of publishes in their order, and a search of the newest only
+            self.since, self.ahead = min(self.since, at), ahead
         if at > self.at:
             self.at, self.surveyed, self.idle = at, set(), set()
 

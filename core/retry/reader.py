@@ -86,8 +86,7 @@ class JobReader:
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, added)
         at = publication.at if publication else jid_time(jid) or self._wall()
-        once = publication is not None and publication.last <= at
-        return JobRead(jid, job_of(jid, load, at), missing, returned=returned, once=once)
+        return JobRead(jid, job_of(jid, load, at), missing, returned=returned)
 
     def _kills(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
         """
@@ -207,7 +206,8 @@ def of_record(record: Record, at: float, heard: bool = False) -> Iterable[Publis
     if record.ends and record.minions is not None and len(functions) == 1:
         return _kills_of(record.ends, frozenset(record.minions), record.user, at, record.jid)
     if record.ends or not record.origin:
-        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard)]
+        ahead = record.at - at
+        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard, ahead)]
     return ()
 
 

@@ -497,7 +497,8 @@ class RetryShell:
                 for jid, last in sorted(found.items(), key=lambda item: item[1]):
                     if is_plain(jid) and last > self._known_to.get(jid, -math.inf):
                         self._known_to[jid] = last
-                        self.step(facts.Published(jid, last - self._ahead, found=True))
+                        ahead = self._ahead
+                        self.step(facts.Published(jid, last - ahead, found=True, ahead=ahead))
             if not self._proof.reads_log:
                 self._place_early()
         finally:

@@ -182,7 +182,9 @@ def test_a_kill_ends_what_was_published_before_it_whatever_the_clock_shows(wall,
         desk.await_return(bert.id, jid)
     wait_for(lambda: desk.queue().keys() <= over, what=lambda: f"the rest is done: {desk.queue()}")
     assert set(desk.queue().values()) == {"cancelled"}
-    assert sorted(ran.read_text().split()) == ["0", "1", "2"]
+    # What is published while no engine runs counts as older if the clock is set forward before one does.
+    order = sorted if restarts else list
+    assert order(ran.read_text().split()) == ["0", "1", "2"]
 
 
 def begin(desk, work, *minions, **options):
