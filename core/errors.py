@@ -10,6 +10,7 @@ __all__ = [
     "JobsError",
     "LaterVersion",
     "NoMinionMatched",
+    "NotYet",
     "PublishFailed",
     "Refused",
     "SettingsError",
@@ -32,6 +33,10 @@ class StateError(JobsError):
 
 class LaterVersion(StateError):
     """A later version of this extension wrote a file or record. It is left as it is: see ``core.formats``."""
+
+
+class NotYet(JobsError):
+    """What a request is about cannot be read now, so nobody can tell what is to be done. It is taken again later."""
 
 
 class JobCacheError(JobsError):

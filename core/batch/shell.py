@@ -28,7 +28,7 @@ from saltext.jobs.core.engine.alarm import boot
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, NotYet, StateError
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
@@ -290,7 +290,7 @@ class BatchShell:
         return self._control(request, facts.Approved(int(request["stage"]), str(request.get("user", ""))))
 
     def _control(self, request: Mapping[str, Any], fact: facts.Fact) -> Any:
-        live = self.live.get(str(request.get("jid")))
+        live = self._find_read(str(request.get("jid")))
         if live is not None and not isinstance(fact, (facts.StopRequested, facts.PauseRequested)):
             self._recover(live)  # before it may send again
         if live is None or not live.batch.accepts(fact):
@@ -305,12 +305,23 @@ class BatchShell:
         await live.quiet()
         return True
 
+    def _find_read(self, jid: str) -> Live | None:
+        """As ``find``. :raises NotYet: if a batch is on the disk that could not be read until now."""
+        live = self.live.get(jid)
+        if live is None and jid not in self.ended and jid not in self._undriven and self._ports.store.is_there(jid):
+            raise NotYet(f"Batch {jid} cannot be read now")
+        return live
+
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         ports, spec = self._ports, Spec.from_dict(request["spec"])
-        known = self.live.get(spec.jid)
+        known = self._find_read(spec.jid)
         if known is None and spec.jid in self.ended:  # the request is from before a crash, and the batch has ended
             ended = await ports.disk_worker.call(ports.store.read, spec.jid)
             return summary(ended, ports.clock.now()) if ended else None
+        if known is None and (spec.jid in self._undriven or ports.store.is_aside(spec.jid)):
+            raise StateError(
+                f"Batch {spec.jid} was started before, and cannot go on: see the log; it is not begun anew"
+            )
         if known is None:
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())

@@ -102,6 +102,17 @@ class BatchStore:
             return fold(content, self.folder.where(name))
         return None
 
+    def is_there(self, jid: str) -> bool:
+        """
+        Tell whether there is a journal of a batch, whether or not it can be read now. :raises OSError: when that cannot be
+        told.
+        """
+        return is_batch(site_of(self._opts), jid, OPEN, ENDED, OPEN)
+
+    def is_aside(self, jid: str) -> bool:
+        """Tell whether the journal of a batch was set aside. :raises OSError:"""
+        return self.folder.exists(f"{BATCHES}/{jid}{_ASIDE}")
+
     def new_journal(self, jid: str) -> Journal:
         """Return the journal of a batch that begins."""
         return self.folder.journal(journal_name(jid))
@@ -239,7 +250,7 @@ class BatchStore:
 
     def read_native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008 or its CLI; None if there is none, or if it is unreadable or ours."""
-        if not is_plain(jid) or self._is_ours(jid):
+        if not is_plain(jid) or self.is_there(jid):
             return None
         state = self._native_state(self.native_path(jid))
         return state if state and state["driver"] != DRIVER else None
@@ -282,9 +293,6 @@ class BatchStore:
             log.debug("Passed over: %s is no state of a batch", path)
             return None
         return {**state, "driver": state.get("driver")}
-
-    def _is_ours(self, jid: str) -> bool:
-        return is_batch(site_of(self._opts), jid, OPEN, ENDED, OPEN)
 
 
 def _is_state(state: Any) -> bool:

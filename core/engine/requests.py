@@ -102,8 +102,8 @@ class Inbox:
         """
         Take each waiting request, oldest first, and yield its id and content.
 
-        Requests that an earlier process took come first, with a key ``again``: they may have been carried out already, and
-        lack only the answer. A damaged request is set aside.
+        Requests that were taken before and not answered come first, with a key ``again``: they may have been carried out
+        already, and lack only the answer. A damaged request is set aside.
         """
         for name in self._named(".taken", ".request"):
             request_id = _id_of(name)
@@ -134,6 +134,10 @@ class Inbox:
     def refuse(self, request_id: str, message: str) -> None:
         """Give the reason why a request is not carried out. :raises OSError:"""
         self._finish(request_id, {"error": message})
+
+    def postpone(self, request_id: str) -> None:
+        """Have a request taken again, with ``again``, when the next ones are."""
+        self._underway.discard(request_id)
 
     def sweep(self, now: float) -> None:
         """Remove answers that nobody fetched."""

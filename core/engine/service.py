@@ -1,7 +1,8 @@
 """
 An engine's side of the requests of runners: takes each, has it carried out, and answers it or says why not.
 
-It must never leave a request without a reply: the waiting runner is told anything that goes wrong.
+It must never leave a request without a reply: the waiting runner is told anything that goes wrong. What nobody can tell yet
+waits, and is taken again with the next requests.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from salt.exceptions import SaltException
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine.requests import Inbox, asked_at
+from saltext.jobs.core.errors import NotYet
 
 log = lines.logger(__name__)
 
 #: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, with
-#: ``asked_at``, the Unix time of that, and ``again`` if an earlier process of the engine took it and may have done it.
+#: ``asked_at``, the Unix time of that, and ``again`` if it was taken before and may have been done. It may raise ``NotYet``.
 Verb = Callable[[Mapping[str, Any]], Any]
 
 #: Errors whose message is meant for the operator. The traceback of any other goes to the log.
@@ -79,6 +81,9 @@ class Service:
             self._reply(self._inbox.answer, request_id, answer)
 
     def _refuse(self, request_id: str, request: Mapping[str, Any], exc: Exception) -> None:
+        if isinstance(exc, NotYet):
+            self._inbox.postpone(request_id)
+            return
         reason = str(exc)
         if not isinstance(exc, _EXPECTED):
             log.error("The request %r failed", request.get("do"), exc_info=exc)

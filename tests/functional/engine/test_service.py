@@ -14,7 +14,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import NotYet, StateError
 from saltext.jobs.core.site import FileSite
 from tests.faults import full_disk
 
@@ -124,6 +124,32 @@ def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opt
     assert [request.get("again") for request in asked] == [None, True]
     assert [time.time() - request["asked_at"] < 60 for request in asked] == [True, True]
     assert len(list((FileSite(opts).path(JOB_RECORDER) / "requests").glob("*.reply"))) == 1
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["at once", "after a wait"])
+def test_what_nobody_can_tell_yet_keeps_its_request_until_somebody_can_and_is_no_failure(opts, loop, caplog, awaited):
+    asked, folder = [], FileSite(opts).path(JOB_RECORDER) / "requests"
+
+    def verb(request):
+        asked.append(request.get("again"))
+        if len(asked) < 3:
+            raise NotYet("it cannot be read now")
+        return "done"
+
+    async def verb_that_waits(request):
+        await compat.sleep(0)
+        return verb(request)
+
+    async def take():
+        for _ in range(5):
+            service.take()
+            await compat.sleep(0.02)
+
+    service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": verb_that_waits if awaited else verb})
+    requests.leave(opts, JOB_RECORDER, {"do": "note"})
+    loop.run_sync(take)
+    (reply,) = folder.iterdir()
+    assert (asked, files.read_msgpack(reply), caplog.records) == ([None, True, True], {"value": "done"}, [])
 
 
 def test_a_timer_of_a_loop_rings_in_time_although_the_clock_is_set_back(monkeypatch):

@@ -280,10 +280,16 @@ class FakeInbox:
     def __init__(self):
         self.waiting, self.replies = [], {}
         self.full = False
+        self._taken = {}
 
     def take(self):
-        while self.waiting:
-            yield self.waiting.pop(0)
+        waiting, self.waiting = self.waiting, []
+        for request_id, request in waiting:
+            self._taken[request_id] = request
+            yield request_id, request
+
+    def postpone(self, request_id):
+        self.waiting.append((request_id, {**self._taken[request_id], "again": True}))
 
     def answer(self, request_id, value):
         self._reply(request_id, "answer", value)

@@ -84,6 +84,77 @@ def test_a_journal_that_cannot_be_opened_at_this_moment_is_not_set_aside(bench):
     assert bench.end(seconds=60).success is True
 
 
+#: What fails at the start of the engine, and how long the batch ran before: its journal, or the list of ended ones.
+UNREAD = [("open", 1.5), ("ended_jids", 60.0)]
+
+
+@pytest.mark.parametrize(("name", "before"), UNREAD, ids=["a batch that runs", "a batch that has ended"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
+def test_a_start_that_is_found_again_never_begins_anew_what_cannot_be_read_at_this_moment(bench, name, before, error):
+    bench.begin("abcd", "1", timeout=60.0)
+    bench.run(before)
+    bench.shell.close()
+    for minion in "abcd":
+        bench.master.restart_minion(minion, heard=False)  # each would run the job again
+    bench.store.fails_at, bench.store.trouble = name, OSError(error, os.strerror(error))
+    asked = {"do": "start", "spec": spec("abcd", "1", timeout=60.0, fun="state.apply").as_dict(), "again": True}
+    bench.inbox.waiting.append(("again", asked))
+    bench.start()
+    bench.run(20)
+    assert "again" not in bench.inbox.replies
+    bench.store.trouble = None
+    assert bench.run(10, lambda: "again" in bench.inbox.replies)
+    assert bench.inbox.replies["again"][0] == "answer"
+    bench.run(600)  # what a minion ran when it was restarted is lost
+    counts = [len(minion.begun) for minion in bench.master.minions.values()]
+    assert (bench.batch().finished is not None, max(counts)) == (True, 1)
+
+
+def test_a_stop_that_was_asked_for_while_no_engine_ran_waits_until_the_batch_can_be_read(bench):
+    bench.begin("abcd", "1", timeout=60.0)
+    bench.run(1.5)
+    bench.shell.close()
+    bench.store.fails_at, bench.store.trouble = "open", OSError(errno.EMFILE, "Too many open files")
+    bench.inbox.waiting.append(("stop", {"do": "stop", "jid": JID, "user": "ann"}))
+    bench.start()
+    bench.run(20)
+    sent = bench.master.jobs()
+    assert "stop" not in bench.inbox.replies
+    bench.store.trouble = None
+    bench.end(60)
+    assert (bench.batch().halted, bench.inbox.replies["stop"], bench.master.jobs()) == ("stop", ("answer", True), sent)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "and the engine starts once more"])
+def test_a_start_that_is_found_again_is_refused_if_the_journal_is_damaged(bench, restarts):
+    bench.begin("ab", "1", timeout=60.0)
+    bench.run(0.5)
+    bench.shell.close()
+    journal_path(bench.store, JID).write_bytes(b"\0" * 100)
+    bench.start()
+    if restarts:
+        bench.restart()
+    sent = bench.master.jobs()
+    reply = bench.ask("start", spec=spec("ab", "1", fun="state.apply").as_dict(), again=True)
+    bench.run(60)
+    kind, why = bench.inbox.replies[reply]
+    assert (kind, JID in why, bench.master.jobs()) == ("refuse", True, sent)
+
+
+def test_a_start_that_is_found_again_overwrites_no_journal_of_a_later_version(bench):
+    bench.begin("ab", "1", timeout=60.0)
+    bench.shell.close()
+    later = Journal(journal_path(bench.store, JID))
+    later.rewrite({**later.read().snapshot, "format": FORMAT + 1})
+    later.close()
+    written = journal_path(bench.store, JID).read_bytes()
+    bench.start()
+    reply = bench.ask("start", spec=spec("ab", "1", fun="state.apply").as_dict(), again=True)
+    bench.run(60)
+    assert bench.inbox.replies[reply][0] == "refuse"
+    assert journal_path(bench.store, JID).read_bytes() == written
+
+
 def test_a_damaged_journal_is_set_aside_and_the_others_go_on(bench):
     bench.begin("ab", "1", timeout=60.0)
     bench.begin("cd", "1", timeout=60.0, jid=OTHER)
