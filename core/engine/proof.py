@@ -83,6 +83,8 @@ class Proof:
         self._after_gap = Alarm(loop, clock, self._make_good)
         self._made_good = -GAP_PAUSE
         self._since = -math.inf  # earlier records of the log are not told
+        # Whether it still tells what was written before a start at which records may have been missing.
+        self.catches_up = False
         self._quiet = Quiet(log)
 
     @property
@@ -110,7 +112,7 @@ class Proof:
         gap = "it cannot be read" if news is None else news.gap
         found = {name: position.log for name, position in self.positions.items()}
         is_new = bool(found) and all(before.get(name, log) != log for name, log in found.items())
-        self._since = since if gap and not is_new else -math.inf
+        self._since, self.catches_up = since if gap and not is_new else -math.inf, bool(gap)
         self._tell(news)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
         return gap
@@ -156,7 +158,7 @@ class Proof:
             if record.at >= self._since:
                 self._hand_over(record)
         if not news.more:
-            self._since = -math.inf
+            self._since, self.catches_up = -math.inf, False
             self._listener.on_read()
 
     def _hand_over(self, record: Record) -> None:

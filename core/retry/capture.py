@@ -136,6 +136,10 @@ class Capture:
         elif not job.is_overtaken and not job.signal:
             self._later(fact.jid, max(now, at + wait))
 
+    def returned(self, fact: facts.Returned) -> None:
+        """Note who has returned a job, since the job cache may not tell that any more."""
+        self._notes.add(fact.jid, self._queue.now + self._queue.settings.ttl, settled=fact.minions)
+
     def due(self, jid: str) -> None:
         """Read a job whose time has come."""
         if job := self.open.get(jid):

@@ -70,13 +70,14 @@ class Kill(Fact):
 class Returned(Fact):
     """
     The job cache has the returns of a job by these minions, and none by the ``missing`` ones. ``searched``: it was searched
-    for them, so they may be old.
+    for them, so they may be old. ``again``: the log tells it, perhaps once more, and the job cache may have lost it since.
     """
 
     jid: str
     minions: frozenset[str]
     missing: frozenset[str] = frozenset()
     searched: bool = False
+    again: bool = False
 
 
 # -- facts: from the bus, so only hints -------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Retry:
         replays, capture, owing = self.replays, self.capture, self.owing
         self.handlers: Mapping[type, Callable[[Any], object]] = {
             facts.Published: self._published,
-            facts.Returned: replays.returned,
+            facts.Returned: self._returned,
             facts.Kill: capture.kill,
             facts.Acknowledged: self._acknowledged,
             facts.SignOfLife: self._sign_of_life,
@@ -206,6 +206,11 @@ class Retry:
         if fact.jid in self.queue.jobs and not is_replay:
             self.queue.republished[fact.jid] = fact.at + _SLACK
         self.capture.published(fact)
+
+    def _returned(self, fact: facts.Returned) -> None:
+        self.replays.returned(fact)
+        if fact.again:
+            self.capture.returned(fact)
 
     def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():

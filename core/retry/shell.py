@@ -312,8 +312,17 @@ class RetryShell:
         if not isinstance(record, Returned):
             for fact in of_record(record, self._time_of(record.at, self._read_at), self._ports.log is None):
                 self.step(fact)
-        elif self._logs_returns and self.waits_for(record.jid, record.minion):
-            if record.first and record.functions == ",".join(self.machine.jobs[record.jid].funs):
+        elif self._logs_returns and self.machine.knows(record.jid):
+            self._take_return(record)
+
+    def _take_return(self, record: Returned) -> None:
+        job = self.machine.jobs.get(record.jid)
+        is_the_job = record.first and (job is None or record.functions == ",".join(job.funs))
+        if self._proof.catches_up and is_the_job:
+            # The job cache may have lost it, and may be asked later who has not returned the job.
+            self.step(facts.Returned(record.jid, frozenset([record.minion]), again=True))
+        elif self.waits_for(record.jid, record.minion):
+            if is_the_job:
                 self.found(record.jid, {record.minion: record.retcode})
             else:
                 self._proof.heard(record.jid, record.minion, record.retcode)

@@ -1157,6 +1157,46 @@ def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as
     world.run_until(lambda: world.checkpoint["search"] == math.inf)
 
 
+# -- power cuts of the master -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kept", "is_new"), [("its entry", False), ("its entry", True), ("nothing", False)])
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_job_is_not_sent_again_of_which_a_power_cut_leaves_the_return_in_the_log_alone(kept, is_new, restarts):
+    world = World(minions=("a", "b"), duration=1.0)
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(400 if kept == "its entry" else 40)  # what was published long before is not read again
+    checkpoint, stored = world.checkpoint, {}
+    if is_new:
+        world.lose_log()
+        world.run(10)
+    world.start("b")
+
+    def is_running():
+        stored.update({bank: dict(found) for bank, found in world.banks.items()})
+        return world.runs["b", "j1"] == 1
+
+    world.run_until(is_running)
+    world.run_until(lambda: ("b", "j1") in world.returned)
+    world.run(5)
+    assert world.state("b", "j1") is None
+    world.crash()
+    if kept == "its entry":
+        world.banks.update(stored)
+    if is_new:
+        world.checkpoint = checkpoint  # it has a place in the log before
+    world.returned.discard(("b", "j1"))
+    world.reboot(len(world.doings))
+    for _ in range(restarts):
+        world.restart()
+        world.run(60)
+    world.start("b")
+    world.run(600)
+    assert world.runs["b", "j1"] == 1
+
+
 # -- what cannot be delivered -----------------------------------------------------------------------------------------
 
 
