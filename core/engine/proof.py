@@ -93,6 +93,11 @@ class Proof:
         return self._tail is not None and self._tail.there
 
     @property
+    def retells(self) -> bool:
+        """Whether an earlier start may have told what is told now, and more that the log has lost."""
+        return self._since > -math.inf
+
+    @property
     def positions(self) -> Mapping[str, Position]:
         """``{folder of a master's log: place}``: all records before the place have been told. Empty if there is no log."""
         return self._tail.positions if self._tail is not None else {}

@@ -127,7 +127,9 @@ class Capture:
             job.signal = fact.signal
         job.known_since = now
         if fact.minions is not None:
-            job.publishes.append((self._place, fact.work, fact.minions))
+            # If the log tells it again, a kill that is known already comes later, unless the log tells that as well.
+            place = -1 if fact.again and job.killed_at < 1 else self._place
+            job.publishes.append((place, fact.work, fact.minions))
         job.published(at, fact.ahead)
         job.is_overtaken = job.stage is Stage.READING
         wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience

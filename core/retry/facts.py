@@ -37,7 +37,7 @@ class Published(Fact):
     A search of the job cache has ``found`` it, or the log has it: then ``minions`` are those that it was for, None if they
     are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in place of the
     log. The log would leave out replays. ``ahead``: seconds by which the clock on the wall was ahead of the engine's at
-    ``at``; None if that is not known.
+    ``at``; None if that is not known. ``again``: the log may have told it before, and may lack by now what followed.
     """
 
     jid: str
@@ -48,6 +48,7 @@ class Published(Fact):
     work: str = ""
     heard: bool = False
     ahead: float | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True)

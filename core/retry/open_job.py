@@ -53,7 +53,7 @@ class OpenJob:
     most_begun: int = MOST_BEGUN  # their keys are checked once they are more than this
     # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
     publishes: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
-    killed_at: int = -1  # the place at which it was killed last
+    killed_at: int = -1  # the place at which it was killed last; below 1 if that was told before this engine started
 
     def __post_init__(self) -> None:
         self.since = min(self.known_since, self.at) if self.at > -math.inf else self.known_since

@@ -310,7 +310,8 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
-            for fact in of_record(record, self._time_of(record.at, self._read_at), self._ports.log is None):
+            at, heard = self._time_of(record.at, self._read_at), self._ports.log is None
+            for fact in of_record(record, at, heard, self._proof.retells):
                 self.step(fact)
         elif self._logs_returns and self.machine.knows(record.jid):
             self._take_return(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.many_worlds import quiet
-from tests.unit.retry.adversary import PROFILES, Adversary, CutOff, Failing, Power, live_through
+from tests.unit.retry.adversary import PROFILES, Adversary, CutOff, Failing, Power, PowerOnce, live_through
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -32,6 +32,8 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (CutOff, 100039),  # a further publish that a search found while others were asked was forgotten
         (Adversary, 101075),  # a kill that the checkpoint had, still to be read, counted for nothing
         (Power, 1400728),  # a return that a power cut had left in the log alone counted for its entry only
+        (Power, 1400119),  # a publish that the log told again seemed to follow a kill that the log had lost
+        (PowerOnce, 1400119),  # the same
     ],
 )
 def test_what_once_went_wrong_does_not_again(profile, seed):

@@ -1160,6 +1160,58 @@ def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as
 # -- power cuts of the master -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
+@pytest.mark.parametrize("searches", [True, False])
+def test_a_kill_counts_that_the_checkpoint_knows_and_a_power_cut_takes_from_the_log(fun, searches):
+    world = World(minions=("a", "b"), duration=1.0)
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.cache_up = False  # so that the job stays open
+    world.publish("j1", targets=("b",))
+    world.run(5)
+    signal = world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
+    world.run(20)
+    world.crash()
+    world.reboot(len(world.doings) - 1)
+    for _ in range(2):
+        world.restart()
+        world.run(30)
+    if not searches:
+        del world.recorded[signal]  # the power cut has taken it from the job cache, too
+    world.cache_up = True
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
+@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
+@pytest.mark.parametrize("again", [True, False])
+def test_what_is_published_after_a_kill_is_owed_although_a_power_cut_follows_after_which_the_log_is_read_again(
+    fun, again
+):
+    world = World(minions=("a", "b"), duration=1.0)
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.cache_up = False
+    if again:
+        world.publish("j1", targets=("b",))
+    world.run(5)
+    world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
+    world.run(3)
+    world.publish("j1", targets=("b",))
+    world.run(20)
+    world.crash()
+    world.reboot(len(world.doings))
+    world.boot()
+    world.run(30)
+    world.cache_up = True
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert world.runs["b", "j1"] == 1
+
+
 @pytest.mark.parametrize(("kept", "is_new"), [("its entry", False), ("its entry", True), ("nothing", False)])
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_a_job_is_not_sent_again_of_which_a_power_cut_leaves_the_return_in_the_log_alone(kept, is_new, restarts):
