@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import salt.cache
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.folder import FileFolder
@@ -221,6 +222,24 @@ def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
     assert stage.state("a") is State.HELD
     stage.take_requests()
     stage.until(lambda: files.read_msgpack(path)["at"] > before)
+
+
+def test_a_return_counts_that_a_power_cut_has_left_in_the_log_alone(make, master, opts):
+    stage = make()
+    master.publish(JID, "a")
+    stage.until(lambda: stage.state("a") is State.PENDING and stage.shell.writer.idle)
+    stage.close()
+    master.store_return("a")
+    salt.cache.factory(opts).flush(f"jobs/returns/{JID}", "a")
+    path = FileSite(opts).path(JOB_RETRY) / "checkpoint"
+    found = files.read_msgpack(path)
+    for place in found["positions"].values():
+        place["boot"] = "another boot"
+    files.write_msgpack(path, found)
+    stage = make()
+    stage.until(lambda: stage.shell.machine.capture.open == {} and stage.shell.writer.idle)
+    assert stage.state("a") is None
+    assert stage.shell.machine.notes[JID].settled == {"a"}
 
 
 @pytest.fixture
