@@ -335,7 +335,7 @@ class Retry:
     def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, fact.open)
-        self.owing.remember(fact.kills)
+        self.owing.restore(fact.kills)
 
     def _note_due(self, jid: str) -> None:
         if begun := self._notes.due(jid):

@@ -83,6 +83,15 @@ class Owing:
         """Return the minions for which kills by the signal with this jid have been taken."""
         return {minion for kill in self.kills if kill.signal == signal for minion in kill.minions}
 
+    def restore(self, kills: Iterable[facts.Kill]) -> None:
+        """Carry out again what is known of kills: a power cut may have taken from the store what they ended."""
+        self.remember(kills)
+        for kill in self.kills:
+            for minion in sorted(kill.minions):
+                for entry in self._queue.of(minion, kill.jid or None):
+                    if max(entry.queued_at, entry.wanted_at) <= kill.at:
+                        self._cancel_killed(kill, entry)
+
     def remember(self, kills: Iterable[facts.Kill]) -> None:
         """Let kills count for requests that were made before them and are carried out later."""
         now = self._queue.now

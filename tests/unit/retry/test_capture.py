@@ -1212,6 +1212,32 @@ def test_what_is_published_after_a_kill_is_owed_although_a_power_cut_follows_aft
     assert world.runs["b", "j1"] == 1
 
 
+@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_kill_counts_that_the_checkpoint_knows_although_a_power_cut_brings_back_the_entry_that_it_ended(fun, wanted):
+    world = World(minions=("a", "b"), duration=300.0)
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(40)
+    if "all" in fun:
+        world.start("b")  # such a kill ends what has been sent
+        world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
+    stored = dict(world.banks["job_retry/queue/b"])
+    world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
+    world.run(15)
+    if wanted:
+        world.enqueue("j1", ["b"])
+        world.run(15)
+    else:
+        world.banks["job_retry/queue/b"] = stored
+    world.crash()
+    world.reboot(len(world.doings) - 1)
+    world.boot()
+    world.run(5)
+    assert (world.state("b", "j1") is State.CANCELLED) is not wanted
+
+
 @pytest.mark.parametrize(("kept", "is_new"), [("its entry", False), ("its entry", True), ("nothing", False)])
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_a_job_is_not_sent_again_of_which_a_power_cut_leaves_the_return_in_the_log_alone(kept, is_new, restarts):
