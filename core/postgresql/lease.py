@@ -240,6 +240,8 @@ class Lease(Lead):
                 self._is_over.wait(min(1.0, self._ttl / 10))
 
     def _listen(self, connection: Patient, until: float) -> None:
+        incoming = select.poll()  # unlike select.select it takes whatever number a socket has
+        incoming.register(connection.pgconn.socket, select.POLLIN)
         # Notifications that came with the answer to a statement are there already.
         while not self._is_over.is_set():
             while (found := connection.pgconn.notifies()) is not None:
@@ -248,7 +250,7 @@ class Lease(Lead):
             left = until - time.monotonic()
             if left <= 0:
                 return
-            if select.select([connection.pgconn.socket], [], [], min(left, 1.0))[0]:
+            if incoming.poll(min(left, 1.0) * 1000):
                 connection.pgconn.consume_input()
 
 

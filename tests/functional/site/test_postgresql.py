@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 
 import pytest
@@ -153,7 +154,23 @@ def test_one_that_stands_still_within_a_transaction_is_followed_all_the_same(opt
     impatient.end()
 
 
-def test_a_request_wakes_the_leader(site, server):
+@pytest.fixture
+def many_files():
+    """As in a process that has so many files open that the next one gets a number above 1,023."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most[1], most[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    yield
+    for each in held:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, most)
+
+
+@pytest.mark.parametrize("files", ["few", "many"])
+def test_a_request_wakes_the_leader(request, files):
+    if files == "many":
+        request.getfixturevalue("many_files")
+    site, _ = request.getfixturevalue("site"), request.getfixturevalue("server")
     lease, told = site.lease(ENGINE), threading.Event()
     lease.on_request = told.set
     assert lease.take()
