@@ -216,8 +216,8 @@ def test_an_engine_that_hangs_is_known_by_its_beat_and_the_counts_are_those_of_t
     page.enter(api.login(), f"batches/{JID}")
     page.wait_text("3 active", ".filter")
     api.fire("saltext/jobs/batch_manager/beat/77", {"n": 1})
-    api.fire(*returned("web1"))
-    page.wait_text("1 of 3", ".head")
+    # An event is lost while the page opens its next connection. One minion that is told of twice counts once.
+    wait_for(lambda: "1 of 3" in page.text(".head") or api.fire(*returned("web1")), what="the return counts")
     wait_for(lambda: "not answered" in page.text(".status") or api.fire(*returned("web2")), what="the beat is missed")
     page.wait_text("the batch_manager engine has not answered for", ".status")
     page.wait_text("the engine has not answered for", ".remark")

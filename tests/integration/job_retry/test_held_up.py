@@ -8,6 +8,7 @@ import pathlib
 import pytest
 import yaml
 
+from saltext.jobs.core.errors import Refused
 from tests.integration.faults import Link
 from tests.integration.job_retry.desk import lines, retry_minion
 from tests.waiting import wait_for
@@ -38,7 +39,8 @@ def test_a_job_that_a_living_minion_knows_and_does_not_return_is_held_and_those_
         desk.await_state("dora", each, "pending")
     link.mend()
     wait_for(lambda: desk.ask("dora", "test.true"), what="the link is back")
-    desk.run("job_retry.replay", "dora")
+    with contextlib.suppress(Refused):  # if its answer was a sign of life, nothing waits any more
+        desk.run("job_retry.replay", "dora")
     desk.await_state("dora", jid, "held")
     for each in missed:
         desk.await_return("dora", each)
