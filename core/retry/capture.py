@@ -189,8 +189,11 @@ class Capture:
         missing = fact.missing.difference(known, note.settled)
         # A minion that is neither missing nor struck off here has no accepted key now, and may have one later.
         self._notes.strike(job.jid, fact.returned.union(known))
-        if unasked := missing - open_job.surveyed:
-            self._notes.add(job.jid, self._queue.end_of_job(job), open_job.begun & unasked)
+        unasked = missing - open_job.surveyed
+        # A search can find a job before a further part of it is recorded. Until then its minions are not among the missing.
+        claims = open_job.begun & unasked if open_job.publishes else open_job.begun.difference(known, fact.returned)
+        self._notes.add(job.jid, self._queue.end_of_job(job), claims)
+        if unasked:
             open_job.stage, open_job.asking = Stage.TO_ASK, set(unasked)
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
             return

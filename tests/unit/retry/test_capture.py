@@ -492,6 +492,28 @@ def test_a_further_publish_that_a_search_finds_while_others_are_asked_is_not_los
     assert [world.state(name, "j1") for name in "ab"] == [State.PENDING] * 2
 
 
+def test_a_minion_that_said_it_began_a_job_before_a_search_could_find_that_it_was_for_it_does_not_get_it_again():
+    world = World(has_log=False, minions=("a", "c"), duration=500.0)
+    world.run(LATEST + 10)
+    world.stop("a")
+    with world.deaf():
+        world.publish("j1", targets=("a",))
+    world.notice()
+    world.run(0.5)
+    world.lag = 100.0  # the job cache has the second part late
+    with world.deaf():
+        world.publish("j1", targets=("c",))
+    world.lag = 0.0
+    world.run(90)
+    assert (world.state("a", "j1"), world.state("c", "j1")) == (State.PENDING, None)
+    world.stop("c")
+    world.start("c")
+    world.run(30)
+    world.notice()
+    world.run(600)
+    assert (world.runs["c", "j1"], world.state("c", "j1")) == (1, State.HELD)
+
+
 def test_a_further_publish_that_is_stored_after_a_replay_of_the_same_jid_is_not_lost():
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 10)  # and what it looks for at its start is over
