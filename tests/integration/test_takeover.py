@@ -45,6 +45,7 @@ def masters(salt_factories, tmp_path):
         yield made
 
 
+@pytest.mark.story
 @in_a_cluster
 def test_a_cluster_goes_on_when_the_master_dies_whose_engines_lead(masters, tmp_path):
     one, two = masters
