@@ -149,9 +149,6 @@ class Publisher:
         self.fleet.put(("question", jid, fun, list(tgt), kept) if question else ("job", jid, fun, list(tgt)))
         return frozenset(tgt)
 
-    async def ping(self, tgt, tgt_type, *, ping_jid, **_more):
-        return await self.publish("test.ping", [], tgt, jid=ping_jid, question=True)
-
 
 class Bus:
     """Takes what the fleet fires; what the engine announces is packed, as firing it does."""

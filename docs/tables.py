@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 
 from docs import diagrams
-from saltext.jobs.core.batch import flight
+from saltext.jobs.core.batch import inflight
 from saltext.jobs.core.retry import entry, steps
 
 PAGE = pathlib.Path(__file__).with_name("architecture.md")
@@ -22,7 +22,7 @@ PAGE = pathlib.Path(__file__).with_name("architecture.md")
 TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]]]] = {
     "entry": (entry.State, entry.TRANSITIONS),
     "replay": (steps.Step, steps.TRANSITIONS),
-    "flight": (flight.Phase, flight.TRANSITIONS),
+    "flight": (inflight.Phase, inflight.TRANSITIONS),
 }
 #: What is drawn of each, for who cannot see it.
 TITLES = {"entry": "An entry of the retry queue", "replay": "A replay", "flight": "A minion in flight"}

@@ -14,6 +14,7 @@ This file only wires the parts: policy is in ``core/batch/machine.py``, input an
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -23,8 +24,7 @@ import salt.utils.job
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch.minion_data import check_limit, lanes_of, may_have_started
 from saltext.jobs.core.batch.permission import Permission
-from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.batch.runner_call import RunnerCalls
+from saltext.jobs.core.batch.ports import Ports, call_runner
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import process as engine
@@ -89,7 +89,7 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         inbox=requests.Inbox(opts, BATCH_MANAGER, lease),
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
-        runner=RunnerCalls(opts, loop),
+        runner=functools.partial(call_runner, opts, loop),
         queue=lambda request: requests.ask(opts, JOB_RETRY, request),
         can_queue=lambda: requests.is_running(opts, JOB_RETRY),
         queue_worker=Worker(loop),

@@ -28,8 +28,8 @@ from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.batch import catalog, starting, summary, words
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
-from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.engine import masters as sites

@@ -21,16 +21,14 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, Refused, StateError
 from saltext.jobs.core.master import caller, secrets
-from saltext.jobs.core.master import outcome as outcomes
-from saltext.jobs.core.master import running as activity
+from saltext.jobs.core.master import jobs as about_jobs
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.store import copies, migration
 from saltext.jobs.core.store import doctor as examination
+from saltext.jobs.core.store import migration
 from saltext.jobs.core.store import store as stores
-from saltext.jobs.core.store.last_results import last_results
-from saltext.jobs.core.store.search import Query, query_of
+from saltext.jobs.core.store.search import Query, last_results, query_of
 from saltext.jobs.core.store.search import search as find_jobs
 from saltext.jobs.core.store.verification import Verification
 
@@ -271,8 +269,8 @@ def outcome(jid: object) -> dict[str, Any]:
         )
     who = caller.caller(__opts__, globals().get("__user__"))
     caller.require_no_peer(who)
-    caller.require_right(__opts__, who, load, outcomes.minions_of(load))
-    return outcomes.outcome(cache, jid, load, _owed(jid))
+    caller.require_right(__opts__, who, load, about_jobs.minions_of(load))
+    return about_jobs.outcome(cache, jid, load, _owed(jid))
 
 
 def _owed(jid: str) -> dict[str, str] | None:
@@ -370,8 +368,8 @@ def running(tgt: object = "*", tgt_type: object = "glob", timeout: object = 5) -
     tgt, tgt_type = arguments.target(tgt, tgt_type)
     timeout = arguments.seconds("timeout", timeout, above=0)
     who = caller.caller(__opts__, globals().get("__user__"))
-    answers, silent = activity.ask(__opts__, who, tgt, tgt_type, timeout)
-    jobs = activity.running(answers, _batches(), _replays())
+    answers, silent = about_jobs.ask_what_runs(__opts__, who, tgt, tgt_type, timeout)
+    jobs = about_jobs.running(answers, _batches(), _replays())
     return {"jobs": jobs, "asked": len(answers) + len(silent), "silent": silent}
 
 
@@ -472,7 +470,7 @@ def backup(path: object) -> dict[str, Any]:
         salt-run job_cache.backup /var/backups/salt/cache.sqlite
     """
     _require_no_limit("backup")
-    return copies.backup(stores.Store(__opts__), path)
+    return migration.backup(stores.Store(__opts__), path)
 
 
 @runner.verb
@@ -498,7 +496,7 @@ def recover(path: object = None) -> dict[str, Any]:
         salt-run job_cache.recover
     """
     _require_no_limit("recover")
-    done = copies.recover(stores.Store(__opts__), path)
+    done = migration.recover(stores.Store(__opts__), path)
     if requests.is_running(__opts__, JOB_RETRY):  # one that starts later reads all of it
         requests.leave(__opts__, JOB_RETRY, {"do": "take_up"})
     return done

@@ -24,8 +24,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, LaterVersion, Refused, SettingsError, StateError
-from saltext.jobs.core.master import caller
-from saltext.jobs.core.master import coverage as records
+from saltext.jobs.core.master import caller, once
 from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor as examination
@@ -249,7 +248,7 @@ def coverage(tgt: object = "*", tgt_type: object = "glob", timeout: object = Non
     caller.require_no_peer(who)
     tgt, tgt_type = arguments.target(tgt, tgt_type)
     seconds = arguments.seconds("timeout", __opts__["timeout"] if timeout is None else timeout, above=0)
-    return records.coverage(__opts__, who, tgt, tgt_type, max(1, round(seconds)))
+    return once.coverage(__opts__, who, tgt, tgt_type, max(1, round(seconds)))
 
 
 @runner.verb

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from saltext.jobs.core.batch.store import journal_name
-from saltext.jobs.core.store.needed import BATCHES
+from saltext.jobs.core.store.retention import BATCHES
 
 
 def journals(store) -> pathlib.Path:

@@ -101,7 +101,6 @@ SHELLS = {
         "permission",
         "ports",
         "rollout",
-        "runner_call",
         "shell",
         "starting",
         "store",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import native, summary, words
+from saltext.jobs.core.batch import summary, words
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
@@ -76,13 +76,13 @@ class Catalog:
         if batch is not None:
             return self._summary(batch), summary.minions(batch)
         state = self.need_native(jid)
-        return native.summary(state, time.time()), native.minions(state)
+        return summary.native_summary(state, time.time()), summary.native_minions(state)
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
         ours = [self._listed(jid) for jid in self._store.open_jids()]
         states = [self.native(jid) for jid in self._store.native_jids()]
-        foreign = [native.summary(state, time.time()) for state in states if state]
+        foreign = [summary.native_summary(state, time.time()) for state in states if state]
         found = [item for item in (*ours, *foreign) if item and item["state"] not in OVER]
         return sorted(found, key=lambda item: str(item["jid"]))
 
@@ -90,7 +90,7 @@ class Catalog:
         """Return the summaries of up to ``limit`` batches, newest first. ``wanted`` chooses among them; None for all."""
         # With ``wanted``, every file of Salt's own batches must be read.
         states = self._store.native_states(limit if wanted is None else sys.maxsize)
-        foreign = {str(found["jid"]): native.summary(found, time.time()) for found in states}
+        foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
         result: list[Summary] = []
         for jid in sorted({*self._store.open_jids(), *self._store.ended_jids(), *foreign}, reverse=True):
             if len(result) == limit:

@@ -15,7 +15,7 @@ from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
-from saltext.jobs.core.store.needed import BATCHES
+from saltext.jobs.core.store.retention import BATCHES
 
 
 def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY) -> dict[str, Any]:

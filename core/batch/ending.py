@@ -32,7 +32,8 @@ from saltext.jobs.core.batch.facts import (
     Started,
     Tick,
 )
-from saltext.jobs.core.batch.flight import Flight, Outcome, Phase
+from saltext.jobs.core.batch.inflight import Flight, Phase
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.state import BatchState
 
 

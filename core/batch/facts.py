@@ -219,7 +219,7 @@ class RightsChecked:
 class Allotted:
     """
     The batch may send to ``minions`` now. ``lacks`` says which room is used up or not known, and ``limit`` how many minions
-    may be in flight there (see ``room.py``). ``taken`` are minions on which another batch is in flight, with its jid: they
+    may be in flight there (see ``gates.py``). ``taken`` are minions on which another batch is in flight, with its jid: they
     wait until they are in ``free``, or are allotted.
     """
 

@@ -22,8 +22,9 @@ from saltext.jobs.core.batch.facts import (
     RightsChecked,
     StopRequested,
 )
-from saltext.jobs.core.batch.flight import Outcome, Phase
 from saltext.jobs.core.batch.gates import PausedBy
+from saltext.jobs.core.batch.inflight import Phase
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.state import BatchState
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.gates import HELD
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.metrics import Metric, counter, gauge
 
 _OPEN = ("running", "paused", "waiting", "stopping")

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
+
+
+class Outcome(str, enum.Enum):
+    """How a minion's part in a batch ended."""
+
+    COMPLETED = "completed"  # returned with success
+    FAILED = "failed"  # returned without success; or was away, and the batch counts that as failed
+    LOST = "lost"  # was there, has not returned, and now is silent or does not run the job
+    OFFLINE = "offline"  # was not there
+    KILLED = "killed"  # was killed by a stop, and has not returned
+    TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success
+
 
 #: Outcomes that count against the failure budget.
 _AGAINST_BUDGET = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})

@@ -24,7 +24,7 @@ from saltext.jobs.core.grouping import By, parse_by
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
 from saltext.jobs.core.master.identity import MASTER, PEER_RUN, Identity
-from saltext.jobs.core.master.outcome import minions_of as job_minions
+from saltext.jobs.core.master.jobs import minions_of as job_minions
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
 
 #: Salt's own default of token_expire, in seconds.

@@ -21,10 +21,10 @@ import heapq
 from collections.abc import Iterator, Mapping
 
 from saltext.jobs.core.batch.facts import Allotted
+from saltext.jobs.core.batch.gates import GROUPS, TOTAL, UNKNOWN
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.pace import PublishWindow
 from saltext.jobs.core.batch.plan import NOT_KNOWN
-from saltext.jobs.core.batch.room import GROUPS, TOTAL, UNKNOWN
 from saltext.jobs.core.settings import InFlightLimit
 
 

@@ -19,26 +19,25 @@ from saltext.jobs.core.batch.facts import (
     ResumeRequested,
     StopRequested,
 )
-from saltext.jobs.core.batch.flight import Flight, Outcome
 from saltext.jobs.core.batch.gates import (
     SCHEDULED,
     Checks,
     Pause,
     PausedBy,
     Rights,
+    Room,
     Schedule,
     read_code,
     read_pause,
     write_code,
     write_pause,
 )
-from saltext.jobs.core.batch.inflight import InFlight
+from saltext.jobs.core.batch.inflight import Flight, InFlight
 from saltext.jobs.core.batch.kept import Kept, kept, nothing
-from saltext.jobs.core.batch.outcomes import Ended, Outcomes
+from saltext.jobs.core.batch.outcomes import Ended, Outcome, Outcomes
 from saltext.jobs.core.batch.pace import Pace, PublishWindow
 from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
-from saltext.jobs.core.batch.room import Room
 from saltext.jobs.core.batch.spec import Spec
 
 #: The number of the policy by which facts become state. If a journal was written under another policy, its facts do not tell

@@ -27,18 +27,17 @@ import salt.utils.jid
 
 from saltext.jobs.core import compat, formats, lines
 from saltext.jobs.core.batch import facts as batch_facts
-from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.state import FORMAT
-from saltext.jobs.core.batch.summary import DRIVER, summary
+from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Content
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.site import Journal, Lease, site_of
-from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN, is_batch
+from saltext.jobs.core.store.retention import BATCHES, ENDED, OPEN, is_batch
 
 log = lines.logger(__name__)
 
@@ -237,7 +236,7 @@ class BatchStore:
         Without the file, that manager would complain about each announced batch. ``created`` is Unix time.
         """
         if compat.HAS_NATIVE_BATCHES:
-            self.write_native(spec.jid, native.view(spec, created))
+            self.write_native(spec.jid, native_view(spec, created))
 
     def keep_job(self, jid: str) -> None:
         """

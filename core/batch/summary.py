@@ -1,6 +1,7 @@
 """
 A batch as seen from outside: the summary of ``batch.status``, which says how long the batch will still take, the batch's
-minions, and the payloads of its events.
+minions, and the payloads of its events. Also batches of Salt 3008's own manager or its CLI, and what that manager is shown
+of ours.
 
 Pure: stdlib only. It must never show a return's payload.
 """
@@ -13,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
-from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.gates import by_batch
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
-from saltext.jobs.core.batch.room import by_batch
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.display.command import shown, words_of
+from saltext.jobs.core.display.command import published_words, shown, words_of
 from saltext.jobs.core.settings import InFlightLimit
 
 #: The ``driver`` of our batches.
@@ -272,3 +273,94 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.membership.of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
+
+
+# -- batches of Salt's own ---------------------------------------------------------------------------------------------
+# These functions are handed the contents of state files, after ``store.py`` has checked their form.
+
+
+def native_view(spec: Spec, created: float) -> dict[str, Any]:
+    """
+    Return what Salt 3008 is shown of a batch, in the form of its ``.batch.p``.
+
+    It names no minion and says that the batch is halted. So Salt's manager, at its start or on a forged event, finds nothing
+    to publish, to time out or to announce. The real state is in the journal, which our runner reads.
+
+    :param created: Unix time.
+    """
+    return {
+        "jid": spec.jid,
+        "fun": spec.fun,
+        "arg": [],
+        "kwargs": {},
+        "tgt": spec.tgt,
+        "tgt_type": spec.tgt_type,
+        "all_minions": [],
+        "pending": [],
+        "active": {},
+        "done": {},
+        "failed": {},
+        "wait": [],
+        "batch_size": spec.sizes[-1],
+        "batch_wait": spec.batch_wait,
+        "failhard": spec.failhard,
+        "timeout": spec.timeout,
+        "gather_job_timeout": spec.gather_job_timeout,
+        "ret": spec.ret,
+        "user": spec.user,
+        "driver": DRIVER,
+        "created": created,
+        "last_progress": created,
+        "halted": True,
+        "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
+    }
+
+
+_NATIVE_COUNTS = {
+    "total": "all_minions",
+    "completed": "done",
+    "active": "active",
+    "pending": "pending",
+    "failed": "failed",
+}
+
+
+def native_summary(state: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the summary of a batch that Salt 3008's own manager or its CLI drives, from its state file."""
+    halted, reason = bool(state.get("halted")), state.get("halted_reason")
+    numbers = {name: len(state.get(key) or ()) for name, key in _NATIVE_COUNTS.items()}
+    over = not numbers["pending"] and not numbers["active"]
+    progress = state.get("last_progress")
+    return {
+        **{key: state.get(key) for key in ("jid", "fun", "tgt", "tgt_type")},
+        "arguments": published_words(state.get("arg")),
+        **numbers,
+        "lost": 0,
+        "offline": 0,
+        "killed": 0,
+        "timed_out": 0,
+        "state": "halted" if halted else "complete" if over else "running",
+        "batch_size": state.get("batch_size"),
+        "halted": halted,
+        "halted_reason": reason,
+        "driver": state.get("driver"),
+        "user": state.get("user"),
+        "created": state.get("created"),
+        "last_progress": progress,
+        "age_seconds": max(0.0, now - progress) if progress else None,
+    }
+
+
+def native_minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the minions of a batch of Salt's own in the form of ``minions``."""
+    result: dict[str, dict[str, Any]] = {}
+    for minion in state.get("pending") or ():
+        result[minion] = {"state": "pending", "since": state.get("created"), "retcode": None}
+    for minion, since in (state.get("active") or {}).items():
+        result[minion] = {"state": "active", "since": since, "retcode": None}
+    for minion, data in (state.get("done") or {}).items():
+        code = data.get("retcode") if isinstance(data, Mapping) else None
+        result[minion] = {"state": "failed" if code else "completed", "since": None, "retcode": code}
+    for minion in state.get("failed") or {}:
+        result[minion] = {"state": "failed", "since": None, "retcode": None}
+    return {minion: result[minion] for minion in sorted(result)}

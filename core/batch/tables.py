@@ -10,8 +10,8 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.gates import HELD, PausedBy
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.summary import two_digits
 from saltext.jobs.core.batch.words import BAD, MEANINGS, WORDS, why_halted, word
 from saltext.jobs.core.display import moments

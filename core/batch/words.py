@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.gates import HELD, PausedBy
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.reasons import Reasons, text_of
 
 #: The outcomes without success, worst first.

@@ -18,7 +18,7 @@ from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.log.masters import masters_of
-from saltext.jobs.core.master import coverage
+from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, require_no_peer
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
@@ -189,7 +189,7 @@ def about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[st
     try:
         caller = who()
         require_no_peer(caller)
-        return coverage.doubts_about(coverage.coverage(opts, caller, "*", "glob", max(1, round(opts["timeout"]))))
+        return once.doubts_about(once.coverage(opts, caller, "*", "glob", max(1, round(opts["timeout"]))))
     except (Refused, OSError) as exc:
         return [Advice(f"whether minions keep what they have run is not known: {exc}")]
 

@@ -11,7 +11,7 @@ with the result of the authentication: the name, and the grants that came with t
 * ``RemoteFuncs.minion_runner``: a minion that ``peer_run`` lets call runners.
   Either may call others in threads (``salt.parallel_runners``); a process of the master serves one request at a time.
 * Neither, in the master: its own schedule, reactor or engines, set up by its configuration. No limit.
-* A process in which an engine calls a runner for a user (``core/batch/runner_call.py``): that user, with their grants.
+* A process in which an engine calls a runner for a user (``core/batch/ports.py``): that user, with their grants.
 * Outside the master: ``salt-run`` or Python, run by a user who may write the master's files. No limit but ``sudo_acl``.
 
 It must never take a call of unknown origin for one of the master's own: such a call is refused.
@@ -19,23 +19,26 @@ It must never take a call of unknown origin for one of the master's own: such a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import salt.acl
 import salt.auth
+import salt.client
 import salt.client.mixins
+import salt.exceptions
 import salt.utils.minions
 import salt.utils.user
 
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.master import frames, identity
+from saltext.jobs.core.master import identity
 from saltext.jobs.core.master.access import NOT_KNOWN, Access
-from saltext.jobs.core.master.identity import Identity
+from saltext.jobs.core.master.identity import Identity, codes, frames_of_all_threads
 
 #: Names with a meaning to Salt or this extension. An API user of such a name is shown with the backend before it.
 _RESERVED = ("", "root", "UNKNOWN", "Reactor")
@@ -98,12 +101,12 @@ def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
     if _Process.acts_for is not None:
         return _Process.acts_for
     remote = False
-    for frame in frames.of_all_threads():
+    for frame in frames_of_all_threads():
         code = frame.f_code
-        if code in frames.codes("salt.daemons.masterapi", "RemoteFuncs", "minion_runner"):
+        if code in codes("salt.daemons.masterapi", "RemoteFuncs", "minion_runner"):
             minion = str(frame.f_locals["load"]["id"])
             return Caller(minion, (), peer=True, who=Identity(identity.PEER_RUN, minion, (), time.time()))
-        if code in frames.codes("salt.master", "ClearFuncs", "runner", "_sync_runner"):
+        if code in codes("salt.master", "ClearFuncs", "runner", "_sync_runner"):
             return _authenticated(opts, frame.f_locals)
         remote = remote or code is salt.client.mixins.AsyncClientMixin._proc_function.__func__.__code__
     if remote and _in_master():
@@ -161,6 +164,21 @@ def minions_to_ask(
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     return sorted(matched)
+
+
+@contextlib.contextmanager
+def asking(opts: Mapping[str, Any]) -> Iterator[Any]:
+    """
+    Yield Salt's client. Ask minions by name: they match a target themselves, so others might answer than the caller was
+    allowed to ask.
+
+    :raises Refused: when the master publishes nothing.
+    """
+    try:
+        with salt.client.get_local_client(mopts=dict(opts)) as client:
+            yield client
+    except salt.exceptions.SaltException as exc:
+        raise Refused(f"The minions cannot be asked: {exc}") from exc
 
 
 def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") -> None:

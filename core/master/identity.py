@@ -9,11 +9,12 @@ claims, nor from a record that anyone but this master could have written.
 from __future__ import annotations
 
 import dataclasses
+import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-
-from saltext.jobs.core.master import frames
 
 #: The field of a load in the job cache that holds the identity. A value that comes with the load is dropped.
 WHO = "saltext_jobs_who"
@@ -71,8 +72,8 @@ def of_publish() -> Identity | None:
 
     None outside a publish, and if the master's own key has published in another's name.
     """
-    wanted = frames.codes("salt.master", "ClearFuncs", "publish")
-    found = next((frame.f_locals for frame in frames.of_this_call() if frame.f_code in wanted), None)
+    wanted = codes("salt.master", "ClearFuncs", "publish")
+    found = next((frame.f_locals for frame in frames_of_this_call() if frame.f_code in wanted), None)
     return None if found is None else _publisher(found)
 
 
@@ -151,3 +152,36 @@ def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str
     except Exception:  # The store of tokens fails in its own way.
         return ()
     return tuple(sorted(found))
+
+
+# -- what Salt is doing at this moment ----------------------------------------------------------------------------------
+# Salt does not pass on all that it knows to a runner or a returner: only the local variables of the authenticating method
+# say who was authenticated. They must never be taken from a frame of any other method.
+
+
+def frames_of_this_call() -> Iterator[types.FrameType]:
+    """Yield the frames of this call, the innermost first."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def frames_of_all_threads() -> Iterator[types.FrameType]:
+    """
+    Yield the frames of this call, and then those of all other threads, including the thread that started this one.
+    """
+    yield from frames_of_this_call()
+    others = dict(sys._current_frames())
+    others.pop(threading.get_ident(), None)
+    for innermost in others.values():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def codes(module: str, owner: str, *methods: str) -> list[types.CodeType]:
+    """Return the code of methods; none if the module is not loaded, since it cannot have called us then."""
+    found = getattr(sys.modules.get(module), owner, None)
+    return [getattr(found, method).__code__ for method in methods if hasattr(found, method)]

@@ -1,15 +1,19 @@
 """
-Checks the answers of minions with the executor ``job_once`` about a job (executors/job_once.py).
+Checks the answers of minions with the executor ``job_once`` about a job (executors/job_once.py), and asks which minions have
+it, and what the others lack.
 
-It must never conclude that such a minion has not begun a job because the job is not recorded.
+It must never conclude that such a minion has not begun a job because the job is not recorded. Silence is no answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from saltext.jobs.core.advice import Advice
+from saltext.jobs.core.master.caller import Caller, asking, minions_to_ask
 
 #: The executor's name. It is also the key of its answers and options.
 NAME = "job_once"
@@ -92,3 +96,107 @@ def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:
 def _named(fun: Any) -> str:
     """Return the functions of a job as the executor's records name them."""
     return ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)
+
+
+# -- who has it -----------------------------------------------------------------------------------------------------------
+
+#: The executor adds a record to the answer. This is asked alone, since a proxy runs several functions without executors.
+_QUESTION = ("saltutil.find_cached_job", ["0"])
+#: What minions without the executor are asked. The order counts: a minion with ``multifunc_ordered`` answers by position.
+_FUNCTIONS = ("config.get", "cp.is_cached")
+_ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
+
+#: The outputter of the text that Salt's client returns for a minion that has not answered.
+_SILENT = "no_return"
+#: Most minions that a sentence names.
+_NAMED = 20
+
+NOTHING_RUNS = "module_executors names job_once, and the minion does not have it: nothing runs there"
+NOT_CONFIGURED = "it has the file, and module_executors does not name it, or the minion was not restarted since"
+NEITHER = "it has not been synced (saltutil.sync_executors) or is not configured (module_executors)"
+
+
+def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, timeout: int) -> dict[str, Any]:
+    """
+    Ask minions whether they have the executor. Blocks.
+
+    :param who: the caller, whose rights count.
+    :param timeout: seconds to wait for answers.
+    :return: asked (the target as it was given, its type, and how many minions it matches), has (list of minions), lacks
+        (``{minion: what is missing}``), keeps (list of those that lack it and keep what they return, ``cache_jobs``),
+        silent (list of minions).
+    :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
+    """
+    matched = minions_to_ask(opts, who, tgt, tgt_type, _QUESTION, *zip(_FUNCTIONS, _ARGUMENTS, strict=True))
+    options = {"timeout": timeout, "executor_opts": {NAME: {"question": True}}}
+    with asking(opts) as client:
+        told = _answers(client.cmd(matched, *_QUESTION, tgt_type="list", full_return=True, **options))
+        without = [minion for minion, answer in told.items() if record_of(answer) is None]
+        functions, arguments = list(_FUNCTIONS), [list(each) for each in _ARGUMENTS]
+        more = client.cmd(without, functions, arguments, tgt_type="list", **options) if without else {}
+    answers = {minion: (answer, (more or {}).get(minion)) for minion, answer in told.items()}
+    lacks = {minion: lack_of(*answer) for minion, answer in answers.items() if minion in matched}
+    return {
+        "asked": {"tgt": tgt, "tgt_type": tgt_type, "minions": len(matched)},
+        "has": sorted(minion for minion, lack in lacks.items() if not lack),
+        "lacks": {minion: lacks[minion] for minion in sorted(lacks) if lacks[minion]},
+        "keeps": sorted(minion for minion in lacks if lacks[minion] and _keeps_returns(told[minion])),
+        "silent": sorted(set(matched) - lacks.keys()),
+    }
+
+
+def _answers(returns: Any) -> dict[str, Any]:
+    """Return ``{minion: answer}`` for the minions that have answered, from what Salt's client returned."""
+    given = {minion: full for minion, full in (returns or {}).items() if isinstance(full, Mapping)}
+    return {minion: full.get("ret") for minion, full in given.items() if full.get("out") != _SILENT}
+
+
+def _keeps_returns(told: Any) -> bool:
+    # If the executor is configured and missing, nothing runs on the minion, and the answer is an error text.
+    return not keeps_nothing(told) and NAME not in str(told)
+
+
+def doubts_about(found: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each thing that a takeover of hot-hot masters may lose. :param found: see ``coverage``."""
+    nothing = {minion: lack for minion, lack in found["lacks"].items() if minion not in found["keeps"]}
+    return [*about_records(len(found["has"]) + len(found["lacks"]), list(nothing)), *_about_silent(found["silent"])]
+
+
+def about_records(answered: int, nothing: Collection[str]) -> list[str]:
+    """Return the sentence about the minions that keep ``nothing`` of what they have run; no sentence if there are none."""
+    if not nothing:
+        return []
+    return [
+        f"{len(nothing)} of the {answered} minions that answered keep nothing of what they have run: a job that returns "
+        "while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. They are "
+        f"{_some(nothing)}"
+    ]
+
+
+def _about_silent(silent: Collection[str]) -> list[str]:
+    if not silent:
+        return []
+    return [
+        Advice(f"of {len(silent)} silent minions it is not known whether they keep what they have run: {_some(silent)}")
+    ]
+
+
+def _some(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:_NAMED]) + (", …; job_retry.coverage names all" if len(names) > _NAMED else "")
+
+
+def lack_of(told: Any, more: Any) -> str:
+    """
+    Return what a minion lacks; an empty string if it has the executor.
+
+    :param told: its answer to the first question.
+    :param more: its answers to the others, ``{function: value}``.
+    """
+    if record_of(told) is not None:
+        return ""
+    if NAME in str(told) and "not available" in str(told):
+        return NOTHING_RUNS
+    given = more if isinstance(more, Mapping) else {}
+    executors, synced = (given.get(name, given.get(at)) for at, name in enumerate(_FUNCTIONS))
+    named = isinstance(executors, (list, str)) and NAME in executors
+    return NOT_CONFIGURED if not named and str(synced).endswith("job_once.py") else NEITHER

@@ -23,7 +23,7 @@ from typing import Any
 
 from saltext.jobs.core.site import Site, site_of
 from saltext.jobs.core.store.keys import plain
-from saltext.jobs.core.store.needed import ENDED, OPEN, is_batch
+from saltext.jobs.core.store.retention import ENDED, OPEN, is_batch
 
 #: Seconds for which a pass is valid: a busy master takes a while to process it.
 VALID = 300.0

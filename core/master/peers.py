@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.log.segments import folder_of
-from saltext.jobs.core.master.frames import codes, of_this_call
+from saltext.jobs.core.master.identity import codes, frames_of_this_call
 
 #: The file beside a master's log that says that its job cache has returns from events of peers; it names the first peer.
 _MIRRORED = "mirrored"
@@ -24,7 +24,7 @@ def told_by(opts: Mapping[str, Any]) -> str:
     if not opts.get("cluster_id"):
         return ""
     methods = codes("salt.master", "EventMonitor", "handle_event")
-    for frame in of_this_call() if methods else ():
+    for frame in frames_of_this_call() if methods else ():
         if frame.f_code in methods:
             return str(frame.f_locals.get("peer_id") or "")
     return ""

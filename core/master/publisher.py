@@ -1,21 +1,27 @@
 """
 Publishing through the master, on the engine's own loop: jobs, questions (``test.ping``, ``find_job``) and kills.
 
-It holds no policy: no retry, no backoff. It must never publish twice on its own account.
+It holds no policy: no retry, no backoff. It must never publish twice on its own account, nor reuse a connection on which a
+request failed: its answer may still come.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import salt.channel.client
+import salt.client
 import salt.exceptions
 import salt.utils.jid
+import salt.utils.network
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
-from saltext.jobs.core.master.client import KeepingClient
+from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.site import Lease
 
 log = lines.logger(__name__)
@@ -142,22 +148,6 @@ class Publisher:
         self.questions += question
         return frozenset(answer["minions"])
 
-    async def ping(
-        self, tgt: Any, tgt_type: str, *, ping_jid: str, user: str | None = None, kept: bool = False
-    ) -> frozenset[str]:
-        """
-        Ask which minions of a target are there; they answer under ``ping_jid``. Returns and raises as ``publish``.
-        """
-        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, user=user, question=True, kept=kept)
-
-    async def find_job(self, jid: str, minions: Iterable[str], *, probe_jid: str, kept: bool = False) -> frozenset[str]:
-        """
-        Ask minions whether they run ``jid``; they answer under ``probe_jid``, which must be fresh.
-
-        Returns and raises as ``publish``.
-        """
-        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True, kept=kept)
-
     async def kill_job(
         self, jid: str, minions: Iterable[str], *, kill_jid: str, gently: bool = False
     ) -> frozenset[str]:
@@ -201,3 +191,102 @@ def _refusal_in(exc: BaseException) -> BaseException | None:
 def _short(tgt: Any) -> str:
     text = ",".join(tgt) if isinstance(tgt, (list, tuple)) else str(tgt)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+# -- the client ---------------------------------------------------------------------------------------------------------
+
+#: How many idle connections are kept, and for how many seconds: a firewall may drop them later.
+_KEPT, _KEPT_FOR = 4, 30.0
+
+
+class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
+    """
+    A ``LocalClient`` for ``run_job_async`` on one loop. It keeps its connections to the master: Salt's own client opens one
+    for each publish, which costs more CPU than the publish itself (a zmq context with two threads).
+
+    :param origin: the engine that publishes.
+    :param epoch: the epoch in which it leads; 0 if no other process could lead.
+    :param kwargs: as for ``LocalClient``.
+    """
+
+    def __init__(self, origin: str, epoch: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.key: Any
+        self._origin, self._epoch = origin, epoch
+        self._made_with = kwargs
+        self._kept: list[tuple[Any, float]] = []  # the channel and when it was used last, oldest first
+
+    def destroy(self) -> None:
+        """Close all connections."""
+        while self._kept:
+            self._kept.pop()[0].close()
+        super().destroy()
+
+    async def pub_async(
+        self,
+        tgt: Any,
+        fun: Any,
+        arg: Any = (),
+        tgt_type: str = "glob",
+        ret: str = "",
+        jid: str = "",
+        timeout: int | None = None,
+        io_loop: Any = None,
+        listen: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        wait = timeout if timeout is not None else self.opts.get("publish_timeout", 30)
+        if self.opts.get("ipc_mode") != "tcp" and not os.path.exists(f"{self.opts['sock_dir']}/publish_pull.ipc"):
+            raise salt.exceptions.SaltClientError(f"no publisher listens in {self.opts['sock_dir']}")
+        named = pass_for(self.opts, jid, self._origin, self._epoch)
+        request = self._prep_pub(tgt, fun, arg, tgt_type, ret, named, wait, **kwargs)
+        answer = await self._ask(request, io_loop, wait)
+        if not answer and self._has_new_key():
+            answer = await self._ask({**request, "key": self.key}, io_loop, wait)
+        if not answer:
+            return answer
+        if error := answer.get("error"):
+            raise _exception_for(error)
+        return {"jid": answer["load"]["jid"], "minions": answer["load"]["minions"]}
+
+    async def _ask(self, request: dict[str, Any], io_loop: Any, timeout: float) -> Any:
+        channel = await self._take(io_loop)
+        try:
+            answer = await channel.send(request, timeout=timeout)
+        except BaseException:
+            await compat.close_channel(channel)
+            raise
+        if len(self._kept) < _KEPT:
+            self._kept.append((channel, time.monotonic()))
+        else:
+            await compat.close_channel(channel)
+        return answer
+
+    async def _take(self, io_loop: Any) -> Any:
+        while self._kept:
+            channel, used = self._kept.pop()
+            if time.monotonic() - used < _KEPT_FOR:
+                return channel
+            await compat.close_channel(channel)
+        address = salt.utils.network.ip_bracket(self.opts["interface"])
+        uri = f"tcp://{address}:{self.opts['ret_port']}"
+        return salt.channel.client.AsyncReqChannel.factory(self.opts, io_loop=io_loop, crypt="clear", master_uri=uri)
+
+    def _has_new_key(self) -> bool:
+        """Tell whether the master has made a new key for local clients, and use it."""
+        fresh = salt.client.LocalClient(**self._made_with)
+        try:
+            known, self.key = self.key, fresh.key
+        finally:
+            fresh.destroy()
+        return bool(self.key != known)
+
+
+def _exception_for(error: Any) -> Exception:
+    """Return the exception that Salt's client raises for an error in the master's answer."""
+    name, message = (error.get("name"), error.get("message", "")) if isinstance(error, dict) else (None, error)
+    if name in ("AuthenticationError", "AuthorizationError"):
+        refusal: Exception = getattr(salt.exceptions, name)(message)
+    else:
+        refusal = salt.exceptions.PublishError(error)
+    return refusal

@@ -110,13 +110,10 @@ class Questions:
         async def answered(place: Place, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
             return dict.fromkeys(await place.answered(jid, minions), (True, 0))
 
+        linger = timeout * _LINGER if told is not None and kept is not None else 0.0
+        told_all = _one_by_one(told)
         return await self._ask(
-            lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user, kept=kept is not None),
-            timeout,
-            kept,
-            _one_by_one(told),
-            answered,
-            linger=timeout * _LINGER if told is not None and kept is not None else 0.0,
+            "test.ping", [], tgt, timeout, kept, told_all, answered, linger, tgt_type=tgt_type, user=user
         )
 
     async def call(
@@ -133,14 +130,8 @@ class Questions:
         Have minions run a function, and wait for their returns, which stay where answers are kept. Returns and raises
         as ``ping``.
         """
-        asked, arg, stored = sorted(minions), list(arg), kept is not None
-        publish = self._publisher.publish
         return await self._ask(
-            lambda jid: publish(fun, arg, asked, jid=jid, user=user, kwarg=kwarg, question=True, kept=stored),
-            timeout,
-            kept,
-            forget=False,
-            prompt=False,
+            fun, list(arg), sorted(minions), timeout, kept, user=user, kwarg=kwarg, forget=False, prompt=False
         )
 
     async def find_job(
@@ -162,10 +153,7 @@ class Questions:
             if told is not None and minion in asked and isinstance(value, dict):
                 told(minion, bool(value))
 
-        publish, stored = self._publisher.find_job, kept is not None
-        answers = await self._ask(
-            lambda fresh: publish(jid, asked, probe_jid=fresh, kept=stored), timeout, kept, _one_by_one(hear)
-        )
+        answers = await self._ask("saltutil.find_job", [jid], list(asked), timeout, kept, _one_by_one(hear))
         # The function returns the job's proc entry, or {}; anything else is an error text and no evidence.
         valid = {
             minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)
@@ -182,7 +170,7 @@ class Questions:
         :param kept: as for ``find_either``.
         """
         asked = frozenset(minions)
-        answers = await self._ask_for(asked, "saltutil.running", [], timeout, kept)
+        answers = await self._ask("saltutil.running", [], list(asked), timeout, kept)
         # The function returns a list of proc entries; anything else is an error text and no evidence.
         return {
             minion: frozenset(str(entry.get("jid")) for entry in value if isinstance(entry, Mapping))
@@ -196,7 +184,7 @@ class Questions:
         are not proven. Raises as ``find_either``.
         """
         asked = frozenset(minions)
-        given = (await self._ask_for(asked, _RECORDED, ["0"], timeout, None)).given
+        given = (await self._ask(_RECORDED, ["0"], list(asked), timeout, None)).given
         nothing = frozenset(minion for minion in asked & given.keys() if once.keeps_nothing(given[minion]))
         return Probed(asked & given.keys() - nothing, nothing, asked - given.keys())
 
@@ -240,40 +228,31 @@ class Questions:
                 heard.update(part.answered)
                 told(part)
 
-        answers = await self._ask_for(asked, functions, arguments, timeout, kept, tell if told is not None else None)
+        each = tell if told is not None else None
+        answers = await self._ask(functions, arguments, list(asked), timeout, kept, each)
         rest = read(answers.given)
         if alone := recordless(rest):
-            records = (await self._ask_for(alone, _RECORDED, [jid], timeout, kept)).given
+            records = (await self._ask(_RECORDED, [jid], list(alone), timeout, kept)).given
             more = {minion: {**answers.given[minion], _RECORDED: records[minion]} for minion in alone & records.keys()}
             rest = read({**answers.given, **more})
         return dataclasses.replace(rest, silent=asked - heard - rest.answered, unproven=answers.unproven & asked)
 
-    async def _ask_for(
-        self,
-        asked: frozenset[str],
-        fun: str | list[str],
-        arg: list[Any],
-        timeout: float,
-        kept: Place | None,
-        told: Told | None = None,
-    ) -> Answers:
-        def publish(jid: str) -> Awaitable[frozenset[str]]:
-            return self._publisher.publish(fun, arg, list(asked), jid=jid, question=True, kept=kept is not None)
-
-        return await self._ask(publish, timeout, kept, told)
-
     async def _ask(
         self,
-        publish: Callable[[str], Awaitable[frozenset[str]]],
+        fun: str | list[str],
+        arg: list[Any],
+        tgt: Any,
         timeout: float,
         kept: Place | None,
         told: Told | None = None,
         read: Callable[[Place, str, frozenset[str]], Awaitable[Mapping[str, Answer]]] | None = None,
-        forget: bool = True,
         linger: float = 0.0,
+        forget: bool = True,
         prompt: bool = True,
+        **more: Any,
     ) -> Answers:
         """
+        :param more: further arguments of ``Publisher.publish``.
         :param prompt: whether minions answer at once. An answer that takes as long as a function says nothing about the
             master's backlog.
         :param read: reads kept answers, if only a part of each is needed.
@@ -297,7 +276,8 @@ class Questions:
             self._loop, self._steady, looked, told, self._handed_on if prompt else HandedOn()
         )
         try:
-            answers = await question.ask(publish(jid), timeout)
+            publish = self._publisher.publish(fun, arg, tgt, jid=jid, question=True, kept=kept is not None, **more)
+            answers = await question.ask(publish, timeout)
         except BaseException:
             close()
             raise

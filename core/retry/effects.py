@@ -14,7 +14,6 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.answers import Collected, KeptAnswers
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
-from saltext.jobs.core.master.coverage import about_records
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Key, Kind
@@ -110,7 +109,7 @@ class Effects:
         except (OSError, JobCacheError, PublishFailed) as exc:
             log.info("Whether minions keep what they have run is not known: %s", exc)
             return
-        for doubt in about_records(len(found.running | found.idle), found.idle):
+        for doubt in once.about_records(len(found.running | found.idle), found.idle):
             log.warning("job_retry: %s", doubt)
         if found.silent:
             log.info("Whether %d silent minions keep what they have run is not known", len(found.silent))

@@ -2,14 +2,15 @@
 Copies jobs of another job cache, or of another driver, into the store: loads, minions, returns and end times.
 
 It writes nothing that exists already, so it can be interrupted, and run while the master stores jobs. It must never mark a
-job as published; only between drivers of this master does it copy the mark of a publish.
+job as published; only between drivers of this master does it copy the mark of a publish. Also copies of the file of
+``cache: sqlite``: a backup, and the readable rest of damaged files.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import salt.loader
 import salt.payload
@@ -23,6 +24,9 @@ from saltext.jobs.core.store import publication, records
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.store import Store
+
+if TYPE_CHECKING:  # Python may have been built without sqlite3
+    from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 log = lines.logger(__name__)
 
@@ -352,3 +356,73 @@ def _is_better(store: Store, key: str, load: Load) -> bool:
         return False
     there = records.load_of(store, key)
     return not there or ("tgt" in load and "tgt" not in there)
+
+
+# -- the file of sqlite ---------------------------------------------------------------------------------------------------
+
+
+def backup(store: Store, path: Any) -> dict[str, Any]:
+    """
+    Copy the file as it is at this moment.
+
+    :param path: of the copy; absolute.
+    :return: path and bytes.
+    :raises Refused: if that cannot be done.
+    """
+    banks = _file_of(store, "backup")
+    if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
+        raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
+    try:
+        banks.backup(path)
+    except FileExistsError as exc:
+        raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that does not exist") from exc
+    except Exception as exc:  # SQLite and the disk raise many kinds
+        raise Refused(f"The copy cannot be made: {exc}") from exc
+    return {"path": path, "bytes": os.stat(path).st_size}
+
+
+def recover(store: Store, path: Any = None) -> dict[str, Any]:
+    """
+    Bring over the readable records of damaged files.
+
+    :param path: one damaged file; None for all that were set aside.
+    :return: by the path of each file: read, written and gaps, or error.
+    :raises Refused: if there is none.
+    """
+    banks = _file_of(store, "recover")
+    if path is not None and (not isinstance(path, str) or not _is_another_file(path, banks.path)):
+        raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
+    done = {name: _recovered(name, banks) for name in (banks.damaged() if path is None else [path])}
+    if not done:
+        raise Refused(f"There is no damaged file beside {banks.path}")
+    return done
+
+
+def _is_another_file(path: str, own: str) -> bool:
+    try:
+        return os.path.isfile(path) and not os.path.samefile(path, own)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
+    import sqlite3
+
+    from saltext.jobs.core.sqlite.salvage import Salvage, Unreadable
+
+    salvage = Salvage(path, banks)
+    try:
+        salvage.run()
+    except Unreadable as exc:
+        return {"error": f"nothing of it can be read: {exc}"}
+    except sqlite3.Error as exc:
+        return {"error": f"the file in use cannot be written: {exc}"}
+    return {"read": salvage.read, "written": salvage.written, "gaps": salvage.gaps}
+
+
+def _file_of(store: Store, what: str) -> SqliteBanks:
+    if store.driver.one_file is None:
+        raise Refused(f"job_cache.{what} is for cache: sqlite; the master has cache: {store.driver.name}")
+    return store.driver.one_file.banks_file

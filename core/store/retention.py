@@ -2,21 +2,23 @@
 Removes jobs that are too old or too many. A sweep with nothing to remove reads no load: the time in a jid tells which jobs
 are certainly young.
 
-The age of a job counts from its last write, so that a replay or a copy keeps it for the full time again.
+The age of a job counts from its last write, so that a replay or a copy keeps it for the full time again. Jobs that an engine
+still needs, those of batches and those that the retry queue owes a minion, stay however old they are: the record that
+vouches for a job must exist as long as the job may be sent.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import LOADS, RETURNS
+from saltext.jobs.core.banks import LOADS, OWED, RETURNS
 from saltext.jobs.core.ids import jid_at, jid_time
+from saltext.jobs.core.site import Site
 from saltext.jobs.core.store.calling import Outage
-from saltext.jobs.core.store.needed import not_needed
 from saltext.jobs.core.store.records import BANKS, drop, drop_older
 from saltext.jobs.core.store.store import Store, Young
 
@@ -25,6 +27,10 @@ log = lines.logger(__name__)
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 LARGE_BANK = 1000  # names from which on a bank is large; every sweep lists a smaller one
 RUNNING = 3600.0  # seconds after its last write for which a job may be running, and ``trim`` does not remove it
+
+#: The folder of batches in their engine's folder, and the endings of the journals of open and of ended ones.
+BATCHES = "batches"
+OPEN, ENDED = ".journal", ".ended"
 
 
 def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> None:
@@ -80,7 +86,7 @@ def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
 
     :return: a Unix time that is not later than the last write of any other job. 0 if that is not known.
     """
-    free = not_needed(store, jids)
+    free = _not_needed(store, jids)
     written = now if len(free) == len(jids) else 0.0
     for number, part in enumerate(_parts(free, store.driver.removed_at_once)):
         if number and store.driver.one_file is not None:
@@ -147,3 +153,29 @@ def _listed_outside(store: Store, bank: str, low: str, high: str, keep: float, n
             return []
     store.swept[bank] = (at, first, last)
     return []
+
+
+# -- what is still needed -------------------------------------------------------------------------------------------------
+
+
+def is_batch(site: Site, jid: str, *kinds: str) -> bool:
+    """
+    Tell whether a jid, which must be a plain name, is that of a batch of one of these kinds: OPEN, ENDED.
+
+    :raises OSError: when that cannot be told.
+    """
+    folder = site.folder("batch_manager")
+    return folder.exists(*(f"{BATCHES}/{jid}{kind}" for kind in kinds))
+
+
+def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:
+    """
+    Return those of some jobs, by the keys of their jids, that no engine needs any more.
+
+    :raises SaltCacheError: when that cannot be told.
+    """
+    owed = store.driver.present(OWED, keys) if keys else set()
+    try:
+        return [key for key in keys if key not in owed and not is_batch(store.site, store.decode(key), OPEN)]
+    except OSError as exc:
+        raise SaltCacheError(f"Batches cannot be looked up: {exc}") from exc

@@ -3,7 +3,8 @@ Finds jobs by function, target, minion, user, time, outcome and metadata: newest
 
 The driver's index is used for what it covers. For all else the time in the jid is checked first, and then the load. A job
 whose jid does not begin with a date sorts by when its load was written. A page starts where the one before it ended, even if
-jobs came meanwhile. What an operator typed becomes a ``Query`` first.
+jobs came meanwhile. What an operator typed becomes a ``Query`` first. Also the last result of each minion: when it last ran
+a function, and how that ended.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import fnmatch
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +22,11 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks
+from saltext.jobs.core.display.command import published_words
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
-from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.ids import jid_at, jid_time
+from saltext.jobs.core.returned import function_of, retcode_of
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable
@@ -280,3 +283,57 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
     return () if value is None else arguments.names(name, value)
+
+
+# -- the last result of each minion -------------------------------------------------------------------------------------
+
+#: Returns read at a time.
+_RETURNS_AT_ONCE = 20
+#: How a run ended; UNREADABLE if its return exists and cannot be read.
+SUCCEEDED, FAILED, UNREADABLE = ("succeeded", "failed", "unreadable")
+_NOTHING = dict.fromkeys(("jid", "at", "fun", "arguments", "outcome", "retcode", "missed"))
+
+
+def last_results(
+    store: Store, query: Query, minions: Iterable[str], told: Callable[[int], None] = lambda count: None
+) -> dict[str, dict[str, Any]]:
+    """
+    Return the last result of each of some minions; see ``job_cache.minions``.
+
+    :param query: which jobs count: by function, target, user and time.
+    :param told: gets how many jobs have been looked at.
+    :raises SaltCacheError: if the store cannot be read.
+    """
+    found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in minions}
+    left = set(found)
+    for count, (key, load) in enumerate(loads(store, query), 1):
+        if not left:
+            break
+        told(count)
+        jid, bank = store.decode(key), f"{RETURNS}/{key}"
+        keys = {minion: name for name in store.keys(bank) if (minion := store.decode(name)) in left}
+        about = {
+            "jid": jid,
+            "at": jid_time(jid),
+            "fun": function_of(load),
+            "arguments": published_words(load.get("arg")),
+        }
+        for minion, result in _results(store, bank, keys).items():
+            found[minion].update(about, **result)
+        left.difference_update(keys)
+        (listed,) = store.driver.read_all([(MINIONS, key)])
+        for minion in left.intersection(ids_in(listed)):
+            found[minion]["missed"] = found[minion]["missed"] or jid
+    return {minion: found[minion] for minion in sorted(found)}
+
+
+def _results(store: Store, bank: str, keys: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {minion: {"outcome": UNREADABLE, "retcode": None} for minion in keys}
+    names = {name: minion for minion, name in keys.items()}
+    wanted = list(names)
+    for start in range(0, len(wanted), _RETURNS_AT_ONCE):
+        for name, record in store.driver.fetch_each(bank, wanted[start : start + _RETURNS_AT_ONCE]):
+            if isinstance(record, Mapping):
+                code = retcode_of(record)
+                found[names[name]] = {"outcome": FAILED if code else SUCCEEDED, "retcode": code}
+    return found

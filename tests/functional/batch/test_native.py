@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.summary import native_view
 from tests.unit.batch.bench import BEGIN, spec
 
 batch_manager = pytest.importorskip("salt.utils.batch_manager", reason="Salt 3008 is the first release that has it")
@@ -52,7 +52,7 @@ def manager(opts, outside):
 def shown(opts):
     """The file that Salt is shown of our batch."""
     store = BatchStore(opts)
-    store.write_native(OURS.jid, native.view(OURS, BEGIN))
+    store.write_native(OURS.jid, native_view(OURS, BEGIN))
     return store.native_path(OURS.jid)
 
 

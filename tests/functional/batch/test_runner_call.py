@@ -7,7 +7,7 @@ import time
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.runner_call import RunnerCalls
+from saltext.jobs.core.batch.ports import call_runner
 from saltext.jobs.core.master.caller import Caller
 
 RUNNER = """
@@ -59,8 +59,8 @@ def call(tmp_path, deaf_bus):
     loop = compat.new_loop()
 
     def called(fun, *words, timeout=120.0, on_behalf=None, **more):
-        calls = RunnerCalls({"conf_file": str(config)}, loop, **more)
-        return loop.run_sync(lambda: calls(fun, words, timeout, on_behalf))
+        opts = {"conf_file": str(config)}
+        return loop.run_sync(lambda: call_runner(opts, loop, fun, words, timeout, on_behalf, **more))
 
     yield called
     loop.close(all_fds=True)

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import metrics as of_batches
-from saltext.jobs.core.engine.report import Report
+from saltext.jobs.core.engine.process import Report
 from saltext.jobs.core.metrics import gauge, of_bus, of_lead, of_publisher, of_writing, text_of, with_former
 from saltext.jobs.core.notices.metrics import metrics_of as of_notices
 from saltext.jobs.core.recorder import metrics as of_recorder

@@ -8,7 +8,7 @@ import pytest
 
 from saltext.jobs.core.master.passes import VALID, pass_for, redeem
 from saltext.jobs.core.site import FileSite
-from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
+from saltext.jobs.core.store.retention import BATCHES, ENDED, OPEN
 from tests.leading import leading
 
 JID = "20260516120000000000"

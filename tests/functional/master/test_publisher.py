@@ -118,8 +118,9 @@ def test_publishes_one_after_the_other_go_over_one_connection(master, publish):
 def test_a_question_whose_answers_are_kept_is_stored_and_not_owed_to_absent_minions(master, publish, loop):
     loads, answer = [], master.answer
     master.answer = lambda load: loads.append(load) or answer(load)
+    ask = publish.publisher.publish
     for kept in (True, False):
-        loop.run_sync(lambda kept=kept: publish.publisher.ping("*", "glob", ping_jid="j", kept=kept))
+        loop.run_sync(lambda kept=kept: ask("test.ping", [], "*", "glob", jid="j", question=True, kept=kept))
     stored, unstored = (load["kwargs"] for load in loads)
     assert "nocache" not in stored
     assert limits_of("j", stored["metadata"]).off

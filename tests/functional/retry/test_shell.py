@@ -53,9 +53,6 @@ class Publisher:
         self.published.append((fun, tgt, tgt_type, question))
         return frozenset(tgt if isinstance(tgt, list) else ())
 
-    async def ping(self, tgt, tgt_type, *, ping_jid, **_more):
-        return await self.publish("test.ping", [], tgt, jid=ping_jid, question=True)
-
 
 class Bus:
     """A bus on which only the test fires."""

@@ -12,7 +12,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import masters
 from saltext.jobs.core.engine.findings import about_masters
-from saltext.jobs.core.engine.seat import Seat
+from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.site import read_msgpack, write_msgpack
 from tests.functional.site.conftest import postgresql_sites

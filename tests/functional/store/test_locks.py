@@ -9,7 +9,7 @@ import os
 import pytest
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.store.locks import Locks
+from saltext.jobs.core.store.store import Locks
 from tests.functional.store.test_contract import in_processes
 
 

@@ -8,7 +8,7 @@ import pytest
 import salt.loader
 
 from saltext.jobs.core.site import FileSite
-from saltext.jobs.core.store.needed import BATCHES
+from saltext.jobs.core.store.retention import BATCHES
 from tests.functional.options import options_in
 
 JID = "20160516000000000000"

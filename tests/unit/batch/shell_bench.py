@@ -114,12 +114,6 @@ class FakeMaster:
                 self._loop.call_later(minion.latency, self._receive, minion, fun, arg, jid)
         return frozenset(matched)
 
-    async def ping(self, tgt, tgt_type, *, ping_jid, user=None, kept=False):
-        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, question=True, kept=kept)
-
-    async def find_job(self, jid, minions, *, probe_jid, kept=False):
-        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True, kept=kept)
-
     async def kill_job(self, jid, minions, *, kill_jid, gently=False):
         fun = "saltutil.term_job" if gently else "saltutil.kill_job"
         return await self.publish(fun, [jid], list(minions), jid=kill_jid, question=True)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.flight import Phase
+from saltext.jobs.core.batch.inflight import Phase
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.state import POLICY
 from tests.unit.batch.bench import Bench, kinds, published

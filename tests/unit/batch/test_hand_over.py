@@ -13,8 +13,8 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine.masters import SETTLE
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.engine.seat import SETTLE
 from saltext.jobs.core.master import events
 from tests.unit.batch.bench import BEGIN, spec
 from tests.unit.batch.shell_bench import JID, FakeMinion
@@ -78,7 +78,7 @@ class HandingOver(TwoMasters):
         self.wake()
 
     def hand_over(self):
-        """As ``core/engine/seat.py`` has it done: the loop stops once all is durable, or after a while."""
+        """As ``core/engine/masters.py`` has it done: the loop stops once all is durable, or after a while."""
         former, settled = self.shell, []
 
         async def settle():

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from saltext.jobs.core.batch.flight import TRANSITIONS, Flight, Phase
+from saltext.jobs.core.batch.inflight import TRANSITIONS, Flight, Phase
 from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.machine import Batch
 from tests.unit.batch.bench import BEGIN, Bench, spec

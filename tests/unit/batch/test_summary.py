@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from saltext.jobs.core.batch import facts, native, words
+from saltext.jobs.core.batch import facts, words
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.watch import Display, progress_line
 from tests.unit.batch.bench import BEGIN, Bench
@@ -111,7 +111,7 @@ def test_minions_are_told_apart():
 
 
 def test_what_salt_is_shown_has_its_keys_and_nothing_that_could_be_published():
-    view = native.view(a_batch().batch.spec, BEGIN)
+    view = batch_summary.native_view(a_batch().batch.spec, BEGIN)
     assert view.keys() == NATIVE_KEYS
     assert (view["driver"], view["halted"]) == ("engine", True)
     assert not any(view[key] for key in ("arg", "kwargs", "all_minions", "pending", "active", "done", "failed", "wait"))
@@ -128,10 +128,10 @@ def test_a_native_batch_is_summed_up_in_the_same_way():
         "last_progress": BEGIN,
         "driver": "master",
     }
-    summary = native.summary(state, BEGIN + 10)
+    summary = batch_summary.native_summary(state, BEGIN + 10)
     assert (summary["total"], summary["completed"], summary["failed"], summary["state"]) == (3, 1, 1, "running")
     assert summary["age_seconds"] == 10
-    assert native.minions(state)["a"]["state"] == "completed"
+    assert batch_summary.native_minions(state)["a"]["state"] == "completed"
 
 
 def test_progress_is_told_in_lines_and_each_failure_once():

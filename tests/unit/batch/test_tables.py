@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from saltext.jobs.core.batch import native, summary, tables, words
+from saltext.jobs.core.batch import summary, tables, words
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
 from tests.unit.batch.bench import Bench
@@ -287,9 +287,9 @@ def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
 
 def test_a_batch_of_salts_own_is_shown_by_what_is_known_of_it():
     state = {"jid": "1", "fun": "test.ping", "all_minions": ["a"], "pending": ["a"], "driver": "master"}
-    lines = drawn(tables.standing, native.summary(state, NOW))
+    lines = drawn(tables.standing, summary.native_summary(state, NOW))
     assert lines[0] == "1  running  test.ping on None"
-    assert drawn(tables.listed, [native.summary(state, NOW)])[2].startswith("1    running   0/1")
+    assert drawn(tables.listed, [summary.native_summary(state, NOW)])[2].startswith("1    running   0/1")
 
 
 def test_a_target_of_very_many_names_takes_no_page():

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.flight import Phase
 from saltext.jobs.core.batch.gates import Checks, Schedule
-from saltext.jobs.core.batch.inflight import InFlight
+from saltext.jobs.core.batch.inflight import InFlight, Phase
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcomes
 from saltext.jobs.core.batch.pace import Pace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.advice import Advice
-from saltext.jobs.core.master.coverage import NEITHER, NOT_CONFIGURED, NOTHING_RUNS, doubts_about, lack_of
+from saltext.jobs.core.master.once import NEITHER, NOT_CONFIGURED, NOTHING_RUNS, doubts_about, lack_of
 
 EXECUTORS, SYNCED = "config.get", "cp.is_cached"
 HAS = {"jid": "0", "job_once": {"state": "never", "recorded_for": 9.0}}

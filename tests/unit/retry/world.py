@@ -180,9 +180,6 @@ class Publisher:
         await self._life.wait(3 * LATENCY)
         return found
 
-    async def ping(self, tgt, tgt_type, *, ping_jid, kept=False, **_):
-        return await self.publish("test.ping", [], tgt, jid=ping_jid, question=True, kept=kept)
-
     def close(self):
         pass
 

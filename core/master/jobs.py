@@ -1,5 +1,6 @@
 """
-What minions say that they run at this moment. Each minion's answer counts for that minion alone. Blocks.
+What the runner ``job_cache`` tells of jobs beyond their records: what became of one (which minions have returned, have
+failed and why, are missing, or are owed it), and what runs at this moment, as each minion says of itself. Blocks.
 
 It must never take a minion's silence for an answer.
 """
@@ -11,15 +12,67 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import salt.client
-import salt.exceptions
-
 from saltext.jobs.core.display.command import published_words
-from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import LOOKING, kind_of
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.master.caller import Caller, minions_to_ask, require_no_peer
-from saltext.jobs.core.returned import function_of
+from saltext.jobs.core.master.caller import Caller, asking, minions_to_ask, require_no_peer
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.reasons import Reasons, text_of
+from saltext.jobs.core.returned import function_of, retcode_of
+
+# -- what became of one -------------------------------------------------------------------------------------------------
+
+#: The reason for a minion whose return exists, but cannot be read.
+UNREADABLE = "its return cannot be read: see the master's log, and job_cache.verify"
+
+
+def minions_of(load: Mapping[str, Any]) -> list[str]:
+    """Return the minions that a job was for, as far as its load tells."""
+    found = load.get("Minions")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, (list, tuple)) else []
+
+
+def outcome(cache: JobCache, jid: str, load: Mapping[str, Any], owed: Mapping[str, str] | None) -> dict[str, Any]:
+    """
+    Return the result of ``job_cache.outcome``. All returns are read, a few at a time.
+
+    :param load: the job's load from the job cache.
+    :param owed: the states of the job's entries in the retry queue, by minion; None if it cannot be read.
+    :raises JobCacheError: if the cache cannot be read.
+    """
+    minions = minions_of(load)
+    reasons, silent, failed = Reasons(), list[str](), 0
+    for minion, ret in cache.each_return(jid, minions):
+        if ret is None:
+            silent.append(minion)
+        elif code := retcode_of(ret):
+            failed += 1
+            reasons.add(minion, "failed", code, text_of(ret))
+    unreadable = cache.have_returned(jid, silent)
+    for minion in sorted(unreadable):
+        reasons.add(minion, "returned", None, UNREADABLE)
+    missing = [minion for minion in silent if minion not in unreadable and minion not in (owed or {})]
+    return {
+        "jid": jid,
+        "fun": function_of(load),
+        "arguments": published_words(load.get("arg")),
+        "tgt": load.get("tgt"),
+        "tgt_type": load.get("tgt_type"),
+        "user": load.get("user"),
+        "minions": len(minions),
+        "returned": len(minions) - len(silent) + len(unreadable),
+        "failed": failed,
+        "missing": sorted(missing),
+        "owed": None if owed is None else _of(owed, silent),
+        "groups": reasons.groups(),
+    }
+
+
+def _of(owed: Mapping[str, str], minions: Iterable[str]) -> dict[str, str]:
+    return {minion: owed[minion] for minion in sorted(minions) if minion in owed}
+
+
+# -- what runs now ------------------------------------------------------------------------------------------------------
 
 _QUESTION = "saltutil.running"
 #: Most jobs of one minion that are shown.
@@ -28,7 +81,7 @@ _MOST = 200
 Known = Mapping[str, Mapping[str, Any]]
 
 
-def ask(
+def ask_what_runs(
     opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, timeout: float
 ) -> tuple[dict[str, Any], list[str]]:
     """
@@ -40,12 +93,8 @@ def ask(
     """
     require_no_peer(who)
     matched = minions_to_ask(opts, who, tgt, tgt_type, (_QUESTION, []))
-    try:
-        with salt.client.get_local_client(mopts=dict(opts)) as client:
-            # By name: minions match a target themselves, so others might answer than the caller was allowed to ask.
-            answers = client.cmd(matched, _QUESTION, tgt_type="list", timeout=timeout) or {}
-    except salt.exceptions.SaltException as exc:
-        raise Refused(f"The minions cannot be asked: {exc}") from exc
+    with asking(opts) as client:
+        answers = client.cmd(matched, _QUESTION, tgt_type="list", timeout=timeout) or {}
     given = {minion: answers[minion] for minion in matched if isinstance(answers.get(minion), list)}
     return given, sorted(set(matched) - given.keys())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.ids import jid_time
-from saltext.jobs.core.master.running import running
+from saltext.jobs.core.master.jobs import running
 
 JID, OTHER = "20260516101112131415", "20260516101112131416"
 
