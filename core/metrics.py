@@ -74,7 +74,7 @@ def figures_of(metrics: Iterable[Metric]) -> dict[str, Any]:
         metric.name: {value: _finite(number) for value, number in metric.samples.items()}
         if metric.label
         else _finite(metric.samples[""])
-        for metric in with_former(metrics)
+        for metric in metrics
     }
 
 
@@ -184,30 +184,3 @@ def of_lead(
 def of_writing(engine: str, at: float) -> Metric:
     """Return when an engine's file was written, in Unix time."""
     return gauge(f"{PREFIX}written_timestamp_seconds", "When this file was written.", {engine: at}, ENGINE)
-
-
-def with_former(metrics: Iterable[Metric]) -> list[Metric]:
-    """Return figures. One that had another name up to 0.2.0 comes under that name too, until the release after 0.3."""
-    return [one for metric in metrics for one in (metric, *_former(metric))]
-
-
-def _former(metric: Metric) -> list[Metric]:
-    about, short = f"Deprecated: see {metric.name}.", metric.name.removeprefix(PREFIX)
-    if metric.label == ENGINE:
-        named = {engine: f"{_FORMER_OF[engine]}_{short}" for engine in metric.samples if engine in _FORMER_OF}
-        if short == "written_timestamp_seconds":
-            named = {engine: f"{PREFIX}{engine}_{short}" for engine in named}
-        return [Metric(name, metric.kind, about, {"": metric.samples[engine]}) for engine, name in named.items()]
-    name = _FORMER.get(short) or next(
-        (old + short.removeprefix(new) for new, old in _BEFORE.items() if short.startswith(new)), ""
-    )
-    return [Metric(name, metric.kind, about, metric.samples, metric.label)] if name else []
-
-
-_FORMER = {
-    "batches": "salt_batch_batches",
-    "batches_ended_total": "salt_batch_ended_total",
-    "retry_transitions_total": "salt_job_retry_told_total",
-}
-_BEFORE = {"batch_": "salt_batch_", "retry_": "salt_job_retry_", "recorder_": "salt_job_recorder_"}
-_FORMER_OF = {"batch_manager": "salt_batch", "job_retry": "salt_job_retry", "job_recorder": "salt_job_recorder"}

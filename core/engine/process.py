@@ -24,7 +24,7 @@ from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.metrics import History, Metric, figures_of, of_writing, text_of, with_former
+from saltext.jobs.core.metrics import History, Metric, figures_of, of_writing, text_of
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import deprecated
 from saltext.jobs.core.site import Lease, site_of
@@ -253,7 +253,7 @@ def _path(folder: pathlib.Path, engine: str) -> pathlib.Path:
 
 
 def _text(engine: str, figures: Iterable[Metric], now: float) -> str:
-    return text_of(with_former([*figures, of_writing(engine, now)]))
+    return text_of([*figures, of_writing(engine, now)])
 
 
 def _replace(path: pathlib.Path, text: str) -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from saltext.jobs.core.metrics import History, counter, figures_of, gauge, of_writing, text_of, with_former
+from saltext.jobs.core.metrics import History, counter, figures_of, gauge, text_of
 
 
 def test_a_figure_is_written_with_what_it_is():
@@ -55,24 +55,3 @@ def test_the_figures_of_an_hour_are_kept_and_no_more():
         history.take(60.0 * minute, [gauge("a", "A.", minute)])
     told = history.told()
     assert (len(told), told[0], told[-1]) == (60, (2400.0, {"a": 40}), (5940.0, {"a": 99}))
-
-
-def test_a_figure_goes_by_its_former_name_too():
-    metrics = [
-        gauge("saltext_jobs_batches", "Batches.", {"running": 1}, "state"),
-        gauge("saltext_jobs_retry_paused", "Paused.", 1),
-        of_writing("job_recorder", 5.0),
-        of_writing("job_notices", 6.0),
-        gauge("saltext_jobs_notices_waiting", "Waiting.", {"webhook": 0}, "target"),
-    ]
-    assert [metric.name for metric in with_former(metrics)] == [
-        "saltext_jobs_batches",
-        "salt_batch_batches",
-        "saltext_jobs_retry_paused",
-        "salt_job_retry_paused",
-        "saltext_jobs_written_timestamp_seconds",
-        "saltext_jobs_job_recorder_written_timestamp_seconds",
-        "saltext_jobs_written_timestamp_seconds",
-        "saltext_jobs_notices_waiting",
-    ]
-    assert figures_of(metrics[:1]) == {"saltext_jobs_batches": {"running": 1}, "salt_batch_batches": {"running": 1}}

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.process import Report
-from saltext.jobs.core.metrics import gauge, of_bus, of_lead, of_publisher, of_writing, text_of, with_former
+from saltext.jobs.core.metrics import gauge, of_bus, of_lead, of_publisher, of_writing, text_of
 from saltext.jobs.core.notices.metrics import metrics_of as of_notices
 from saltext.jobs.core.recorder import metrics as of_recorder
 from saltext.jobs.core.retry import metrics as of_retry
@@ -109,7 +109,6 @@ def promtool():
 def test_prometheus_has_nothing_to_say_against_the_metrics(promtool):
     for metrics in of_each().values():
         assert promtool("check", "metrics", text=text_of(metrics)).strip() == ""
-        assert promtool("check", "metrics", text=text_of(with_former(metrics))).strip() == ""
 
 
 def test_the_parser_of_its_client_reads_every_figure():
@@ -135,7 +134,6 @@ def test_a_file_for_the_collector_is_written_at_once_and_may_be_read_by_it(loop,
     assert [line for line in path.read_text().splitlines() if line[0] != "#"] == [
         "held 1",
         'saltext_jobs_written_timestamp_seconds{engine="job_retry"} 1234.5',
-        "saltext_jobs_job_retry_written_timestamp_seconds 1234.5",
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert os.listdir(tmp_path) == [path.name]
@@ -180,15 +178,6 @@ def test_every_query_of_rules_and_dashboard_names_a_metric_that_exists():
     for query in queries + shown:
         assert names_in(query), query
         assert names_in(query) <= there, query
-
-
-def test_no_rule_or_panel_goes_by_a_name_of_an_earlier_version():
-    old = {metric.name for metrics in of_each().values() for metric in with_former(metrics)} - {
-        m.name for m in everything()
-    }
-    assert "salt_batch_batches" in old and "saltext_jobs_job_retry_written_timestamp_seconds" in old
-    for name in ("alerts.yml", "alerts_test.yml", "dashboard.json"):
-        assert not names_in((MONITORING / name).read_text()) & old, name
 
 
 def test_every_rule_names_the_master_and_whatever_there_may_be_several_of():
