@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import salt.loader
+import salt.payload
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core.banks import NOCACHE
@@ -100,6 +101,13 @@ class Calls:
         """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
         kind = Outage if _is_outage(exc) else Undecodable if name == "fetch" and _is_damage(exc) else SaltCacheError
         return kind(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {_reason(exc)}")
+
+    def decoded(self, bank: str, key: str, data: bytes, loads: Callable[[bytes], Any] = salt.payload.loads) -> Any:
+        """Return a value that was read; an Undecodable if it is damaged."""
+        try:
+            return loads(data)
+        except Exception as exc:  # msgpack raises many kinds
+            return self.error("fetch", bank, key, exc)
 
     def _open(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Load the driver: once, and again after it failed."""

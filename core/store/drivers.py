@@ -212,10 +212,13 @@ class Driver(Port):
         last = self.last_updated(items, f"{parent}/{name}") if than < math.inf else -math.inf
         if last is not None and last < than:
             self.drop_bank(parent, name)
-            for bank, key in items:
-                if self.contains(bank, key):
-                    self.flush(bank, key)
+            for item in items:
+                self._flush_if_there(*item)
         return last
+
+    def _flush_if_there(self, bank: str, key: str) -> None:
+        if self.contains(bank, key):
+            self.flush(bank, key)
 
 
 class InParts(Driver):

@@ -7,8 +7,7 @@ strips every ``p`` and dot off the end of a name.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core.disk.local_banks import LocalBanks
@@ -79,13 +78,8 @@ class Local(Driver):
     def _last_in(self, bank: str) -> float | None:
         return self._do(self._banks.bank_updated, "updated", bank)
 
-    def _remove_one(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
-        last = self.last_updated(items, f"{parent}/{name}") if than < math.inf else -math.inf
-        if last is not None and last < than:
-            self.drop_bank(parent, name)
-            for item in items:
-                self._do(self._banks.unlink, "flush", *item)
-        return last
+    def _flush_if_there(self, bank: str, key: str) -> None:
+        self._do(self._banks.unlink, "flush", bank, key)
 
     def flush(self, bank: str, key: str) -> None:
         self._do(self._banks.flush, "flush", bank, key)

@@ -66,13 +66,7 @@ class Mysql(InParts):
             return run(modules, select)  # type: ignore[no-any-return]
 
         found = self._try("fetch", *items[0], work)
-        return [self._decoded(*item, found[item]) if item in found else ABSENT for item in items]
-
-    def _decoded(self, bank: str, key: str, data: bytes) -> Any:
-        try:
-            return salt.payload.loads(data)
-        except Exception as exc:
-            return self.error("fetch", bank, key, exc)
+        return [self.decoded(*item, found[item]) if item in found else ABSENT for item in items]
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         data = salt.payload.dumps(value)

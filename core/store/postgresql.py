@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import ASIDE
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.postgresql.banks import Banks, banks_of
@@ -40,36 +39,24 @@ class Postgresql(TableDriver):
     def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         return banks_of(self._opts), {}, {}
 
-    def fetch(self, bank: str, key: str) -> Any:
-        return self.do(lambda banks: banks.fetch(bank, key), "fetch", bank, key)
-
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         if not items:
             return []
         found = self.do(lambda banks: banks.read_all(items), "fetch", *items[0])
-        return [ABSENT if data is None else self._decoded(*item, data) for item, data in zip(items, found, strict=True)]
-
-    def _decoded(self, bank: str, key: str, data: bytes) -> Any:
-        try:
-            return packed.loads(data)
-        except Exception as exc:  # msgpack raises many kinds for a broken value
-            return self.error("fetch", bank, key, exc)
+        return [
+            ABSENT if data is None else self.decoded(*item, data, packed.loads)
+            for item, data in zip(items, found, strict=True)
+        ]
 
     def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
         wanted = None if keys is None else list(keys)
         found = self.do(lambda banks: banks.items(bank) if wanted is None else banks.pick(bank, wanted), "fetch", bank)
         for key, data in self.each(found, "fetch", bank):
-            yield key, self._decoded(bank, key, data)
-
-    def contains(self, bank: str, key: str) -> bool:
-        return self.do(lambda banks: banks.contains(bank, key), "contains", bank, key)
+            yield key, self.decoded(bank, key, data, packed.loads)
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         wanted = list(keys)
         return self.do(lambda banks: banks.present(bank, wanted), "contains", bank)
-
-    def updated(self, bank: str, key: str) -> float | None:
-        return self.do(lambda banks: banks.updated(bank, key), "updated", bank, key)
 
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
         return self.do(lambda banks: banks.last_updated(items, bank), "updated", bank)
@@ -84,26 +71,8 @@ class Postgresql(TableDriver):
     def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
         self.do(lambda banks: banks.store_all(items), "store", *items[0][:2])
 
-    def set_aside(self, bank: str, key: str) -> bool:
-        """The stored bytes are moved, so the record need not be readable."""
-        to = f"{bank.replace('/', '.')}.{key}"
-        self.do(lambda banks: banks.move(bank, key, ASIDE, to), "set aside", bank, key)
-        return True
-
-    def flush(self, bank: str, key: str) -> None:
-        self.do(lambda banks: banks.flush(bank, key), "flush", bank, key)
-
-    def drop_bank(self, parent: str, name: str) -> None:
-        self.do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
-
     def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
         return Left([], self.do(lambda table: table.remove_older(banks, parent, names, than), "flush", parent))
-
-    def keys(self, bank: str) -> list[str]:
-        return self.do(lambda banks: banks.keys(bank), "list", bank)
-
-    def banks(self, bank: str) -> list[str]:
-        return self.do(lambda banks: banks.banks(bank), "list", bank)
 
     def do(self, call: Callable[[Banks], Result], name: str, bank: str, key: str | None = None) -> Result:
         """Return what ``call`` returns for the table. :raises SaltCacheError: if it fails, with ``name`` in the message."""

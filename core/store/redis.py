@@ -45,13 +45,9 @@ class Redis(InParts):
         found = self._pipe("fetch", *items[0], ask)
         if found is None:
             return super().read_all(items)
-        return [self._decoded(*item, value) for item, value in zip(items, found, strict=True)]
-
-    def _decoded(self, bank: str, key: str, value: Any) -> Any:
-        try:
-            return ABSENT if value is None else salt.payload.loads(value)
-        except Exception as exc:
-            return self.error("fetch", bank, key, exc)
+        return [
+            ABSENT if value is None else self.decoded(*item, value) for item, value in zip(items, found, strict=True)
+        ]
 
     def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
         def tell(layout: Any, pipe: Any) -> None:

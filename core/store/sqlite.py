@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import ASIDE
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import OPTIONS, stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
@@ -77,18 +76,9 @@ class Sqlite(TableDriver):
         except (sqlite3.Error, StateError, OSError) as exc:
             raise self.error("write", "jobs", None, exc) from exc
 
-    def fetch(self, bank: str, key: str) -> Any:
-        return self.do(lambda banks: banks.fetch(bank, key), "fetch", bank, key)
-
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         found = self.do(lambda banks: banks.values(items), "fetch", *items[0]) if items else {}
-        return [self._decoded_one(*item, found[item]) if item in found else ABSENT for item in items]
-
-    def _decoded_one(self, bank: str, key: str, data: bytes) -> Any:
-        try:
-            return stored.loads(data)
-        except Exception as exc:  # msgpack raises many kinds for a broken value
-            return self.error("fetch", bank, key, exc)
+        return [self.decoded(*item, found[item], stored.loads) if item in found else ABSENT for item in items]
 
     def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
         wanted = None if keys is None else list(keys)
@@ -99,16 +89,10 @@ class Sqlite(TableDriver):
     ) -> Iterator[tuple[str, Any]]:
         found = self.do(lambda banks: iter(ask(banks)), "fetch", bank)
         while some := self.do(lambda banks: list(itertools.islice(found, CHUNK)), "fetch", bank):
-            yield from ((key, self._decoded_one(bank, key, data)) for key, data in some)
-
-    def contains(self, bank: str, key: str) -> bool:
-        return self.do(lambda banks: banks.contains(bank, key), "contains", bank, key)
+            yield from ((key, self.decoded(bank, key, data, stored.loads)) for key, data in some)
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         return self.do(lambda banks: banks.present(bank, keys), "contains", bank)
-
-    def updated(self, bank: str, key: str) -> float | None:
-        return self.do(lambda banks: banks.updated(bank, key), "updated", bank, key)
 
     def _last_in(self, bank: str) -> float | None:
         return self.do(lambda banks: banks.bank_updated(bank), "updated", bank)
@@ -126,22 +110,6 @@ class Sqlite(TableDriver):
                     banks.store(*item)
 
         self.do(write, "store", *items[0][:2])
-
-    def set_aside(self, bank: str, key: str) -> bool:
-        """The stored bytes are moved, so the record need not be readable."""
-        self.do(
-            lambda banks: banks.move(bank, key, ASIDE, f"{bank.replace('/', '.')}.{key}"),
-            "set aside",
-            bank,
-            key,
-        )
-        return True
-
-    def flush(self, bank: str, key: str) -> None:
-        self.do(lambda banks: banks.flush(bank, key), "flush", bank, key)
-
-    def drop_bank(self, parent: str, name: str) -> None:
-        self.do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
 
     def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
         def write(file: SqliteBanks) -> None:
@@ -187,12 +155,6 @@ class Sqlite(TableDriver):
             return self.do(lambda banks: banks.damage(), "check", "")
         except SaltCacheError as exc:
             return str(exc)
-
-    def keys(self, bank: str) -> list[str]:
-        return self.do(lambda banks: banks.keys(bank), "list", bank)
-
-    def banks(self, bank: str) -> list[str]:
-        return self.do(lambda banks: banks.banks(bank), "list", bank)
 
     def do(self, call: Callable[[SqliteBanks], Result], name: str, bank: str, key: str | None = None) -> Result:
         """Return what ``call`` returns for the file. :raises SaltCacheError: if it fails, with ``name`` in the message."""
