@@ -30,9 +30,9 @@ import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.master.stream import Stream
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
 from saltext.jobs.core.retry.knowledge import Evidence

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.master.stream import Sender
+from saltext.jobs.core.master.bus import Sender
 from tests.functional.master.conftest import PublisherSocket
 from tests.waiting import SOON, stretched
 

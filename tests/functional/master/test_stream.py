@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.master.stream import Stream
+from saltext.jobs.core.master.bus import Stream
 from tests.functional.master.conftest import PublisherSocket
 
 
