@@ -185,21 +185,16 @@ class _Group:
 
 
 class Reasons:
-    """
-    Groups minions by the reason of their failure.
+    """Groups minions by the reason of their failure: ``MOST_GROUPS`` groups at most, and one for all other reasons."""
 
-    :param most: most groups.
-    """
-
-    def __init__(self, most: int = MOST_GROUPS) -> None:
+    def __init__(self) -> None:
         self._groups: dict[bytes, _Group] = {}
-        self._most = most
 
     def add(self, minion: str, state: str, retcode: int | None, text: str) -> None:
         """:param state: how it ended, in a word. :param text: the result of ``text_of``, or words of ours."""
         same = json.dumps((state, retcode, evened(text, minion)))
         key = hashlib.sha256(same.encode("utf-8", "replace")).digest()
-        if key not in self._groups and len(self._groups) >= self._most:
+        if key not in self._groups and len(self._groups) >= MOST_GROUPS:
             key, state, retcode, text = b"", "failed", None, OTHER
         self._groups.setdefault(key, _Group(state, retcode, text)).minions.append(minion)
 

@@ -25,6 +25,7 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
+from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.log.records import publish_of, return_of
 from saltext.jobs.core.master import identity, passes, peers
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
@@ -136,7 +137,7 @@ def returner(load: dict[str, Any]) -> bool | None:
     A return from a peer's event is not stored here if that peer itself stores it in the same place.
     """
     peer = peers.told_by(__opts__)
-    if peer and peers.stores_itself(__opts__, peer):
+    if peer and shares(__opts__["cachedir"], peer):
         return None
     if load["jid"] == "req":
         load["jid"] = prep_jid(nocache=load.get("nocache", False))

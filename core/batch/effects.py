@@ -95,10 +95,6 @@ class Effects:
         if not live.batch.finished:
             self._announce(live, facts.Announce("progress"))
 
-    def tell_last_progress(self, live: Live) -> None:
-        """Once no minion is in flight, announce what became of the minions that were in flight when the batch was halted."""
-        self._announce(live, facts.Announce("progress"))
-
     # -- minions ------------------------------------------------------------------------------------------------------
 
     @property

@@ -53,7 +53,7 @@ def _has_received_it(batch: BatchState, minion: str) -> bool:
     batch.tried.discard(minion)
     batch.waiting.drop(minion)
     batch.presence.unseen.pop(minion, None)
-    batch.pace.sends_elsewhere()
+    batch.pace.charge(1)
     return True
 
 

@@ -172,7 +172,7 @@ def _may_have_been_sent_to(batch: BatchState, minions: list[str], now: float) ->
         batch.waiting.drop(minion)
         batch.presence.unseen.pop(minion, None)
     batch.tried.difference_update(minions)
-    batch.pace.sends_elsewhere(len(minions))
+    batch.pace.charge(len(minions))
     batch.inflight.send((*(batch.inflight.publishing or ()), *minions), now)
 
 

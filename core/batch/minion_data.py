@@ -25,6 +25,9 @@ from saltext.jobs.core.errors import JobsError, SettingsError
 from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.settings import BatchSettings
 
+#: Seconds by which the times of cached data may be wrong: the cache keeps whole seconds.
+_SLACK = 1.0
+
 
 class MinionDataUnreadable(JobsError):
     """The master's cache of grains and pillar could not be read."""
@@ -84,14 +87,13 @@ def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterab
     return {minion: tuple(name for name in names if minion in members[name]) for minion in chosen}
 
 
-def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float], slack: float = 1.0) -> frozenset[str]:
+def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> frozenset[str]:
     """
     Return the minions whose process may have started since a given time: they have fetched their pillar since.
 
     If nothing is cached (``minion_data_cache: False``), no minion is returned. Blocks.
 
     :param since: ``{minion: Unix time}``.
-    :param slack: seconds by which the times may be wrong; the cache keeps whole seconds.
     :raises MinionDataUnreadable: if the cache fails.
     """
     if not opts.get("minion_data_cache", True):
@@ -102,7 +104,7 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float], slack:
             written = compat.minion_data_written(cache, minion)
         except Exception as exc:  # a driver may raise anything
             raise MinionDataUnreadable(f"When {minion} has fetched its pillar cannot be read: {exc}") from exc
-        if written is not None and written >= moment - slack:
+        if written is not None and written >= moment - _SLACK:
             found.add(minion)
     return frozenset(found)
 

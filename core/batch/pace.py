@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Protocol
 
 from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.plan import Stage, stages_of
@@ -86,15 +85,15 @@ class Pace(Kept):
         """Note that ``count`` minions are published to."""
         self.publish_at = None
         self.publishes += 1
-        self._charge(count)
+        self.charge(count)
 
-    def sends_elsewhere(self, count: int = 1) -> None:
-        """Charge the wave for pending minions that turned out to have received the job."""
-        self._charge(count)
-
-    def takes_back(self, count: int) -> None:
-        """Give back the share of ``count`` minions that were published to and are pending again."""
-        self._charge(-count)
+    def charge(self, count: int) -> None:
+        """
+        Charge the wave for minions: they are published to, or turned out to have received the job. A negative count gives
+        back the share of minions that are pending again.
+        """
+        if self.quota is not None:
+            self.quota -= count
 
     def cool(self, now: float) -> None:
         """Keep the slot of a minion that has just ended empty for ``batch_wait`` seconds."""
@@ -125,10 +124,6 @@ class Pace(Kept):
         latest = now + self.spec.batch_wait
         self.cooling = collections.deque(min(until, latest) for until in self.cooling)
 
-    def _charge(self, count: int) -> None:
-        if self.quota is not None:
-            self.quota -= count
-
     def _quota(self) -> int | None:
         return self.size if self.stages[self.stage].wave else None
 
@@ -142,25 +137,15 @@ LONGEST_SECONDS = 5.0
 _SAMPLE = 101
 
 
-class Gathers(Protocol):
-    """The times by which slots are gathered."""
-
-    @property
-    def publish_window(self) -> float:
-        """Least seconds for which slots are gathered."""
-
-    @property
-    def batch_wait(self) -> float:
-        """Seconds for which a freed slot stays empty; unless 0, slots are gathered for ``publish_window`` only."""
-
-
 @dataclasses.dataclass(slots=True)
 class PublishWindow(Kept):
     """
-    :param spec: what was asked for.
+    :param least: seconds for which slots are gathered at least.
+    :param batch_wait: seconds for which a freed slot stays empty; unless 0, slots are gathered for ``least`` only.
     """
 
-    spec: Gathers
+    least: float
+    batch_wait: float
     # Run times in seconds, of the minions that returned last.
     runs: collections.deque[float] = kept(
         lambda: collections.deque(maxlen=_SAMPLE), list, lambda values: collections.deque(values, maxlen=_SAMPLE)
@@ -193,13 +178,13 @@ class PublishWindow(Kept):
         :param gathers: whether this publish could use a slot that is freed meanwhile.
         """
         if self.first is None:
-            return self.spec.publish_window
-        end = self.first + self.spec.publish_window
+            return self.least
+        end = self.first + self.least
         median = self._median()
         longest = min(LONGEST * median, LONGEST_SECONDS)
         # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
         expected = flying * longest / median if median else 0.0
-        if gathers and not self.spec.batch_wait and expected >= 1:
+        if gathers and not self.batch_wait and expected >= 1:
             mean = self.first + self.later / self.count
             end = max(end, min(mean + IDLE * median * max(1.0, expected / self.count), self.first + longest))
         return max(0.0, end - now)

@@ -157,14 +157,6 @@ class _Member:
         self.free: list[str] = []  # minions that it no longer waits for, and was not told of yet
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gathers:
-    """The times by which freed slots are gathered."""
-
-    publish_window: float
-    batch_wait: float = 0.0
-
-
 class Sharing:
     """
     :param limit: how many minions may be in flight.
@@ -174,7 +166,7 @@ class Sharing:
     def __init__(self, limit: InFlightLimit | None, publish_window: float) -> None:
         self.limit = limit or InFlightLimit()
         self._members: dict[str, _Member] = {}
-        self._window = PublishWindow(_Gathers(publish_window))
+        self._window = PublishWindow(publish_window, 0.0)
         self._wanting: set[str] = set()
         self._fresh: set[str] = set()  # those of ``_wanting`` that have no answer yet
         self._waiters: dict[str, set[str]] = {}  # {minion: jids of the batches that wait for it}

@@ -9,6 +9,7 @@ It holds no policy about batches. ``live.py`` writes a fact and then acts on it,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -61,14 +62,8 @@ class BatchShell:
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
-        verbs = {
-            "start": self._start_batch,
-            "stop": self._stop,
-            "pause": self._pause,
-            "resume": self._resume,
-            "approve": self._approve,
-        }
-        self.service = Service(ports.loop, ports.inbox, verbs)
+        control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
+        self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
         self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
         self._adopted: dict[Live, None] = {}  # those of ``live`` not told yet that this engine has started
@@ -275,21 +270,8 @@ class BatchShell:
     # -- requests -----------------------------------------------------------------------------------------------------
     # Each steps its batch at once, and is answered when that is durable.
 
-    def _stop(self, request: Mapping[str, Any]) -> Any:
-        return self._control(request, facts.StopRequested(bool(request.get("kill")), str(request.get("user", ""))))
-
-    def _pause(self, request: Mapping[str, Any]) -> Any:
-        return self._control(request, facts.PauseRequested(str(request.get("user", ""))))
-
-    def _resume(self, request: Mapping[str, Any]) -> Any:
-        rights = request.get("rights")
-        given = dict(rights) if isinstance(rights, Mapping) else {}
-        return self._control(request, facts.ResumeRequested(str(request.get("user", "")), given))
-
-    def _approve(self, request: Mapping[str, Any]) -> Any:
-        return self._control(request, facts.Approved(int(request["stage"]), str(request.get("user", ""))))
-
-    def _control(self, request: Mapping[str, Any], fact: facts.Fact) -> Any:
+    def _control(self, make: Callable[[Mapping[str, Any], str], facts.Fact], request: Mapping[str, Any]) -> Any:
+        fact = make(request, str(request.get("user", "")))
         live = self._find_read(str(request.get("jid")))
         if live is not None and not isinstance(fact, (facts.StopRequested, facts.PauseRequested)):
             self._recover(live)  # before it may send again
@@ -488,4 +470,19 @@ class BatchShell:
             self._late.look_again(live.jid)
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
         if live.batch.halted is not None:
-            self._effects.tell_last_progress(live)
+            # What became of the minions that were in flight when it was halted.
+            self._effects.perform(live, [facts.Announce("progress")])
+
+
+def _rights_in(request: Mapping[str, Any]) -> dict[str, Any]:
+    rights = request.get("rights")
+    return dict(rights) if isinstance(rights, Mapping) else {}
+
+
+#: The fact that a request becomes, by its verb: made of the request, and of the user who asks.
+_WISHES: Mapping[str, Callable[[Mapping[str, Any], str], facts.Fact]] = {
+    "stop": lambda request, user: facts.StopRequested(bool(request.get("kill")), user),
+    "pause": lambda request, user: facts.PauseRequested(user),
+    "resume": lambda request, user: facts.ResumeRequested(user, _rights_in(request)),
+    "approve": lambda request, user: facts.Approved(int(request["stage"]), user),
+}

@@ -101,7 +101,8 @@ class BatchState(Kept):
         self.spec, self.created, self.last_progress = spec, now, now
         self.membership = Membership(spec.minions, [count for _, count in spec.groups])
         self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
-        self.presence, self.publish_window, self.room = Presence(spec), PublishWindow(spec), Room(spec)
+        self.presence, self.room = Presence(spec), Room(spec)
+        self.publish_window = PublishWindow(spec.publish_window, spec.batch_wait)
         self.schedule, self.rights, self.checks = Schedule(spec), Rights(spec), Checks(spec)
         self.pace.not_before = now
         self.waiting = Pending(spec.minions if spec.presence == "none" else (), self.membership)
@@ -305,10 +306,6 @@ class BatchState(Kept):
         pause = self.paused or (None if self.schedule.is_open(now) else self.schedule.pause())
         return pause.reason if pause else ""
 
-    def survivors(self) -> list[str]:
-        """Return the minions that still run the job after ``kill_attempts`` kills."""
-        return self.inflight.survivors()
-
     def has_more(self) -> bool:
         """Whether there are minions to publish to, as far as known."""
         return bool(self.waiting or self.presence.unseen)
@@ -342,7 +339,7 @@ class BatchState(Kept):
             self.inflight.remove(minion)
         self.waiting.put_first(minions)
         self.tried.update(minions)
-        self.pace.takes_back(len(minions))
+        self.pace.charge(-len(minions))
 
     def order_pending(self) -> None:
         """Restore the order of the target, whichever minion answered first."""

@@ -93,7 +93,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
         "queue_refused": batch.queue_refused or None,
-        "survivors": sorted(batch.survivors()),
+        "survivors": sorted(batch.inflight.survivors()),
         "publishes": batch.pace.publishes,
         "publish_failures": batch.pace.publish_failures,
         "finished": batch.finished,

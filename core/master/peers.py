@@ -11,7 +11,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.identity import codes, frames_of_this_call
 
@@ -28,11 +27,6 @@ def told_by(opts: Mapping[str, Any]) -> str:
         if frame.f_code in methods:
             return str(frame.f_locals.get("peer_id") or "")
     return ""
-
-
-def stores_itself(opts: Mapping[str, Any], peer: str) -> bool:
-    """Tell whether a peer itself stores the returns of its events in the same place."""
-    return shares(opts["cachedir"], peer)
 
 
 def note_mirrored(opts: Mapping[str, Any], peer: str) -> None:

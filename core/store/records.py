@@ -153,11 +153,7 @@ def function_name(load: Mapping[str, Any]) -> str:
 
 def digest_of(load: Mapping[str, Any]) -> str:
     """Return the digest of a load as it will be read back."""
-    return digest(_as_it_reads_back(load))
-
-
-def _as_it_reads_back(load: Mapping[str, Any]) -> Any:
-    return packed.loads(salt.payload.dumps(load, use_bin_type=True))
+    return digest(packed.loads(salt.payload.dumps(load, use_bin_type=True)))
 
 
 def store_no_returns(store: Store, key: str) -> None:

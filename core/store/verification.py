@@ -6,6 +6,7 @@ It must never remove a job that may be in the middle of its publish, nor a recor
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -119,13 +120,11 @@ class Verification:
             self._returns += 1
             _, error = self._read(bank, minion)
             if error:
-                fix = self._fix_of_return(bank, key, minion) if isinstance(error, calling.Undecodable) else None
+                set_aside = functools.partial(self._set_aside, bank, minion, object, key, minion)
+                fix = set_aside if isinstance(error, calling.Undecodable) else None
                 self._note("unreadable-return", key, fix, minion, error)
             elif expected is not None and self._store.decode(minion) not in expected:
                 self._note("unexpected-return", key, minion=minion)
-
-    def _fix_of_return(self, bank: str, key: str, minion: str) -> Fix:
-        return lambda: self._set_aside(bank, minion, object, key, minion)
 
     def _look_for_jobs_without_load(self, loads: set[str]) -> None:
         left = {key for bank in records.BANKS[1:] for key in self._store.keys(bank)}
@@ -134,10 +133,7 @@ class Verification:
             if self._store.contains(LOADS, key):
                 continue  # published meanwhile
             if self._is_settled(key):
-                self._note("no-load", key, self._fix_of_rest(key))
-
-    def _fix_of_rest(self, key: str) -> Fix:
-        return lambda: self._drop(key)
+                self._note("no-load", key, functools.partial(self._drop, key))
 
     def _is_settled(self, key: str) -> bool:
         written = records.last_written(self._store, key)

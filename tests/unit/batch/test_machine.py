@@ -421,7 +421,7 @@ def test_a_kill_is_repeated_until_the_job_is_gone():
     bench.tell(facts.KillSent())
     bench.until_probe(3)
     assert not bench.probed(running="a"), "it was killed as often as it may be"
-    assert bench.batch.survivors() == ["a"]
+    assert bench.batch.inflight.survivors() == ["a"]
     assert bench.batch.state == "stopping"
     assert kinds(bench.returns("a")) == ["Close"]
 

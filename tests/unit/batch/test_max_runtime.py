@@ -132,7 +132,7 @@ def test_a_minion_that_survives_every_kill_keeps_its_slot_and_is_named():
         bench.tell(facts.KillSent(("a",), gently=not attempt))
         bench.until_probe(12)
         assert bench.probed(running="a") == [facts.Kill(("a",))]
-    assert bench.batch.survivors() == ["a"]
+    assert bench.batch.inflight.survivors() == ["a"]
     bench.tell(facts.KillSent(("a",)))
     bench.until_probe(3)
     assert not bench.probed(running="a")

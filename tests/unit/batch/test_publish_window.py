@@ -20,8 +20,8 @@ LOOK = 0.01
 HEARD = 0.06
 
 
-def window(**more):
-    return PublishWindow(spec("abcd", "2", **{"publish_window": 0.1, **more}))
+def window(least=0.1, batch_wait=0.0):
+    return PublishWindow(least, batch_wait)
 
 
 def after(made, seconds, *freed):
