@@ -99,9 +99,6 @@ class OneFile(Protocol):
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """Return a transaction that keeps others from writing."""
 
-    def give_way(self) -> None:
-        """Pause, so that writers that wait for this process can write."""
-
     def tidy(self) -> None:
         """Do the regular upkeep. No writer waits long for it."""
 

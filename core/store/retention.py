@@ -90,7 +90,7 @@ def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
     written = now if len(free) == len(jids) else 0.0
     for number, part in enumerate(_parts(free, store.driver.removed_at_once)):
         if number and store.driver.one_file is not None:
-            store.driver.one_file.give_way()
+            store.driver.one_file.banks_file.give_way()
         try:
             with store.lock(part[0]) if store.driver.removed_at_once == 1 else contextlib.nullcontext():
                 left = drop_older(store, part, now - keep)

@@ -124,9 +124,6 @@ class Sqlite(TableDriver):
         self.do(write, "flush", parent)
         return Left([], None)
 
-    def give_way(self) -> None:
-        self.banks_file.give_way()
-
     def used_bytes(self) -> int:
         return self.do(lambda banks: banks.used_bytes(), "measure", "")
 
@@ -143,11 +140,11 @@ class Sqlite(TableDriver):
         for path in self.do(to_come, "list", ""):
             self.do(functools.partial(end, path), "store", "")
         while self.do(lambda banks: banks.tidy(), "flush", ""):
-            self.give_way()
+            self.banks_file.give_way()
         for _ in range(PIECES):
             if not self.do(lambda banks: banks.give_back(PIECE_PAGES), "shrink", ""):
                 return
-            self.give_way()
+            self.banks_file.give_way()
 
     def damage(self) -> str | None:
         """Return what a check of the whole file finds, or why it cannot be made; None if the file is sound."""
