@@ -11,33 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from saltext.jobs.core.batch.facts import (
-    Acknowledged,
-    Announce,
-    AskRecords,
-    Effect,
-    EventsLost,
-    Kill,
-    KillSent,
-    LookedUp,
-    LookUp,
-    NeverBegun,
-    Probe,
-    Probed,
-    Queue,
-    Queued,
-    QueueRefused,
-    Recorded,
-    Returned,
-    Started,
-    Tick,
-)
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.inflight import Flight, Phase
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.state import BatchState
 
 
-def returned(batch: BatchState, fact: Returned, now: float) -> list[Effect]:
+def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect]:
     """A minion has returned: this frees its slot."""
     if not batch.wants_return(fact.minion):
         return []
@@ -57,7 +38,7 @@ def _has_received_it(batch: BatchState, minion: str) -> bool:
     return True
 
 
-def _outcome_of(batch: BatchState, fact: Returned) -> Outcome:
+def _outcome_of(batch: BatchState, fact: facts.Returned) -> Outcome:
     if not fact.retcode:
         return Outcome.COMPLETED
     flight = batch.flights.get(fact.minion)
@@ -66,7 +47,7 @@ def _outcome_of(batch: BatchState, fact: Returned) -> Outcome:
     return Outcome.TIMED_OUT if timed_out else Outcome.FAILED
 
 
-def acknowledged(batch: BatchState, fact: Acknowledged, now: float) -> list[Effect]:
+def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> list[Effect]:
     """A minion has begun. If it was given up or put back, it is in flight again."""
     minion = fact.minion
     if not batch.wants_acknowledgement(minion):
@@ -82,23 +63,23 @@ def acknowledged(batch: BatchState, fact: Acknowledged, now: float) -> list[Effe
     return kill_what_was_late(batch)
 
 
-def started(batch: BatchState, fact: Started, _now: float) -> list[Effect]:
+def started(batch: BatchState, fact: facts.Started, _now: float) -> list[Effect]:
     """A minion's process has started."""
     batch.inflight.forget(fact.minion)
     return []
 
 
-def events_lost(batch: BatchState, _fact: EventsLost, _now: float) -> list[Effect]:
+def events_lost(batch: BatchState, _fact: facts.EventsLost, _now: float) -> list[Effect]:
     """The bus may have lost events."""
     batch.inflight.doubt_silence()
     return []
 
 
-def ticked(batch: BatchState, _fact: Tick, now: float) -> list[Effect]:
+def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
     """Time has passed: look for overdue minions, and end a check that has timed out."""
     if batch.started is None:
         batch.started = now
-        return [Announce("new")]
+        return [facts.Announce("new")]
     again, last = batch.inflight.overdue(now)
     late = None if batch.halted else batch.checks.timed_out(now)
     effects = batch.halt(late) if late else []
@@ -108,24 +89,24 @@ def ticked(batch: BatchState, _fact: Tick, now: float) -> list[Effect]:
 def look_for(batch: BatchState, minions: Iterable[str], last: bool = False) -> list[Effect]:
     """Look for the returns of minions; after the ``last`` look, minions without one are given up."""
     chosen = batch.inflight.look_for(minions, last)
-    return [LookUp(chosen)] if chosen else []
+    return [facts.LookUp(chosen)] if chosen else []
 
 
-def looked_up(batch: BatchState, fact: LookedUp, now: float) -> list[Effect]:
+def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effect]:
     """The job cache was read: take its returns, and ask the other minions or give them up."""
     effects: list[Effect] = []
     batch.catching_up.difference_update(fact.minions)
     for minion, retcode in fact.found:
-        effects += returned(batch, Returned(minion, retcode), now)
+        effects += returned(batch, facts.Returned(minion, retcode), now)
     to_ask, to_give_up = batch.inflight.not_found(fact.minions)
     for minion in to_give_up:
         effects += _give_up(batch, minion, now)
     if to_ask:
-        effects.append(Probe(to_ask))
+        effects.append(facts.Probe(to_ask))
     return effects + batch.check_budget()
 
 
-def probed(batch: BatchState, fact: Probed, now: float) -> list[Effect]:
+def probed(batch: BatchState, fact: facts.Probed, now: float) -> list[Effect]:
     """Minions were asked whether they run the job."""
     to_kill, to_terminate = [], []
     for minion in batch.inflight.in_doubt(fact.running):
@@ -141,19 +122,19 @@ def probed(batch: BatchState, fact: Probed, now: float) -> list[Effect]:
     final = [] if connecting else batch.inflight.silent(fact.silent, now)
     unasked = (*fact.unasked, *fact.silent) if connecting else fact.unasked
     batch.inflight.unasked([minion for minion in unasked if minion not in final], now)
-    ask: list[Effect] = [AskRecords(in_doubt)] if in_doubt else []
+    ask: list[Effect] = [facts.AskRecords(in_doubt)] if in_doubt else []
     effects = look_for(batch, final, last=True) + terminate(batch, to_terminate) + kill(batch, to_kill)
     return effects + ask
 
 
-def never_begun(batch: BatchState, fact: NeverBegun, _now: float) -> list[Effect]:
+def never_begun(batch: BatchState, fact: facts.NeverBegun, _now: float) -> list[Effect]:
     """The records of minions say that they never began the job: believe that, unless they turn out to run it."""
     batch.inflight.keep_no_records(fact.without)
     batch.inflight.never_begun(fact.minions)
     return []
 
 
-def recorded(batch: BatchState, fact: Recorded, now: float) -> list[Effect]:
+def recorded(batch: BatchState, fact: facts.Recorded, now: float) -> list[Effect]:
     """Minions were asked for their records; silent ones are asked again, a few times."""
     batch.inflight.recorded(fact.minions, now)
     batch.inflight.records_unknown(fact.silent, now)
@@ -222,17 +203,17 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> list[Effect]
     if len(certain) < len(minions):
         batch.queue_refused = "whether the target matches them is not known"
     batch.to_queue.update(dict.fromkeys(certain))
-    return [Queue(certain)] if certain else []
+    return [facts.Queue(certain)] if certain else []
 
 
-def queued(batch: BatchState, fact: Queued, _now: float) -> list[Effect]:
+def queued(batch: BatchState, fact: facts.Queued, _now: float) -> list[Effect]:
     """The retry queue has taken these minions, and delivers the job to them."""
     for minion in fact.minions:
         batch.to_queue.pop(minion, None)
     return []
 
 
-def queue_refused(batch: BatchState, fact: QueueRefused, now: float) -> list[Effect]:
+def queue_refused(batch: BatchState, fact: facts.QueueRefused, now: float) -> list[Effect]:
     """The minions have failed, since the job is not delivered to them; absence does not count against the budget."""
     batch.queue_refused = fact.reason
     for minion in fact.minions:
@@ -253,16 +234,16 @@ def kill_what_was_late(batch: BatchState) -> list[Effect]:
 def kill(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
     """Send minions a kill."""
     chosen = batch.inflight.kill(minions)
-    return [Kill(chosen)] if chosen else []
+    return [facts.Kill(chosen)] if chosen else []
 
 
 def terminate(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
     """Terminate the job on minions that have run it for too long; it is killed later if it does not end."""
     chosen = batch.inflight.kill(minions, expired=True)
-    return [Kill(chosen, gently=True)] if chosen else []
+    return [facts.Kill(chosen, gently=True)] if chosen else []
 
 
-def kill_sent(batch: BatchState, fact: KillSent, now: float) -> list[Effect]:
+def kill_sent(batch: BatchState, fact: facts.KillSent, now: float) -> list[Effect]:
     """A kill was tried."""
     # A journal of the first release does not name the killed minions: the kill was for all.
     batch.inflight.kill_sent(fact.minions or list(batch.flights), fact.gently, now)

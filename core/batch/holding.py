@@ -7,21 +7,8 @@ Part of the batch machine. A request that changes nothing is ignored (``BatchSta
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import ending
-from saltext.jobs.core.batch.facts import (
-    Announce,
-    Approved,
-    Check,
-    Checked,
-    CheckRights,
-    Effect,
-    FindOpening,
-    OpeningFound,
-    PauseRequested,
-    ResumeRequested,
-    RightsChecked,
-    StopRequested,
-)
+from saltext.jobs.core.batch import ending, facts
+from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.gates import PausedBy
 from saltext.jobs.core.batch.inflight import Phase
 from saltext.jobs.core.batch.outcomes import Outcome
@@ -34,18 +21,18 @@ def heed_windows(batch: BatchState, now: float) -> list[Effect]:
     if not batch.has_more() or not schedule.bounded:
         return []
     may_send = schedule.may_send(now)
-    effects: list[Effect] = [FindOpening()] if schedule.must_ask(now) else []
+    effects: list[Effect] = [facts.FindOpening()] if schedule.must_ask(now) else []
     pause = schedule.pause()
     if may_send and batch.announced:
         batch.announced = None
-        effects.append(Announce("resumed", {"reason": "its window is open"}))
+        effects.append(facts.Announce("resumed", {"reason": "its window is open"}))
     elif not may_send and not schedule.asking and batch.announced is not pause.by:
         batch.announced = pause.by
-        effects.append(Announce("paused", {**pause.payload(), "opens_at": schedule.opens}))
+        effects.append(facts.Announce("paused", {**pause.payload(), "opens_at": schedule.opens}))
     return effects
 
 
-def opening_found(batch: BatchState, fact: OpeningFound, now: float) -> list[Effect]:
+def opening_found(batch: BatchState, fact: facts.OpeningFound, now: float) -> list[Effect]:
     """The windows were worked out."""
     batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
     return []
@@ -55,10 +42,10 @@ def heed_rights(batch: BatchState, now: float) -> list[Effect]:
     """Ask whether the owner of the batch still may run it, if that is due."""
     if batch.rights.may_send(now) or not batch.rights.must_ask(now):
         return []
-    return [CheckRights(batch.rights.question, tuple(batch.pending()))]
+    return [facts.CheckRights(batch.rights.question, tuple(batch.pending()))]
 
 
-def rights_checked(batch: BatchState, fact: RightsChecked, now: float) -> list[Effect]:
+def rights_checked(batch: BatchState, fact: facts.RightsChecked, now: float) -> list[Effect]:
     """The rights were checked. If they are lacking, the batch pauses until a user with the rights resumes it."""
     if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
         return []
@@ -71,26 +58,26 @@ def begin_check(batch: BatchState, now: float) -> list[Effect]:
     batch.checks.begin(stage, now)
     details = {**batch.spec.check, "stage": stage}
     if batch.checks.by_hand:
-        return [Announce("check", details)]
+        return [facts.Announce("check", details)]
     done = [
         minion
         for minion, (outcome, since, _) in batch.outcomes.items()
         if outcome is Outcome.COMPLETED and since >= batch.checks.began
     ]
-    return [Announce("check", details), Check(stage, tuple(sorted(done)))]
+    return [facts.Announce("check", details), facts.Check(stage, tuple(sorted(done)))]
 
 
-def checked(batch: BatchState, fact: Checked, _now: float) -> list[Effect]:
+def checked(batch: BatchState, fact: facts.Checked, _now: float) -> list[Effect]:
     """The check of a stage is over."""
     if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
         return []
     if fact.passed:
         batch.checks.pass_()
-        return [Announce("checked", {**batch.spec.check, "stage": fact.stage})]
+        return [facts.Announce("checked", {**batch.spec.check, "stage": fact.stage})]
     return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")
 
 
-def stop(batch: BatchState, fact: StopRequested, now: float) -> list[Effect]:
+def stop(batch: BatchState, fact: facts.StopRequested, now: float) -> list[Effect]:
     """Send to no minion any more, and kill the job where it runs if that was asked for."""
     if not batch.accepts(fact):
         return []
@@ -106,25 +93,25 @@ def stop(batch: BatchState, fact: StopRequested, now: float) -> list[Effect]:
     return effects
 
 
-def pause_requested(batch: BatchState, fact: PauseRequested, _now: float) -> list[Effect]:
+def pause_requested(batch: BatchState, fact: facts.PauseRequested, _now: float) -> list[Effect]:
     """Send to no minion for now."""
     return batch.pause(PausedBy.OPERATOR, fact.user) if batch.accepts(fact) else []
 
 
-def resume(batch: BatchState, fact: ResumeRequested, now: float) -> list[Effect]:
+def resume(batch: BatchState, fact: facts.ResumeRequested, now: float) -> list[Effect]:
     """Go on."""
     if not batch.accepts(fact):
         return []
     batch.paused = None
     batch.rights.resumed(fact.user, fact.rights)
     batch.pace.begin_anew(now)
-    return [Announce("resumed", {"user": fact.user})]
+    return [facts.Announce("resumed", {"user": fact.user})]
 
 
-def approved(batch: BatchState, fact: Approved, _now: float) -> list[Effect]:
+def approved(batch: BatchState, fact: facts.Approved, _now: float) -> list[Effect]:
     """Go on to the next stage."""
     if not batch.accepts(fact):
         return []
     batch.checks.pass_()
     batch.rights.doubt()
-    return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]
+    return [facts.Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]

@@ -8,19 +8,8 @@ send to a minion that may have received the job, nor leave out one that was not 
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import ending, holding
-from saltext.jobs.core.batch.facts import (
-    Allotted,
-    Effect,
-    Hinted,
-    Ping,
-    Pinged,
-    PingFailed,
-    Publish,
-    Published,
-    PublishFailed,
-    Seen,
-)
+from saltext.jobs.core.batch import ending, facts, holding
+from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.state import BatchState
 
 
@@ -32,16 +21,16 @@ def ping(batch: BatchState, now: float) -> list[Effect]:
         batch.order_pending()
     if now < batch.pace.not_before or not batch.presence.may_ping(now):
         return []
-    return [Ping(batch.presence.ping())]
+    return [facts.Ping(batch.presence.ping())]
 
 
-def seen(batch: BatchState, fact: Seen, _now: float) -> list[Effect]:
+def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
     """Minions are there, and may now be sent to."""
     batch.waiting.put_last(batch.presence.seen(fact.minions))
     return []
 
 
-def hinted(batch: BatchState, fact: Hinted, _now: float) -> list[Effect]:
+def hinted(batch: BatchState, fact: facts.Hinted, _now: float) -> list[Effect]:
     """
     Ping a minion once more before it is left out: the ping under way may have come too early for it. That is done only once,
     since anybody can fire such events in the minion's name.
@@ -51,10 +40,10 @@ def hinted(batch: BatchState, fact: Hinted, _now: float) -> list[Effect]:
     return []
 
 
-def pinged(batch: BatchState, fact: Pinged, now: float) -> list[Effect]:
+def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
     """A ping is over: leave out the minions that have been pinged often enough."""
     first, batch.pace.failures = batch.presence.first_ping, 0
-    seen(batch, Seen(fact.answered), now)
+    seen(batch, facts.Seen(fact.answered), now)
     absent = batch.presence.ping_over(now)
     if first:
         batch.order_pending()
@@ -64,7 +53,7 @@ def pinged(batch: BatchState, fact: Pinged, now: float) -> list[Effect]:
     return ending.leave_out(batch, absent, now)
 
 
-def ping_failed(batch: BatchState, fact: PingFailed, now: float) -> list[Effect]:
+def ping_failed(batch: BatchState, fact: facts.PingFailed, now: float) -> list[Effect]:
     """A ping was not confirmed, so no minion is left out because of it."""
     batch.presence.pinging = False
     return batch.failed_again(fact.reason, now)
@@ -99,10 +88,10 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
     batch.pace.sends(len(minions))
     batch.publish_window.begin_anew()
     batch.last_progress = now
-    return [*effects, Publish(minions)]
+    return [*effects, facts.Publish(minions)]
 
 
-def allotted(batch: BatchState, fact: Allotted, _now: float) -> list[Effect]:
+def allotted(batch: BatchState, fact: facts.Allotted, _now: float) -> list[Effect]:
     """Note which minions the batch may send to in this step, and what it waits for."""
     batch.room.told(fact)
     return []
@@ -134,7 +123,7 @@ def _group_awaits_signs(batch: BatchState) -> bool:
     return any(batch.membership.of(minion) <= batch.pace.group for minion in batch.presence.unseen)
 
 
-def published(batch: BatchState, fact: Published, now: float) -> list[Effect]:
+def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effect]:
     """The publish under way has succeeded."""
     missed = set(fact.missed)
     batch.pace.failures = 0
@@ -147,7 +136,7 @@ def published(batch: BatchState, fact: Published, now: float) -> list[Effect]:
     return effects + ending.kill_what_was_late(batch)
 
 
-def publish_failed(batch: BatchState, fact: PublishFailed, now: float) -> list[Effect]:
+def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> list[Effect]:
     """The publish under way was not confirmed: put its minions back, or find out whether they received it."""
     if not batch.is_publishing():
         batch.presence.pinging = False  # in a journal of the first release this also means a failed ping

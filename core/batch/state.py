@@ -10,15 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from saltext.jobs.core.batch.facts import (
-    Announce,
-    Approved,
-    Effect,
-    Fact,
-    PauseRequested,
-    ResumeRequested,
-    StopRequested,
-)
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.facts import Effect, Fact
 from saltext.jobs.core.batch.gates import (
     SCHEDULED,
     Checks,
@@ -279,21 +272,21 @@ class BatchState(Kept):
         """Whether a request changes anything."""
         if self.finished:
             return False
-        if isinstance(fact, StopRequested):
+        if isinstance(fact, facts.StopRequested):
             return not self.halted or (fact.kill and not self.killing and bool(self.flights))
-        if isinstance(fact, PauseRequested):
+        if isinstance(fact, facts.PauseRequested):
             return not self.halted and not self.paused
-        if isinstance(fact, Approved):
+        if isinstance(fact, facts.Approved):
             return not self.halted and self.checks.by_hand and self.checks.stage == fact.stage
-        return isinstance(fact, ResumeRequested) and bool(self.paused)
+        return isinstance(fact, facts.ResumeRequested) and bool(self.paused)
 
     def has_taken(self, request: Fact) -> bool:
         """Whether the batch is already in the state that a request wants."""
-        if isinstance(request, StopRequested):
+        if isinstance(request, facts.StopRequested):
             return self.halted == "stop" and (self.killing or not request.kill)
-        if isinstance(request, Approved):
+        if isinstance(request, facts.Approved):
             return self.checks.passed is not None and self.checks.passed >= request.stage
-        return isinstance(request, PauseRequested) == bool(self.paused) and not self.halted
+        return isinstance(request, facts.PauseRequested) == bool(self.paused) and not self.halted
 
     def is_publishing(self) -> bool:
         """Whether a publish is under way: it may still reach minions though the batch is paused or halted."""
@@ -363,14 +356,14 @@ class BatchState(Kept):
         self.halted = reason
         self.checks.end()
         self.paused = self.pace.publish_at = None
-        return [Announce("halted")]
+        return [facts.Announce("halted")]
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:
         """Send to no minion until an operator resumes the batch."""
         if self.halted:
             return []
         self.paused, self.announced, self.pace.publish_at = Pause(by, detail), None, None
-        return [Announce("paused", self.paused.payload())]
+        return [facts.Announce("paused", self.paused.payload())]
 
     def failed_again(self, reason: str, now: float) -> list[Effect]:
         """A publish or ping has failed: wait longer each time, and pause in the end."""
