@@ -1,1 +1,1 @@
-"""All that touches Salt's master: the bus, publishing, questions to minions, the job cache, returners, access."""
+"""All that touches Salt's master: the bus, publishing, questions to minions, the job cache, access."""
