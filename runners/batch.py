@@ -106,7 +106,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param str presence: ``ping`` (the default) pings all minions first, and sends to those that answer; ``none`` sends
         straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
-        them as failed, ``queue`` hands them to job_retry, which delivers the job later.
+        them as failed, ``queue`` hands them to job_retry when all others have ended, and it delivers the job later.
     :param str ret: returners, as ``salt --return``.
     :param dict metadata: as ``salt --metadata``.
     :param list module_executors: as ``salt --module-executors``.

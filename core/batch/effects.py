@@ -19,6 +19,7 @@ from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.engine.answers import Collected, KeptAnswers
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
@@ -159,7 +160,7 @@ class Effects:
     async def _store_load(self, live: Live) -> None:
         spec = live.batch.spec
         load = load_of(
-            spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, spec.options
+            spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, kept_options(spec)
         )
         keep, owner = (
             self._ports.cache.keep_load,
@@ -385,6 +386,17 @@ class Effects:
 
     def _close(self, live: Live, _effect: facts.Close) -> None:
         self._close_batch(live)
+
+
+def kept_options(spec: Spec) -> Mapping[str, Any]:
+    """Return the options of a batch's job as the job cache gets them: they tell the retry queue the batch's window."""
+    metadata = spec.options.get("metadata") or {}
+    wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
+    if not spec.window or spec.offline != "queue" or (isinstance(wish, Mapping) and "window" in wish):
+        return spec.options
+    given = wish if isinstance(wish, Mapping) else {}
+    limits = {**given, "window": spec.window, "timezone": spec.timezone}
+    return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
 
 
 def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], timeout: float) -> str:

@@ -56,6 +56,7 @@ def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> lis
         batch.begun_after_all[minion] = batch.begun_after_all.get(minion, 0) + 1
     if batch.record.is_guess(minion):
         batch.record.reopen(minion)
+        batch.to_queue.pop(minion, None)
         batch.inflight.revive(minion, now)
     elif _has_received_it(batch, minion):
         batch.inflight.revive(minion, now)
@@ -153,7 +154,7 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
     elif flight.seen or (minion not in batch.spec.unsure and _is_lost(batch, minion, flight)):
         batch.settle(minion, Outcome.LOST, now, None)
     else:
-        return leave_out(batch, [minion], now)
+        leave_out(batch, [minion], now)
     return batch.check_budget()
 
 
@@ -192,18 +193,32 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     )
 
 
-def leave_out(batch: BatchState, minions: list[str], now: float) -> list[Effect]:
-    """Minions are not there: do with them what ``offline`` says. They do not count against the budget."""
+def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
+    """
+    Minions are not there: do with them what ``offline`` says. They do not count against the budget. The retry queue gets
+    them in the end (``hand_over``).
+    """
     outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
     for minion in minions:
         batch.settle(minion, outcome, now, None)
     if batch.spec.offline != "queue":
-        return []
+        return
     certain = tuple(minion for minion in minions if minion not in batch.spec.unsure)
     if len(certain) < len(minions):
         batch.queue_refused = "whether the target matches them is not known"
     batch.to_queue.update(dict.fromkeys(certain))
-    return [facts.Queue(certain)] if certain else []
+
+
+def hand_over(batch: BatchState) -> list[Effect]:
+    """
+    Hand minions that were not there over to the retry queue, once all others have ended. The queue knows nothing of stages,
+    windows and failures: until then the batch may find that the job must not go on.
+    """
+    waits = batch.handing_over or batch.paused or batch.has_more() or batch.flights or batch.is_publishing()
+    if waits or batch.halted or not batch.to_queue:
+        return []
+    batch.handing_over = True
+    return [facts.Queue(tuple(batch.to_queue))]
 
 
 def queued(batch: BatchState, fact: facts.Queued, _now: float) -> list[Effect]:

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, holding, sending
-from saltext.jobs.core.batch.facts import Announce, Close, Effect, Fact, LookUp, Queue, Recovered
+from saltext.jobs.core.batch.facts import Announce, Close, Effect, Fact, LookUp, Recovered
 from saltext.jobs.core.batch.state import POLICY, BatchState
 
 
@@ -56,7 +56,7 @@ class Batch(BatchState):
         self.room.wanted = 0  # ``sending`` sets it again
         if self.finished or self.started is None:
             return []
-        effects = [] if self.is_over() else self._go_on(now)
+        effects = ([] if self.is_over() else self._go_on(now)) + ending.hand_over(self)
         return effects + self._finish(now) if self.is_over() else effects
 
     def _go_on(self, now: float) -> list[Effect]:
@@ -119,8 +119,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     elif lacks_facts:
         _doubt_sendable(batch, now)
     effects = [*began, Announce("halted")] if batch.halted else began
-    if batch.to_queue:
-        effects.append(Queue(tuple(batch.to_queue)))
+    batch.handing_over = False  # it may not have come to that, and the queue takes each minion once
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:

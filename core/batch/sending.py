@@ -50,7 +50,8 @@ def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
     if batch.spec.presence == "none":
         batch.waiting.put_last(absent)
         return []
-    return ending.leave_out(batch, absent, now)
+    ending.leave_out(batch, absent, now)
+    return []
 
 
 def ping_failed(batch: BatchState, fact: facts.PingFailed, now: float) -> list[Effect]:
@@ -127,13 +128,12 @@ def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effe
     """The publish under way has succeeded."""
     missed = set(fact.missed)
     batch.pace.failures = 0
-    effects: list[Effect] = []
     for minion in batch.inflight.end_publish():
         if minion in missed:
-            effects += ending.leave_out(batch, [minion], now)
+            ending.leave_out(batch, [minion], now)
         else:
             batch.inflight.sent(minion, now)
-    return effects + ending.kill_what_was_late(batch)
+    return ending.kill_what_was_late(batch)
 
 
 def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> list[Effect]:

@@ -26,7 +26,7 @@ from saltext.jobs.core.batch.gates import (
     write_pause,
 )
 from saltext.jobs.core.batch.inflight import Flight, InFlight
-from saltext.jobs.core.batch.kept import Kept, kept, nothing
+from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.outcomes import Ended, Outcome, Outcomes
 from saltext.jobs.core.batch.pace import Pace, PublishWindow
 from saltext.jobs.core.batch.pending import Pending, Presence
@@ -68,6 +68,7 @@ class BatchState(Kept):
     resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion counted as not having received the job
     begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often the bus told that of a minion in doubt
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # to be handed over to the retry queue
+    handing_over: bool = made(bool)  # whether that is under way
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
     started: float | None = kept(nothing)  # when the start was announced
@@ -305,8 +306,8 @@ class BatchState(Kept):
 
     def is_over(self) -> bool:
         """Whether nothing is under way, and no minion is to be sent to any more."""
-        busy = self.flights or self.is_publishing() or self.to_queue
-        return not busy and (bool(self.halted) or not self.has_more())
+        busy = self.flights or self.is_publishing()
+        return not busy and (bool(self.halted) or not (self.has_more() or self.to_queue))
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -320,6 +321,7 @@ class BatchState(Kept):
             if retcode is not None:
                 self.publish_window.ran(now - flight.began)
         self.record.settle(minion, outcome, now, retcode)
+        self.to_queue.pop(minion, None)
         self.last_progress = now
 
     def go_by(self, boot: str, offset: float) -> None:

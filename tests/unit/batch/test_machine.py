@@ -124,13 +124,57 @@ def test_absent_minions_can_count_as_failed_but_not_against_the_budget():
     assert bench.batch.success is False
 
 
-def test_absent_minions_can_be_handed_to_the_retry_queue():
+def test_absent_minions_can_be_handed_to_the_retry_queue_when_all_others_have_ended():
     bench = Bench("abc", "3", presence="ping", offline="queue")
-    effects = bench.present("a")
-    assert facts.Queue(("b", "c")) in effects
-    bench.sent()
-    assert "Close" not in kinds(bench.returns("a")), "they are not handed over yet"
+    assert "Queue" not in kinds(bench.present("a") + bench.sent())
+    assert bench.returns("a") == [facts.Queue(("b", "c"))]
     assert kinds(bench.tell(facts.Queued(("b", "c")))) == ["complete", "Close"]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        facts.StopRequested(kill=False),
+        facts.StopRequested(kill=True),
+        facts.Returned("a", 1),
+    ],
+)
+def test_a_batch_that_is_halted_hands_nobody_over(fact):
+    bench = Bench("abc", "1", presence="ping", offline="queue", failhard=True)
+    bench.present("ab")
+    bench.sent()
+    bench.tell(fact)
+    bench.returns("a")
+    assert (bench.batch.state, bench.states()["c"]) == ("halted", "offline")
+    assert "Queue" not in kinds(bench.effects)
+
+
+def test_a_batch_whose_check_is_not_passed_hands_nobody_over():
+    bench = Bench("abc", "1,1", presence="ping", offline="queue", check=dict.fromkeys(("kind", "fun"), "function"))
+    bench.present("ab")
+    bench.sent()
+    bench.returns("a")
+    bench.tell(facts.Checked(0, False, "no"))
+    assert bench.batch.state == "halted"
+    assert "Queue" not in kinds(bench.effects)
+
+
+def test_a_paused_batch_hands_nobody_over_before_it_is_resumed():
+    bench = Bench("ab", "2", presence="ping", offline="queue")
+    bench.present("a")
+    bench.sent()
+    bench.tell(facts.PauseRequested("anna"))
+    assert not bench.returns("a")
+    assert bench.batch.state == "paused"
+    assert kinds(bench.tell(facts.ResumeRequested("anna"))) == ["resumed", "Queue"]
+
+
+def test_an_absent_minion_that_has_run_the_job_after_all_is_not_handed_over():
+    bench = Bench("abc", "1", presence="ping", offline="queue")
+    bench.present("a")
+    bench.sent()
+    bench.returns("b")
+    assert bench.returns("a") == [facts.Queue(("c",))]
 
 
 def test_a_batch_for_which_nobody_is_there_ends_and_is_no_success():
@@ -506,6 +550,8 @@ def test_an_end_that_was_not_closed_is_closed_after_a_crash():
 def test_minions_not_yet_handed_over_are_handed_over_after_a_crash():
     bench = Bench("ab", "2", presence="ping", offline="queue")
     bench.present("a")
+    bench.sent()
+    assert bench.returns("a") == [facts.Queue(("b",))]
     assert facts.Queue(("b",)) in bench.tell(facts.Recovered())
 
 

@@ -157,9 +157,9 @@ def test_a_batch_in_which_nothing_ran_is_no_success():
 def test_minions_that_were_handed_over_are_no_success_before_they_have_returned():
     bench = Bench("ab", "2", presence="ping", offline="queue")
     bench.present("a")
-    bench.tell(facts.Queued(("b",)))
     bench.sent()
     bench.returns("a")
+    bench.tell(facts.Queued(("b",)))
     assert (bench.batch.state, bench.batch.success) == ("complete", False)
     bench.returns("b")
     assert bench.batch.success is True
@@ -168,11 +168,12 @@ def test_minions_that_were_handed_over_are_no_success_before_they_have_returned(
 def test_minions_that_the_retry_queue_refuses_have_failed_and_the_reason_is_known():
     bench = Bench("ab", "2", presence="ping", offline="queue", failhard=True)
     bench.present("a")
-    bench.tell(facts.QueueRefused(("b",), "the job is not in the job cache"))
+    bench.sent()
+    bench.returns("a")
+    refused = facts.QueueRefused(("b",), "the job is not in the job cache")
+    assert kinds(bench.tell(refused)) == ["complete", "Close"], "it is no failure of the job"
     assert bench.state_of("b") == "failed"
     assert "job cache" in bench.batch.queue_refused
-    bench.sent()
-    assert kinds(bench.returns("a")) == ["complete", "Close"], "it is no failure of the job"
     assert bench.batch.success is False
 
 

@@ -331,3 +331,24 @@ def test_a_batch_keeps_with_its_load_whom_salt_had_authenticated(tmp_path):
         bench.begin(owner=ANNA)
         bench.end()
         assert bench.master.cache.loads[JID][WHO] == ANNA
+
+
+WINDOW = f"{utc(0)}-{utc(HOUR)}"
+
+
+@pytest.mark.parametrize(
+    "metadata, told",
+    [
+        ({}, {"window": WINDOW, "timezone": "UTC"}),
+        ({"ticket": 1, "job_retry": {"ttl": "7d"}}, {"ttl": "7d", "window": WINDOW, "timezone": "UTC"}),
+        ({"job_retry": True}, {"window": WINDOW, "timezone": "UTC"}),
+        ({"job_retry": {"window": ""}}, {"window": ""}),
+    ],
+)
+def test_what_the_retry_queue_delivers_later_has_the_window_of_the_batch(tmp_path, metadata, told):
+    with ShellBench(tmp_path, [FakeMinion("a"), FakeMinion("b", there=False)]) as bench:
+        options = {"options": {"metadata": metadata}} if metadata else {}
+        bench.begin("ab", "2", presence="ping", offline="queue", window=WINDOW, timezone="UTC", **options)
+        bench.end()
+        assert bench.queued == ["b"]
+        assert bench.master.cache.loads[JID]["kwargs"]["metadata"] == {**metadata, "job_retry": told}

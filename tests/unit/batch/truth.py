@@ -81,6 +81,9 @@ class Truth:
                 assert not self.spec.unsure & set(effect.minions), (
                     "a minion may not match the target, and is handed over"
                 )
+                batch = self.world.batch
+                assert not (batch.halted or batch.paused), "it does not go on, and minions are handed over"
+                assert len(batch.outcomes) == len(self.spec.minions), "others are first, and minions are handed over"
 
     def _is_open(self, effect):
         if self.spec.window:
