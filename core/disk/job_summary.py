@@ -13,6 +13,7 @@ import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core.disk import packed
+from saltext.jobs.core.returned import retcode_of
 
 #: Matches jids whose time Salt shows. With ``unique_jid`` the number of a process follows.
 _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
@@ -34,14 +35,8 @@ class JobTally(NamedTuple):
 
 
 def has_failed(record: Any) -> bool:
-    """Tell whether a return is one of a failure: success is False, or there is an exit code other than 0."""
-    if type(record) is not dict and not isinstance(record, Mapping):
-        return False
-    code = record.get("retcode", 0)
-    if type(code) is int:
-        return code != 0 or record.get("success") is False
-    codes = code.values() if isinstance(code, Mapping) else [code]
-    return record.get("success") is False or any(value not in (0, None) for value in codes)
+    """Tell whether a return is one of a failure."""
+    return isinstance(record, Mapping) and retcode_of(record) != 0
 
 
 def job_marks(load: Any) -> tuple[str, str]:

@@ -165,6 +165,13 @@ class TestOneAtATime:
             "Missing": 1,
         }
 
+    def test_a_return_is_a_failure_where_the_outcome_of_its_job_says_so(self, jobs):
+        jid = "20260516120000000000"
+        codes = {"a": "0", "b": "1", "c": {"x": "0"}, "d": {"x": "0", "y": 2}, "e": 0.5, "f": None, "g": [], "h": False}
+        jobs.add(jid, minions=codes, returns=codes)
+        (row,) = jobs.search(outcome="failed")["jobs"]
+        assert row["Failed"] == jobs.run["job_cache.outcome"](jid)["failed"] == 4
+
     def test_pages_do_not_shift_while_jobs_come_and_go(self, jobs):
         jids = [jid_at(NOW - number) for number in range(10)]
         for jid in jids:
