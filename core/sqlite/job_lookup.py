@@ -86,8 +86,8 @@ class JobLookup:
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, JobTally]:
         """
-        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that was
-        removed alone counts as missing.
+        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none, nor has one with
+        returns of minions that it was not for. A return that was removed alone counts as missing.
 
         :param minion: the minion that ``of_minion`` is about.
         """
@@ -109,6 +109,8 @@ class JobLookup:
                     count = 0 if who is None else minion_sets.count(who)
                     is_for = bool(numbers) and who is not None and minion_sets.has(who, numbers[0][0])
                 except Exception:  # zlib has an error of its own
+                    continue
+                if sent and count > sent:
                     continue
                 found[jid] = JobTally(
                     sent or 0, returned, failed, max(0, min(sent or 0, count - returned)), _outcomes(is_for, *own)

@@ -239,6 +239,8 @@ def count_all(store: Store, key: str, minion: str | None) -> JobTally:
     missing = minions - returned
     groups = {"returned": returned, "failed": failed, "missing": missing}
     of_minion = frozenset(name for name, group in groups.items() if minion in group)
+    if minions:  # what others say of a job that was not for them is none of its outcome
+        returned, failed = returned & minions, failed & minions
     return JobTally(len(minions), len(returned), len(failed), len(missing), of_minion)
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from salt.exceptions import SaltException
 
+from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store import search as searching
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
@@ -172,6 +173,13 @@ class TestOneAtATime:
         (row,) = jobs.search(outcome="failed")["jobs"]
         assert row["Failed"] == jobs.run["job_cache.outcome"](jid)["failed"] == 4
 
+    def test_what_a_minion_returns_of_a_job_that_was_not_for_it_is_no_part_of_its_outcome(self, jobs):
+        jobs.add("20260516120000000000", minions=["a", "b"], returns={"a": 0, "stranger": 1})
+        (row,) = jobs.search()["jobs"]
+        assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (2, 1, 0, 1)
+        assert jobs.found(outcome="failed") == []
+        assert jobs.found(minion="stranger", outcome="failed") == ["20260516120000000000"]
+
     def test_pages_do_not_shift_while_jobs_come_and_go(self, jobs):
         jids = [jid_at(NOW - number) for number in range(10)]
         for jid in jids:
@@ -328,7 +336,8 @@ class TestCountsBesideTheRecords:
                     gone = tally.missing - read.missing
                     assert gone >= 0 and (not gone or store.driver.name == "sqlite")
                     assert tally.of_minion - {"missing"} == read.of_minion - {"missing"}
-        failed = {jid for jid in jids if searching.count_all(store, jid, None).failed}
+        returns = {jid: store.driver.fetch_each(f"jobs/returns/{jid}", minions) for jid in jids}
+        failed = {jid for jid in jids if any(has_failed(record) for _, record in returns[jid])}
         assert set(lookup.jids_failed("", "~")) == failed
 
     def test_a_search_reads_no_returns(self, jobs):
