@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core import arguments, runner
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -261,7 +262,8 @@ def enqueue(jid: object, minions: object = None) -> Any:
 
     minions
         The minions that should get the job: a list, or names separated by commas. Default: all minions to which it was
-        published and that have not returned it. A minion that has returned the job never gets it again.
+        published and that have not returned it. A minion that has returned the job never gets it again. Refused if one of
+        them belongs to a batch that still runs, and that is not through with it.
 
     CLI Example:
 
@@ -276,6 +278,7 @@ def enqueue(jid: object, minions: object = None) -> Any:
         load = JobCache(__opts__).published_load(jid)
         if load:
             caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"all minions of job {jid}")
+    _refuse_for_batch(jid, named)
     return _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
 
 
@@ -422,6 +425,20 @@ def _ask(request: dict[str, Any], who: caller.Caller | None = None, keep: bool =
         source = who.eauth if who.account else LOCAL
         request["asker"] = [who.account or who.name, source, who.grants is not None]
     return requests.ask(__opts__, JOB_RETRY, {**request, "user": who.name}, keep=keep)
+
+
+def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
+    """:raises Refused: if a running batch may still send its job to some of these minions, a few at a time."""
+    batch = BatchStore(__opts__).read(jid)
+    if batch is None or batch.finished:
+        return
+    names = batch.spec.minions if named is None else set(named).intersection(batch.spec.minions)
+    left = [name for name in names if name not in batch.outcomes]
+    if left:
+        raise Refused(
+            f"Job {jid} is a batch that still runs, and sends its job itself to {len(left)} of these minions: name those "
+            "with which it is through, or wait for its end"
+        )
 
 
 def _some(count: Any, what: str, minion: str | None = None, jid: str | None = None) -> Any:

@@ -13,6 +13,8 @@ import salt.config
 import salt.loader
 from salt.exceptions import CommandExecutionError
 
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -21,6 +23,7 @@ from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
+from tests.unit.batch.bench import Bench
 
 
 @pytest.fixture
@@ -183,3 +186,32 @@ def test_every_function_has_an_example_for_the_command_line(runner):
     for name in functions:
         assert f"salt-run {name}" in runner[name].__doc__
         assert "CLI Example::" in runner[name].__doc__ or "CLI Example:" in runner[name].__doc__
+
+
+@pytest.fixture
+def batch(opts):
+    """A batch of a, b, c and d, two at a time: a has returned, b and c have been sent the job. Facts can be told it."""
+    bench, journal = Bench("abcd", "2", jid=JID), BatchStore(opts).new_journal(JID)
+
+    def tell(*told):
+        for fact in told:
+            bench.tell(fact)
+        journal.rewrite(bench.batch.snapshot())
+
+    tell(facts.Published(), facts.Returned("a", 0), facts.Published())
+    yield tell
+    journal.close()
+
+
+@pytest.mark.parametrize(("minions", "count"), [(None, 3), ("c", 1), ("a,d", 1)])
+def test_what_a_running_batch_sends_itself_is_not_queued_by_hand(opts, runner, batch, minions, count):
+    with pytest.raises(Refused, match=f"a batch that still runs, and sends its job itself to {count} of these minions"):
+        runner["job_retry.enqueue"](JID, minions=minions)
+    assert not requests.waiting(opts, JOB_RETRY)
+
+
+def test_minions_with_which_a_batch_is_through_are_queued_by_hand(opts, runner, batch):
+    runner["job_retry.enqueue"](JID, minions="a")
+    batch(facts.Returned("b", 0), facts.Returned("c", 0), facts.Published(), facts.Returned("d", 1))
+    runner["job_retry.enqueue"](JID)
+    assert [request["minions"] for request in requests.waiting(opts, JOB_RETRY)] == [["a"], None]
