@@ -82,6 +82,7 @@ POINTS = {
         "snapshot removal": _in_bank("flush", retry_store.JOBS),
         "publish": Point(publisher.Publisher, "publish", lambda *args, **kwargs: not kwargs.get("question")),
         "checkpoint": Point(checkpoint.Checkpoint, "write"),
+        "request removal": Point(requests.Inbox, "answer"),
         "announcement": Point(bus.Bus, "fire", lambda self, tag, data: tag.startswith("salt/job_retry/")),
     },
 }

@@ -6,6 +6,7 @@ import contextlib
 import pathlib
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,7 +14,8 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
 from tests.integration import warm
-from tests.integration.faults import CountedJob, CutOffJob, EngineProcess
+from tests.integration.conftest import ask_runner
+from tests.integration.faults import CountedJob, CutOffJob, EngineProcess, outlived
 from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
 from tests.missing import missing
 from tests.waiting import Deadline, wait_for
@@ -50,9 +52,9 @@ def bert(engine, bert):
 def counted(desk, tmp_path):
     """Publish a job that counts how often it begins: ``counted(name)`` returns its jid and its count."""
 
-    def publish(name, seconds=0.0, tgt="bert"):
+    def publish(name, seconds=0.0, tgt="bert", **options):
         job = CountedJob(tmp_path, name, seconds)
-        return desk.publish("cmd.run", job.command, tgt=tgt), job
+        return desk.publish("cmd.run", job.command, tgt=tgt, **options), job
 
     return publish
 
@@ -86,6 +88,14 @@ DEATHS_WHILE_REPLAYING = [
     "before snapshot removal 1",
     "after snapshot removal 1",
 ]
+#: With what is answered, if the runner still waits for it: the next life of the engine does not count what was stored.
+DEATHS_WHILE_QUEUEING_BY_HAND = {
+    "before announcement 1": 1,  # the request is taken, and nothing is stored
+    "after snapshot 1": 1,
+    "after entry 1": 0,
+    "before request removal 1": 0,  # all is stored, and nothing is answered
+    "after request removal 1": 1,  # it is answered
+}
 
 
 def test_an_engine_that_is_killed_at_each_step_of_queueing_queues_each_job_once(desk, engine, bert, counted):
@@ -118,6 +128,28 @@ def test_an_engine_that_is_killed_at_each_step_of_replaying_delivers_each_job_on
     wait_for(lambda: not desk.queue(), seconds=300, what=lambda: f"the queue is empty: {desk.run('job_retry.list')}")
     assert all("bert" in desk.returned(jid) for jid in jobs)
     assert [job.begun() for job in jobs.values()] == [1] * len(jobs)
+
+
+def test_an_engine_that_is_killed_at_each_step_of_queueing_by_hand_answers_each_request_and_queues_each_job_once(
+    master, desk, engine, bert, counted
+):
+    engine.start()
+    not_kept = {"metadata": {"job_retry": False}}
+    jobs = {trap: counted(trap.replace(" ", "-"), **not_kept) for trap in DEATHS_WHILE_QUEUEING_BY_HAND}
+    with ThreadPoolExecutor(1) as pool:
+        for trap, (jid, _) in jobs.items():
+            engine.kill()
+            engine.start(trap)
+            asked = pool.submit(ask_runner, master, "job_retry.enqueue", jid, "minions=bert")
+            engine.wait_for_death()
+            engine.start()
+            assert outlived(asked) in (DEATHS_WHILE_QUEUEING_BY_HAND[trap], None)
+            desk.await_state("bert", jid, "pending")
+    bert.start()
+    for jid, _ in jobs.values():
+        desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert {trap: job.begun() for trap, (_, job) in jobs.items()} == dict.fromkeys(jobs, 1)
 
 
 # -- the minion dies ---------------------------------------------------------------------------------------------------
