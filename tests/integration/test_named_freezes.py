@@ -26,7 +26,7 @@ from saltext.jobs.core.postgresql.lease import TTL
 from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.faults import EngineProcess
-from tests.integration.job_retry.desk import Desk, kill, lines
+from tests.integration.job_retry.desk import Desk, Ear, kill, lines
 from tests.integration.several import FORMS, HOT_HOT, cluster, ended, hot_hot, leads, reached_at, start, there
 from tests.waiting import wait_for
 
@@ -237,9 +237,11 @@ def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, mast
     assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (len(whom), 1)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
 def test_what_a_master_sends_that_stood_still_just_before_is_refused_by_the_minion(
-    form, masters, desks, minions, engines, folder, tmp_path
+    form, masters, desks, minions, engines, folder, tmp_path, restarted
 ):
+    """By what it remembers; if it was restarted meanwhile, by ``job_once``."""
     one = engines(0, BATCH_MANAGER)
     engines(1, BATCH_MANAGER)
     trap, trace = folder / "trap", tmp_path / "trace"
@@ -253,10 +255,20 @@ def test_what_a_master_sends_that_stood_still_just_before_is_refused_by_the_mini
     assert lines(trace) == 0
     assert ended(masters[1], jid) == dict.fromkeys(MINIONS, "completed")
     assert lines(trace) == len(MINIONS)
+    first = minions[MINIONS[0]]  # for which the caught publish is
+    if restarted:
+        with Ear(masters[0 if form == HOT_HOT else 1]) as ear:
+            kill(first)
+            first.start()
+            wait_for(lambda: ear.count(f"salt/minion/{first.id}/start"), what="it is there again")
     log = pathlib.Path(masters[0].config["log_file"])
     sent = log.read_text(errors="replace").count(f"with jid {jid}")
     worker.resume()
     wait_for(lambda: log.read_text(errors="replace").count(f"with jid {jid}") > sent, what="the worker has gone on")
+    if restarted:
+        told = pathlib.Path(first.config["log_file"])
+        refused = f"Job {jid!r} was begun here before"
+        wait_for(lambda: refused in told.read_text(errors="replace"), what="it refuses the job")
     for name in MINIONS:  # what a master sends comes in order
         assert desks[0].ask(name, "test.ping")
         wait_for(lambda name=name: not desks[0].ask(name, "saltutil.running"), what=f"{name} runs nothing")
