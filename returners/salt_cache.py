@@ -32,6 +32,7 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
+from saltext.jobs.core.store.publication import work_of
 from saltext.jobs.core.store.store import store_of
 
 if TYPE_CHECKING:
@@ -187,12 +188,13 @@ def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, r
 def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterable[Any]) -> None:
     """Write what this master publishes to its log and to the job cache."""
     load, who = _as_published(clear_load)
-    named, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
+    named = store.plain_minions(key, minions)
     if store.log:  # first, so that the job cache never has what the log lacks
+        jid = store.decode(key)
         origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
-        store.log.append(publish_of(jid, load, named, records.work_of(load), origin, is_sent))
+        store.log.append(publish_of(jid, load, named, work_of(load), origin, is_sent))
     unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
-    records.publish(store, key, load, named, __opts__.get("id"), unlimited, digest)
+    records.publish(store, key, load, named, __opts__.get("id"), unlimited)
     if isinstance(load.get("fun"), (list, tuple)):
         _look_at_several(store, load, named)
 

@@ -49,8 +49,8 @@ class LocalBanks:
         :param durable: whether it must survive a power cut when this returns.
         :raises OSError: and the old value stays, without a draft of the new one.
         """
-        folder = os.path.join(self._root, bank)
-        draft = os.path.join(folder, f".{self._pid}-{threading.get_ident()}")
+        folder = f"{self._root}/{bank}"
+        draft = f"{folder}/.{self._pid}-{threading.get_ident()}"
         data = memoryview(salt.payload.dumps(value, use_bin_type=True))
         handle = self._new_file(folder, draft)
         try:
@@ -60,7 +60,7 @@ class LocalBanks:
                 data = data[os.write(handle, data) :]
             if durable:
                 os.fsync(handle)
-            os.rename(draft, os.path.join(folder, f"{key}.p"))
+            os.rename(draft, f"{folder}/{key}.p")
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(draft)

@@ -10,7 +10,7 @@ load's content: that would prevent the publish.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from saltext.jobs.core.functions import KILLS
@@ -19,8 +19,9 @@ from saltext.jobs.core.log import framing
 from saltext.jobs.core.returned import function_of, retcode_of
 
 _PUBLISHED, _RETURNED = "p", "r"
-#: If a publish has more minions than this, or their ids take more bytes, its record refers to the bank ``jobs/minions``.
-_MANY, _MOST = 8 << 10, 64 << 10
+#: If the ids of a publish's minions have more characters than this, its record refers to the bank ``jobs/minions``; those of
+#: so few minions never do.
+_MOST, _FEW = 64 << 10, 256
 #: Most characters of a user's name.
 _LONGEST_USER = 256
 #: Stands for all jobs, in place of a jid.
@@ -54,9 +55,9 @@ class Published(NamedTuple):
     sent: bool
     at: float
 
-    def packed(self) -> bytes:
-        """Return the record as it is written."""
-        return framing.pack([_PUBLISHED, *self])
+    def fields(self) -> list[Any]:
+        """Return what is written."""
+        return [_PUBLISHED, *self]
 
 
 class Returned(NamedTuple):
@@ -72,31 +73,12 @@ class Returned(NamedTuple):
     first: bool
     at: float
 
-    def packed(self) -> bytes:
-        """Return the record as it is written."""
-        return framing.pack([_RETURNED, self.jid, self.minion, self.functions, str(self.retcode), self.first, self.at])
+    def fields(self) -> list[Any]:
+        """Return what is written."""
+        return [_RETURNED, self.jid, self.minion, self.functions, str(self.retcode), self.first, self.at]
 
 
 Record = Published | Returned
-
-
-def published(
-    jid: str,
-    functions: str,
-    user: str,
-    origin: str,
-    minions: Sequence[str],
-    ends: Collection[str],
-    work: str,
-    sent: bool,
-    at: float,
-) -> Published:
-    """Return the record of a publish. Its minions come in order; if they are many, it refers to the bank."""
-    named: tuple[str, ...] | None = tuple(minions)
-    if len(minions) > _MANY or sum(map(len, minions)) > _MOST:
-        named = None
-    user = user[:_LONGEST_USER]
-    return Published(jid, functions, user, origin, named, len(minions), "", tuple(ends), work, sent, at)
 
 
 def read(body: bytes) -> Record | None:
@@ -129,13 +111,15 @@ def publish_of(
     :param sent: False if the load is only stored.
     """
     user = load.get("user")
-    return published(
+    return Published(
         jid,
         function_of(load),
-        user if isinstance(user, str) else "",
+        user[:_LONGEST_USER] if isinstance(user, str) else "",
         origin,
-        minions,
-        ended_by(load),
+        tuple(minions) if len(minions) <= _FEW or sum(map(len, minions)) <= _MOST else None,
+        len(minions),
+        "",
+        tuple(ended_by(load)),
         work,
         sent,
         time.time(),
@@ -152,19 +136,17 @@ def ended_by(load: Mapping[str, Any]) -> list[str]:
     Return the jobs that a load ends by a signal, ``EVERY_JOB`` for all of a minion's jobs; none if it is not a signal.
     """
     functions, arguments = load.get("fun"), load.get("arg")
-    if not isinstance(functions, (list, tuple)):
+    if isinstance(functions, str):
+        if functions not in KILLS:
+            return []
         functions, arguments = [functions], [arguments]
-    if KILLS.isdisjoint(name for name in functions if isinstance(name, str)):
+    if not isinstance(functions, (list, tuple)) or not isinstance(arguments, (list, tuple)):
         return []
-    pairs = zip(functions, arguments if isinstance(arguments, (list, tuple)) else (), strict=False)
-    found: dict[str, None] = {}
-    for function, arg in pairs:
-        if function not in KILLS:
-            continue
-        jid = EVERY_JOB if str(function).endswith("_all_jobs") else _jid_in(arg)
-        if jid:
-            found[jid] = None
-    return list(found)
+    found = dict[str, None]()
+    for function, arg in zip(functions, arguments, strict=False):
+        if isinstance(function, str) and function in KILLS:  # one of several may be anything
+            found[EVERY_JOB if function.endswith("_all_jobs") else _jid_in(arg)] = None
+    return [jid for jid in found if jid]
 
 
 def _jid_in(arg: Any) -> str:

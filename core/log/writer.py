@@ -37,6 +37,7 @@ class Writer:
     def __init__(self, folder: pathlib.Path, size: int = SIZE, length: int = segments.LENGTH) -> None:
         self._folder, self._size, self._length = folder, size, length
         self._lock = threading.Lock()
+        self._pack = framing.packer()
         self._known = segments.LogIdentity("", 0)
         self._number = 0
         self._handle = -1
@@ -49,10 +50,8 @@ class Writer:
             try:
                 if self._unmarked:
                     self._mark()
-                data = record.packed()
-                if len(data) > framing.LONGEST:
-                    raise OSError(f"a record has {len(data)} bytes")
-                self._write(data)
+                self._write(self._pack(record.fields()))
+                return True
             except (OSError, StateError, ValueError) as exc:
                 self._close()
                 self._quiet.error(
@@ -62,7 +61,6 @@ class Writer:
                 with contextlib.suppress(OSError):
                     self._mark()
                 return False
-        return True
 
     def close(self) -> None:
         """Release the file."""
@@ -79,21 +77,22 @@ class Writer:
 
     def _write(self, data: bytes) -> None:
         while True:
-            if self._handle < 0 or not os.fstat(self._handle).st_nlink:
-                self._open()
-            written = os.write(self._handle, data)
-            if written != len(data):
+            handle = self._handle
+            if handle < 0 or not os.fstat(handle).st_nlink:
+                handle = self._open()
+            if (written := os.write(handle, data)) != len(data):
                 raise OSError(f"only {written} of {len(data)} bytes were written: is the disk full?")
-            if os.lseek(self._handle, 0, os.SEEK_CUR) - written < self._known.length:
+            if os.lseek(handle, 0, os.SEEK_CUR) - written < self._known.length:
                 return
             self._go_on()
 
-    def _open(self) -> None:
-        """Open the newest segment of the log that is there now."""
+    def _open(self) -> int:
+        """Open the newest segment of the log that is there now, and return its descriptor."""
         self._close()
         segments.tell_boot(self._folder)  # first, so that a reader that finds the log finds the boot too
         self._known = segments.found(self._folder, self._length)
         self._take(0)
+        return self._handle
 
     def _go_on(self) -> None:
         """The segment is full."""

@@ -63,7 +63,7 @@ class SiteWriter:
             if self._unmarked:
                 self._write(None)
                 self._unmarked = False
-            self._write(record.packed())
+            self._write(framing.pack(record.fields()))
         except (OSError, ValueError) as exc:
             self._unmarked = True
             self._quiet.error(

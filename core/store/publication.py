@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import salt.payload
+
 from saltext.jobs.core import formats
+from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.keys import plain
 
@@ -128,25 +131,46 @@ def ids_in(value: Any) -> set[str]:
 
 def digest(load: Mapping[str, Any]) -> str:
     """Return the digest of a load as it is read back. It is the same for every driver."""
-    named = {name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load
-    return hashlib.blake2b(_text(named).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return _hashed(
+        _text({name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load)
+    )
+
+
+def work_of(load: Mapping[str, Any]) -> str:
+    """Return the digest of a load or return that has nothing but its functions and arguments."""
+    fun, arg = load.get("fun"), load.get("arg") or load.get("fun_args") or []
+    return _hashed(f"{{'arg':{_text(arg)},'fun':{repr(fun) if type(fun) is str else _text(fun)}}}")
+
+
+def _hashed(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _text(value: Any) -> str:
-    """Drivers turn tuples into lists, bytes in UTF-8 into text, and integers beyond 64 bits into text."""
+    """
+    Drivers turn tuples into lists, bytes in UTF-8 into text, and integers beyond 64 bits into text.
+
+    It takes one call a level, so that whatever Salt can pack has a digest: up to 511 levels.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return repr(value)
-    if kind is bytes or (kind is not dict and isinstance(value, bytes)):
+    if kind is bytes:
         return repr(value.decode("utf-8", "surrogateescape"))
-    if kind is dict or isinstance(value, Mapping):
-        texts = [
-            f"{name!r}:{item!r}" if type(name) is str and type(item) in _PLAIN else f"{_text(name)}:{_text(item)}"
-            for name, item in value.items()
-        ]
-        return "{" + ",".join(sorted(texts)) + "}"
-    if kind is list or (not isinstance(value, str) and isinstance(value, Iterable)):
-        return "[" + ",".join([repr(item) if type(item) in _PLAIN else _text(item) for item in value]) + "]"
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        value = str(value)
-    return repr(value)
+    texts = []
+    if kind is dict:
+        for name, item in value.items():
+            before = repr(name) if type(name) is str else _text(name)
+            texts.append(f"{before}:{repr(item) if type(item) in _PLAIN else _text(item)}")
+        texts.sort()
+        return "{" + ",".join(texts) + "}"
+    if kind is list or kind is tuple:
+        for item in value:
+            texts.append(repr(item) if type(item) in _PLAIN else _text(item))
+        return "[" + ",".join(texts) + "]"
+    if kind is int:
+        return repr(value if -(2**63) <= value < 2**64 else str(value))
+    if kind is float:
+        return repr(value)
+    other = packed.loads(salt.payload.dumps(value, use_bin_type=True))
+    return repr(other) if type(other) is kind else _text(other)

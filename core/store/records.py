@@ -40,11 +40,11 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
-from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Left
 from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
+from saltext.jobs.core.store.publication import work_of as work_of  # also for those that know a job's records
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -86,7 +86,6 @@ def publish(
     named: Collection[str],
     master: Any,
     unlimited: Callable[[str], bool],
-    load_digest: str,
 ) -> None:
     """
     Store the load and the minions of this master's publish. The first load of a job stays; a later publish of the job adds
@@ -95,7 +94,6 @@ def publish(
     :param named: the matched minions.
     :param master: this master's id.
     :param unlimited: tells whether a user may publish everything, limited by no access list.
-    :param load_digest: of ``digest_of``.
     """
     with store.lock(key):
         record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
@@ -111,7 +109,7 @@ def publish(
             by, of = (known.by, known.load) if known else (str(master), digest(there))
             is_same = _is_of_the_same_job(load, there, unlimited)
         else:  # also if the load was removed, by a cluster or a cleanup, or is not the published one
-            by, of = str(master), load_digest
+            by, of = str(master), digest(load)
             writes.append((LOADS, key, load))
         before = ids_in(listed)
         # Written even if nothing is added: after a replay the job is kept for the full time again.
@@ -140,20 +138,10 @@ def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlim
     return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
 
 
-def work_of(load: Mapping[str, Any]) -> str:
-    """Return a digest of the functions and arguments in a load or a return."""
-    return digest({"fun": load.get("fun"), "arg": load.get("arg") or load.get("fun_args") or []})
-
-
 def function_name(load: Mapping[str, Any]) -> str:
     """Return the function of a load or a return for people, cut if it is too long for a name."""
     fun = load.get("fun")
     return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
-
-
-def digest_of(load: Mapping[str, Any]) -> str:
-    """Return the digest of a load as it will be read back."""
-    return digest(packed.loads(salt.payload.dumps(load, use_bin_type=True)))
 
 
 def store_no_returns(store: Store, key: str) -> None:
@@ -261,7 +249,7 @@ def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict
             return False
         store.store(LOADS, key, new, store.sync_publish)
         if known and known.load is not None and known.vouches_for(old):
-            renewed = dataclasses.replace(known, load=digest_of(new))
+            renewed = dataclasses.replace(known, load=digest(new))
             store.store(PUBLISHED, key, renewed.as_record(), store.sync_publish)
         return True
 

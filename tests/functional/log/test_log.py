@@ -12,7 +12,7 @@ import time
 import pytest
 
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.log import checkpoints, records, segments
+from saltext.jobs.core.log import checkpoints, framing, records, segments
 from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.writer import Writer
 from tests.faults import full_disk, no_more_files
@@ -238,7 +238,7 @@ def test_a_segment_that_is_cut_off_at_any_byte_gives_what_is_whole_and_a_gap(fol
     for number in range(3):
         writer.append(returned(number))
     path = segments.path_of(folder, 1)
-    whole, size = path.read_bytes(), len(returned(0).packed())
+    whole, size = path.read_bytes(), len(framing.pack(returned(0).fields()))
     for cut in range(start.position.offset, len(whole) + 1):
         path.write_bytes(whole[:cut])
         reader = Reader(folder, start.position)

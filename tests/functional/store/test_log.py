@@ -38,7 +38,9 @@ def opts(tmp_path):
 def job_cache(opts):
     utils = salt.loader.utils(opts)
     loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
-    return {name: loaded[f"salt_cache.{name}"] for name in ("save_load", "returner", "prep_jid", "save_minions")}
+    return {
+        name: loaded[f"salt_cache.{name}"] for name in ("save_load", "get_load", "returner", "prep_jid", "save_minions")
+    }
 
 
 @pytest.fixture
@@ -69,6 +71,30 @@ def test_a_publish_is_a_record_of_the_job_and_its_minions(job_cache, tail, opts)
     assert record[:8] == (JID, "state.apply", "ops", "", ("web1", "web2"), 2, "", ())
     assert record.work == records.work_of(LOAD)
     assert record.sent
+
+
+def nested(levels):
+    value = "deepest"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("fun", "arg"),
+    [
+        ("test.echo", nested(500)),
+        # Salt permits all of several functions to a user who may run one of them, and finds out nothing about the others.
+        (["saltutil.find_job", ["x"], "saltutil.kill_job"], [["1"], [], ["2"]]),
+        (["saltutil.find_job", {"x": 1}, 3, None, "saltutil.kill_all_jobs"], [["1"], [], [], [], []]),
+        ({"saltutil.kill_job": 1}, "x"),
+        ("saltutil.kill_job", nested(500)),
+    ],
+)
+def test_nothing_in_a_load_hides_its_publish(job_cache, tail, fun, arg):
+    job_cache["save_load"](JID, {**LOAD, "jid": JID, "fun": fun, "arg": arg}, minions=["web1"])
+    assert [record.jid for record in tail()] == [JID]
+    assert job_cache["get_load"](JID)["fun"] == fun
 
 
 def test_only_a_publish_is_one(job_cache, tail):

@@ -354,7 +354,7 @@ class TestBetweenDrivers:
         for number, jid in enumerate(jids):
             key = store.key(jid, "jid")
             job = {**LOAD, "jid": jid}
-            records.publish(store, key, job, ["WEB1", "web1"], "m_master", bool, records.digest_of(job))
+            records.publish(store, key, job, ["WEB1", "web1"], "m_master", bool)
             load = {"jid": jid, "id": "WEB1", "return": number, "retcode": 0, "success": True}
             assert records.add_return(store, key, store.key("WEB1", "minion id"), load)
             store.store(records.ENDTIMES, key, f"end {number}")

@@ -7,7 +7,7 @@ import pytest
 from saltext.jobs.core.log import framing, records
 
 RECORDS = [records.Returned(f"2026112300000000000{n}", f"web{n}", "state.apply", n, n == 0, 1.5) for n in range(4)]
-FRAMES = [record.packed() for record in RECORDS]
+FRAMES = [framing.pack(record.fields()) for record in RECORDS]
 
 
 def read(data, final=False):
@@ -52,11 +52,11 @@ def test_garbage_is_passed_over(garbage):
 
 
 def test_no_text_of_a_minion_is_taken_for_a_record_when_that_one_is_torn():
-    forged = records.Returned("20261123000000000009", "web9", "state.apply", 0, True, 1.5).packed()
+    forged = framing.pack(records.Returned("20261123000000000009", "web9", "state.apply", 0, True, 1.5).fields())
     text = forged.decode("latin-1")
     for name in (text, forged.decode("utf-8", "surrogateescape"), forged.decode("utf-8", "replace")):
         for retcode in (-0x3E3E3E3F, 0):
-            carrier = records.Returned("20261123000000000000", "web1", name, retcode, True, 1.5).packed()
+            carrier = framing.pack(records.Returned("20261123000000000000", "web1", name, retcode, True, 1.5).fields())
             for cut in range(len(carrier)):
                 found, _ = read(carrier[:cut] + FRAMES[1], final=True)
                 assert found == [RECORDS[1]]
@@ -82,14 +82,17 @@ def test_a_record_of_a_later_version_with_more_fields_is_read():
     )
 
 
-def published(minions, **more):
-    fields = {"jid": "1", "functions": "test.ping", "user": "root", "origin": "", "ends": (), "work": "d", "sent": True}
-    return records.published(minions=minions, at=1.5, **{**fields, **more})
+def published(minions, origin="", **more):
+    load = {"fun": "test.ping", "user": "root", **more}
+    return records.publish_of("20261123000000000000", load, minions, "0" * 32, origin, True)
 
 
 def test_a_publish_reads_back_as_it_was():
-    record = published(["web1", "db1"], ends=["2", records.EVERY_JOB], origin="job_retry")
-    assert read(record.packed())[0] == [record]
+    record = published(
+        ["db1", "web1"], "job_retry", fun=["saltutil.kill_job", "saltutil.kill_all_jobs"], arg=[["2"], []]
+    )
+    assert record.ends == ("2", records.EVERY_JOB)
+    assert read(framing.pack(record.fields()))[0] == [record]
 
 
 def test_a_publish_for_very_many_minions_refers_to_them():
@@ -97,11 +100,11 @@ def test_a_publish_for_very_many_minions_refers_to_them():
     record = published(minions)
     assert record.minions is None
     assert record.total == 50_000
-    assert len(record.packed()) < 250
+    assert len(framing.pack(record.fields())) < 250
 
 
 def test_a_record_has_few_bytes():
     record = records.Returned("20261123000000000000", "web1234.example.com", "state.apply", 0, True, 1700000000.123)
-    assert len(record.packed()) <= 100
-    few = published(["web1.example.com", "web2.example.com"], jid="20261123000000000000", work="0" * 32)
-    assert len(few.packed()) <= 250
+    assert len(framing.pack(record.fields())) <= 100
+    few = published(["web1.example.com", "web2.example.com"])
+    assert len(framing.pack(few.fields())) <= 250

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.log import framing
 from saltext.jobs.core.log.records import EVERY_JOB, ended_by, publish_of, return_of
 
 JID = "20261123000000000000"
@@ -43,7 +44,7 @@ def test_what_a_minion_says_is_checked_before_it_is_written():
     assert record[:5] == (JID, "web1", "a.b,c.d", 2, True)
     odd = return_of(JID, "web1", {"fun": {"x": 1}, "retcode": float("inf")}, False)
     assert odd[2:5] == ("", 1, False)
-    assert odd.packed()
+    assert framing.pack(odd.fields())
 
 
 @pytest.mark.parametrize(
@@ -56,4 +57,4 @@ def test_what_a_minion_says_is_checked_before_it_is_written():
     ],
 )
 def test_no_load_keeps_a_publish_from_being_written(load):
-    assert publish_of(JID, load, ["web1"], "d", "", True).packed()
+    assert framing.pack(publish_of(JID, load, ["web1"], "d", "", True).fields())

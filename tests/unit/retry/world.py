@@ -676,7 +676,10 @@ class World:
         jid, fun, at = load["jid"], events.function_of(load), self.wall()
         if self.has_log and self.log_is_there:
             work, user = work_of(load), load["user"]
-            self.doings.append(records.published(jid, fun, user, origin, sorted(names), ends, work, True, at))
+            named = tuple(sorted(names))
+            self.doings.append(
+                records.Published(jid, fun, user, origin, named, len(named), "", tuple(ends), work, True, at)
+            )
         told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
         self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
 

@@ -1,0 +1,61 @@
+"""The digests that vouch for a load, and tell whether two jobs run the same."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+import salt.payload
+from salt.utils.immutabletypes import freeze
+from salt.utils.odict import OrderedDict
+
+from saltext.jobs.core.store.publication import digest, work_of
+
+LOAD = {
+    "cmd": "publish",
+    "jid": "20261123000000000000",
+    "fun": ["state.apply", "test.ping"],
+    "arg": [["web", 7, 1.5, 2**70, {"pillar": {"a": None, "__kwarg__": True}, "b'": "é\ud800"}], []],
+    "kwargs": {"metadata": {"ticket": "OPS-1"}, "raw": b"\xff\xfe", "show": False},
+}
+
+
+def as_read_back(value):
+    return salt.payload.loads(salt.payload.dumps(value, use_bin_type=True))
+
+
+def test_digests_stay_what_0_5_1_wrote():
+    assert digest(LOAD) == "2063ea55359168693cdda1767d151155"
+    assert work_of(LOAD) == "006d700d7aed56456d6705e8cfb58767"
+    assert work_of({"fun": "test.ping", "fun_args": ["x"]}) == "df12b03ddd211b302446871351c541f2"
+    assert work_of({}) == "200a0b576c18f10b0d0163e928e4ef7b"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime.datetime(2026, 1, 2, 3, 4, 5, 6),
+        datetime.date(2026, 1, 2),
+        OrderedDict(b=1, a=(2, 3)),
+        freeze([1, {"a": [2]}]),
+        {"only"},
+        2**64,
+        ("a", b"b"),
+    ],
+)
+def test_a_load_has_the_digests_that_it_has_when_it_is_read_back(value):
+    load = {"fun": "test.echo", "arg": [value], "kwargs": {"metadata": value}}
+    assert digest(load) == digest(as_read_back(load))
+    assert work_of(load) == work_of(as_read_back(load))
+    assert digest(load) != digest({**load, "kwargs": {}})
+    assert work_of(load) != work_of({**load, "arg": []})
+
+
+def test_all_that_salt_can_send_has_a_digest():
+    value = "deepest"
+    for _ in range(508):
+        value = [value]
+    load = {"fun": "test.echo", "arg": value}
+    assert salt.payload.dumps(load)
+    assert digest(load) != digest({**load, "arg": value[0]})
+    assert work_of(load) != work_of({**load, "arg": value[0]})
