@@ -26,13 +26,15 @@ _MOST, _FEW = 64 << 10, 256
 _LONGEST_USER = 256
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
+#: Stands for functions that have no names, or too many. It looks like two of them: a kill by one of several proves nothing.
+_UNNAMED = ","
 
 
 class Published(NamedTuple):
     """
     This master was about to publish a job. It is in the log before the job cache has anything of it.
 
-    * ``functions``: joined by commas.
+    * ``functions``: joined by commas; ``,`` if they have no names, or too many.
     * ``origin``: which engine of ours has published it; empty for all other publishers.
     * ``minions``: the minions that it is for, ``total`` in number; None if they are too many. Then the bank
       ``jobs/minions`` has them, perhaps with others.
@@ -113,7 +115,7 @@ def publish_of(
     user = load.get("user")
     return Published(
         jid,
-        function_of(load),
+        function_of(load) or _UNNAMED,
         user[:_LONGEST_USER] if isinstance(user, str) else "",
         origin,
         tuple(minions) if len(minions) <= _FEW or sum(map(len, minions)) <= _MOST else None,
@@ -158,6 +160,6 @@ def _jid_in(arg: Any) -> str:
         value for value in values if not isinstance(value, Mapping) and not str(value).startswith(("jid=", "sig="))
     ]
     for value in (*named, *placed[:1]):
-        if is_plain(str(value)):
+        if is_plain(str(value)) and value != EVERY_JOB:
             return str(value)
     return ""

@@ -14,6 +14,8 @@ from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.records import Published, Returned
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
+from saltext.jobs.core.retry import facts as retry_facts
+from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.store import records
 from tests.functional.options import options_in
 
@@ -95,6 +97,17 @@ def test_nothing_in_a_load_hides_its_publish(job_cache, tail, fun, arg):
     job_cache["save_load"](JID, {**LOAD, "jid": JID, "fun": fun, "arg": arg}, minions=["web1"])
     assert [record.jid for record in tail()] == [JID]
     assert job_cache["get_load"](JID)["fun"] == fun
+
+
+@pytest.mark.parametrize("others", [["saltutil.find_job"], ["saltutil.find_job"] * 100, ["saltutil.find_job", 3]])
+def test_a_kill_among_several_functions_is_none_that_the_log_alone_proves(job_cache, tail, others):
+    """Salt permits all of several functions to a user who may run one of them."""
+    load = {**LOAD, "jid": JID, "fun": [*others, "saltutil.kill_job"], "arg": [[JID] for _ in (*others, "kill")]}
+    job_cache["save_load"](JID, load, minions=["web1"])
+    (record,) = tail()
+    assert record.ends == (JID,)
+    (told,) = of_record(record, record.at)
+    assert isinstance(told, retry_facts.Published) and told.signal, "it is looked up, with its user's rights"
 
 
 def test_only_a_publish_is_one(job_cache, tail):

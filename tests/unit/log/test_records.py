@@ -28,6 +28,8 @@ JID = "20261123000000000000"
         (["saltutil.term_all_jobs"], [[]], [EVERY_JOB]),
         ("saltutil.kill_job", [], []),
         ("saltutil.kill_job", ["../x"], []),
+        ("saltutil.kill_job", [EVERY_JOB], []),
+        ("saltutil.signal_job", [{"jid": EVERY_JOB, "sig": 9, "__kwarg__": True}], []),
         ("test.echo", [JID], []),
         (["test.echo", ["saltutil.kill_job"]], [[JID], [JID]], []),
         (None, None, []),
