@@ -160,8 +160,12 @@ def _make(folder: pathlib.Path, length: int) -> None:
 def mark_gap(folder: pathlib.Path) -> None:
     """Tell readers that a record is missing. :raises OSError:"""
     path = folder / NAME
-    at = max(path.stat().st_mtime_ns + 1, time.time_ns())
-    os.utime(path, ns=(at, at))
+    before = path.stat().st_mtime_ns
+    at = max(before + 1, time.time_ns())
+    for later in (0, 1, 2):  # some file systems keep whole seconds, or every other one
+        os.utime(path, ns=(at + later * 10**9,) * 2)
+        if path.stat().st_mtime_ns != before:
+            break
 
 
 def open_newest(folder: pathlib.Path, known: LogIdentity, beyond: int) -> tuple[int, int, bool]:

@@ -15,7 +15,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.log import checkpoints, framing, records, segments
 from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.writer import Writer
-from tests.faults import full_disk, no_more_files
+from tests.faults import full_disk, no_more_files, whole_seconds
 from tests.waiting import wait_for
 
 FORK = multiprocessing.get_context("fork")
@@ -408,6 +408,16 @@ def test_a_clock_that_is_set_back_changes_nothing(folder, writer):
     with full_disk():
         writer.append(returned(0))
     assert all_of(reader)[1] == ["a record could not be written"]
+
+
+def test_each_gap_is_told_where_the_times_of_files_are_whole_seconds(folder, writer, monkeypatch):
+    reader = started(folder, writer)
+    with whole_seconds(monkeypatch):
+        for _ in range(5):
+            with full_disk():
+                assert not writer.append(returned(0))
+            assert all_of(reader) == ([], ["a record could not be written"])
+        assert all_of(Reader(folder, reader.position)) == ([], [])
 
 
 # -- retention --------------------------------------------------------------------------------------------------------
