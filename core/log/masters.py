@@ -46,7 +46,6 @@ class LogOfAll:
         self._root = self._own.parent
         self._begin = dict(positions or {})
         self._readers = {self._own.name: Reader(self._own, self._begin.pop(self._own.name, None))}
-        self._listed_at = 0
         self._quiet = Quiet(log)
 
     @property
@@ -89,20 +88,11 @@ class LogOfAll:
             reader.close()
 
     def _look_for_logs(self) -> None:
-        """Begin to read new logs. A folder without a log is looked at again: the log is about to be made."""
+        """Begin to read new logs. The folder's time does not tell of them: the clocks of file systems are coarse."""
         try:
-            changed_at = os.stat(self._root).st_mtime_ns
-            if changed_at == self._listed_at:
-                return
-            names = [name for name in os.listdir(self._root) if not name.startswith(".")]
+            names = [name for name in os.listdir(self._root) if name not in self._readers and not name.startswith(".")]
         except OSError:
             return  # there is none yet, or it is looked at again the next time
-        is_whole = True
         for name in names:
-            if name in self._readers:
-                continue
             if (self._root / name / NAME).exists():
                 self._readers[name] = Reader(self._root / name, self._begin.pop(name, None), is_own=False)
-            else:
-                is_whole = False
-        self._listed_at = changed_at if is_whole else 0

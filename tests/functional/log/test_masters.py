@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -78,6 +79,18 @@ def test_a_master_that_nobody_has_heard_of_makes_a_gap_and_is_read_from_then_on(
     jids, (gap,) = told(log)
     assert jids == []
     assert gap.startswith("of three: ")
+    third.returns(2)
+    assert told(log) == (["2"], [])
+
+
+def test_a_log_is_found_that_was_made_in_the_moment_of_the_last_look(tmp_path, masters, log):
+    above = masters[0].folder.parent
+    before = above.stat().st_mtime_ns
+    assert told(log) == ([], [])
+    third = Master(tmp_path, "three")
+    third.returns(1)
+    os.utime(above, ns=(before, before))  # the clocks of file systems are coarse
+    assert told(log)[1]
     third.returns(2)
     assert told(log) == (["2"], [])
 
