@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said, Verdict
 from saltext.jobs.core.retry.looks import DOUBTED
-from saltext.jobs.core.retry.steps import BEFORE, PUBLISHED, Step
+from saltext.jobs.core.retry.steps import BEFORE, Step
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
 #: Seconds after a publish before a minion is first asked: if it has sent no receipt, and if minions send none at all.
@@ -112,7 +112,7 @@ _STAY, _LAND = Decision(), Decision(state=State.PENDING, at_once=True)
 _RETURNED = Decision(state=State.DONE, reason="the job cache has its return")
 _SENT = Decision(Step.SENT, State.SENT, "published", wait=RECEIPT)
 _BEGUN = Decision(Step.RUNNING, begun=BEGUN, wait=STILL_RUNNING)
-_DOUBT = Decision(Step.DOUBTED, wait=DOUBTED)
+_DOUBT = Decision(Step.WAITING, wait=DOUBTED)
 _FETCHED = Decision(state=State.DONE, reason="the minion had run it; its return was fetched")
 _LATER = {step: Decision(before, wait=AGAIN) for step, before in BEFORE.items()}
 NOTHING_ELSE = Permits()
@@ -130,7 +130,8 @@ def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, 
         return _LATER[step]
     if known.last is Evidence.BEGUN:
         return _begun(step, known, now)
-    return _AT[step](known, permits, terms, now)
+    decides = _UNDER_WAY_AT if known.entry.state in UNDER_WAY else _AT
+    return decides[step](known, permits, terms, now)
 
 
 def _without_replay(entry: Entry, permits: Permits, now: float) -> Decision:
@@ -179,7 +180,7 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
     if forbidden := _forbidden(permits, terms):
         return forbidden
     if entry.acknowledged:
-        return Decision(Step.TO_PROBE, begun=BEGUN)
+        return Decision(Step.TO_ASK, begun=BEGUN)
     # The record may be of a publish that reached the minion after its last known start, or after the operator's request.
     may_run_again = entry.asker is not None or terms.retry_interrupted
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
@@ -225,9 +226,9 @@ def _begun(step: Step, known: Knowledge, now: float) -> Decision:
     if step is Step.SENT:
         return _run(known, now, BEGUN)
     if step in (Step.TO_SEND, Step.CLAIMING):
-        return Decision(Step.TO_PROBE, begun=BEGUN)  # an earlier publish was received after all
+        return Decision(Step.TO_ASK, begun=BEGUN)  # an earlier publish was received after all
     # If the minion is being asked now, the claim counts whatever it answers.
-    return Decision(begun=BEGUN) if step in PUBLISHED and step is not Step.SENDING else _STAY
+    return Decision(begun=BEGUN) if known.entry.state in UNDER_WAY and step is not Step.SENDING else _STAY
 
 
 def _run(known: Knowledge, now: float, begun: str = "") -> Decision:
@@ -254,7 +255,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
     """The minion was asked about a job that it may have."""
     entry, verdict = known.entry, known.verdict(terms.acks)
     if known.last is Evidence.UNPROVEN:
-        return _LATER[Step.PROBING]  # it is forged, or the job cache does not have it yet
+        return _LATER[Step.ASKING]  # it is forged, or the job cache does not have it yet
     if verdict is Verdict.RUNS:
         return _run(known, now, "the minion says that it runs it" if known.last is Evidence.RUNS else "")
     if verdict is not Verdict.SILENT:
@@ -262,7 +263,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
             return unmatched
         if entry.state is State.SENT and not known.restarted and now < (entry.sent_at or 0.0) + RECEIPT:
             return Decision(Step.SENT, wait=RECEIPT - EARLY)  # it may begin yet
-        return Decision(Step.GRACE, wait=GRACE)
+        return Decision(Step.ANSWERED, wait=GRACE)
     if entry.state is not State.RUNNING:
         # A minion that keeps records refuses a job that it has begun, so it may be sent again.
         begun = known.said in (Said.NOTHING, Said.NOT_SURE)
@@ -348,17 +349,21 @@ def _steps_aside(vain: int, reason: str, reached: bool) -> str:
     return f"it was sent {vain} times in vain, and others wait for it: {reason}{REACHED if reached else ''}"
 
 
-#: What decides at each step. ``decide`` itself handles what means the same at all steps.
-_AT: Mapping[Step, Callable[[Knowledge, Permits, Terms, float], Decision]] = {
-    Step.CHECKING: _checked,
+_Decides = Callable[[Knowledge, Permits, Terms, float], Decision]
+#: What decides at each step before the job is sent, and once it may be with its minion. ``decide`` itself handles what means
+#: the same at all steps.
+_AT: Mapping[Step, _Decides] = {
+    Step.LOOKING: _checked,
     Step.ASKING: _answered,
-    Step.CHECKING_AGAIN: _checked_again,
+    Step.LOOKING_AGAIN: _checked_again,
     Step.TO_SEND: _its_turn,
+}
+_UNDER_WAY_AT: Mapping[Step, _Decides] = {
     Step.CLAIMING: _claimed,
     Step.SENDING: _published,
     Step.SENT: _overdue,
     Step.RUNNING: _overdue,
-    Step.LOOKING: lambda *_: _GO[Step.TO_PROBE],
-    Step.PROBING: _probed,
-    Step.LAST_LOOK: _vanished,
+    Step.LOOKING: lambda *_: _GO[Step.TO_ASK],
+    Step.ASKING: _probed,
+    Step.LOOKING_AGAIN: _vanished,
 }

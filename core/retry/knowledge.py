@@ -148,7 +148,8 @@ class Knowledge:
         free_at = self.signs.free_at
         newest = max(self.entry.queued_at, self.signs.started, republished)
         is_told = newest < free_at and now < free_at + BELIEVED
-        return is_told and self.entry.sent_at is None and (job.by_id or self.entry.named)
+        is_new = self.entry.state is State.PENDING and self.entry.sent_at is None
+        return is_told and is_new and (job.by_id or self.entry.named)
 
     def verdict(self, acks: bool) -> Verdict:
         """Return what follows from all that is known. ``acks``: whether minions say when they begin a job."""

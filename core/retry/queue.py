@@ -96,13 +96,13 @@ class Queue:
         return list(backlog.entries.values()) if backlog else []
 
     def replay(self, minion: str, jid: str, *steps: Step) -> Replay | None:
-        """Return the replay of a minion, if it is that of this job and at one of these steps."""
+        """Return the replay of a minion, if it is that of this job and at one of these steps, by default at any."""
         backlog = self.backlogs.get(minion)
         replay = backlog.replay if backlog else None
-        return replay if replay is not None and replay.jid == jid and replay.step in steps else None
+        return replay if replay and replay.jid == jid and (not steps or replay.step in steps) else None
 
     def replays(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[tuple[Entry, Replay]]:
-        """Yield entry and replay of each of these minions that is at one of these steps with this job, ordered by minion."""
+        """Yield entry and replay of each of these minions, ordered by minion. ``steps`` as above."""
         for minion in sorted(minions):
             replay = self.replay(minion, jid, *steps)
             if replay is not None:

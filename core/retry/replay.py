@@ -17,7 +17,7 @@ from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
+from saltext.jobs.core.retry.steps import LOOKS, RESTING, Replay, Step
 from saltext.jobs.core.retry.turns import Turns
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or its time.
@@ -25,8 +25,6 @@ GATHERINGS = ("company", "answered", "look")
 #: Seconds by which the time of a publish and that of its record may differ. If they differ more, the record was removed and
 #: a replay made it anew, or the clock on the wall was set.
 _SAME = 60.0
-#: Steps at which a claimed start is acted on at once. At the others it counts before the job is sent.
-_HEEDFUL = frozenset({Step.TO_SEND, Step.CLAIMING, *PUBLISHED})
 
 
 class Replays:
@@ -51,7 +49,7 @@ class Replays:
             return
         backlog.delayed = 0.0
         if entry.state in UNDER_WAY:
-            backlog.replay = Replay(Step.DOUBTED, Knowledge(entry, backlog, now))
+            backlog.replay = Replay(Step.WAITING, Knowledge(entry, backlog, now))
             self._looks.add(entry.jid, minion, now + DOUBTED)
         elif self._turns.holds_up(entry):
             known, permits = Knowledge(entry, backlog, now), Permits(waited_for=True)
@@ -60,7 +58,7 @@ class Replays:
         elif entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
-            backlog.replay = Replay(Step.GATHERING, Knowledge(entry, backlog, now))
+            backlog.replay = Replay(Step.WAITING, Knowledge(entry, backlog, now))
             latest = now + self._inflow.wait(entry.jid, now)
             self._company.put_off(entry.jid, minion, now + self._queue.settings.gather, latest)
 
@@ -98,7 +96,7 @@ class Replays:
             self._outbox.withdraw(minion, jid)
         if replay.step is not step:
             replay.go(step)
-        if step in QUESTIONS:
+        if step is Step.TO_ASK:
             self._outbox.line_up(Purpose.QUESTION, jid, (minion,))
         elif step is Step.TO_SEND:
             self._outbox.line_up(Purpose.JOB, jid, (minion,))
@@ -115,7 +113,7 @@ class Replays:
         else:
             self._queue.timers.cancel(("replay", minion))
             # A look for another minion must not cut short the time for this one's return.
-            self._looks.add(jid, minion, now + wait, no_sooner=step is Step.GRACE)
+            self._looks.add(jid, minion, now + wait, no_sooner=step is Step.ANSWERED)
 
     @staticmethod
     def _count(entry: Entry, replay: Replay | None, decision: Decision) -> None:
@@ -190,13 +188,13 @@ class Replays:
         """Begin no replay, and end those that have not claimed their job."""
         self._turns.paused = True
         for backlog in self._queue.backlogs.values():
-            if backlog.replay is not None and backlog.replay.step in UNCLAIMED:
-                self.land(backlog.entries[backlog.replay.jid])
+            if backlog.replay is not None and backlog.replay.known.entry.state is State.PENDING:
+                self.land(backlog.replay.known.entry)
 
     def shut(self, jid: str) -> None:
         """End the replays of a job that have not claimed it: its window is shut."""
-        for entry, _ in list(self._queue.replays(jid, self._queue.minions_of(jid), *UNCLAIMED)):
-            if not self._turns.may_be_sent(entry):
+        for entry, _ in list(self._queue.replays(jid, self._queue.minions_of(jid))):
+            if entry.state is State.PENDING and not self._turns.may_be_sent(entry):
                 self.land(entry)
 
     # -- looks at the job cache ---------------------------------------------------------------------------------------
@@ -215,11 +213,11 @@ class Replays:
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
         askers = {}
         for entry, replay in self._queue.replays(jid, minions, *LOOKS):
-            answered = replay.step is Step.GATHERING and replay.known.has_answered(
+            answered = replay.step is Step.WAITING and replay.known.has_answered(
                 self._queue.jobs[jid], self._queue.republished.get(jid, 0.0), self._queue.now
             )
-            replay.go(Step.CHECKING_AGAIN if answered else LOOKS[replay.step])
-            publish = publish or (replay.step is Step.LAST_LOOK and entry.state is State.CLAIMED)
+            replay.go(Step.LOOKING_AGAIN if answered else LOOKS[replay.step])
+            publish = publish or (replay.step is Step.LOOKING_AGAIN and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
         if minions:
@@ -253,7 +251,7 @@ class Replays:
             minion, permits = entry.minion, NOTHING_ELSE
             replay.known.unsent = unsent
             replay.known.take(Evidence.NOT_RETURNED)
-            if replay.step is Step.LAST_LOOK:
+            if entry.state in UNDER_WAY:
                 permits = Permits(waited_for=self._turns.is_waited_for(entry))
             elif minion in fact.denied or minion in fact.unsure or minion in fact.barred:
                 permits = Permits(
@@ -266,8 +264,8 @@ class Replays:
     def ask(self, jid: str, minions: tuple[str, ...]) -> None:
         """Ask minions, whose turn has come, about a job."""
         doubted = []
-        for entry, replay in self._queue.replays(jid, minions, *QUESTIONS):
-            replay.go(QUESTIONS[replay.step])
+        for entry, replay in self._queue.replays(jid, minions, Step.TO_ASK):
+            replay.go(Step.ASKING)
             replay.known.asked = self._queue.now
             if entry.sent_at is not None:
                 doubted.append(entry.minion)
@@ -278,7 +276,7 @@ class Replays:
         for evidence, minions in fact.told.items():
             if minions and evidence in ANSWERS:
                 self._heard = self._queue.now
-            for entry, replay in self._queue.replays(fact.jid, minions, *QUESTIONS.values()):
+            for entry, replay in self._queue.replays(fact.jid, minions, Step.ASKING):
                 said = fact.said.get(entry.minion, Said.NOTHING)
                 replay.known.take(evidence, said, free=entry.minion in fact.free)
                 unmatched = entry.minion in fact.unmatched
@@ -292,7 +290,7 @@ class Replays:
         if entry is None:
             return
         backlog = self._queue.backlogs[fact.minion]
-        replay = self._queue.replay(fact.minion, fact.jid, *_HEEDFUL)
+        replay = self._queue.replay(fact.minion, fact.jid)
         known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
         claiming = replay is not None and replay.step is Step.CLAIMING
         is_news = known.believe(proven, claiming, self._queue.now)

@@ -139,7 +139,7 @@ def test_where_the_answers_cannot_be_read_the_minion_counts_as_not_asked(opts):
     jid = stage.ask()
     stage.cache.is_away = True
     stage.event(jid, IDLE)
-    stage.until(lambda: stage.shell.machine.backlogs["a"].replay.step.value == "gathering")
+    stage.until(lambda: stage.shell.machine.backlogs["a"].replay.step.value == "waiting")
     assert stage.shell.machine.backlogs["a"].false_signs == 0
     stage.close()
 

@@ -29,7 +29,7 @@ def silent(it, now, terms, said=Said.NOTHING):
     known = Knowledge(it, Signs(), 0.0)
     known.take(Evidence.IDLE, said)
     known.take(Evidence.SILENT)
-    return decide(Step.PROBING, known, NOTHING_ELSE, terms, now)
+    return decide(Step.ASKING, known, NOTHING_ELSE, terms, now)
 
 
 def vanished(it, restarted, terms, said=Said.NOTHING):
@@ -40,7 +40,7 @@ def vanished(it, restarted, terms, said=Said.NOTHING):
     known.sent_before = None  # it was sent in this replay
     known.take(Evidence.IDLE, said)
     known.take(Evidence.NOT_RETURNED)
-    return decide(Step.LAST_LOOK, known, NOTHING_ELSE, terms, 2.0)
+    return decide(Step.LOOKING_AGAIN, known, NOTHING_ELSE, terms, 2.0)
 
 
 SENT = (State.CLAIMED, State.SENT)

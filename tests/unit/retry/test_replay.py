@@ -174,7 +174,7 @@ def test_a_minion_that_begins_a_job_after_it_said_that_it_does_not_run_it_is_lef
 
     world.deliver = wait  # as under process_count_max
     world.start("b")
-    world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.GRACE))
+    world.run_until(lambda: waiting and world.machine.queue.replay("b", "j1", Step.ANSWERED))
     deliver(*waiting[0])
     for _ in range(30):
         world.run(20)
