@@ -44,7 +44,7 @@ class Effects:
     ) -> None:
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
         self._step, self._owner, self._opts = step, ports.owner, opts
-        self._timeout = answer_time(opts)
+        self._timeout, self._look = answer_time(opts), ports.cache_worker.call
         # Whether other masters may use the same store.
         self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
@@ -145,10 +145,6 @@ class Effects:
         :param ahead: seconds by which that clock was ahead when it stamped the record; by default, as it is now.
         """
         return recorded - (self._ports.wall() - self._ports.clock.now() if ahead is None else ahead)
-
-    def _look(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Look something up in the job cache, or among the keys."""
-        return self._ports.cache_worker.call(function, *args)
 
     async def _is_others(self, jid: str) -> bool:
         """Tell whether a job is in the queue of another master that shares the store."""

@@ -127,6 +127,12 @@ class Retry:
             "survey": lambda: self.outbox.line_up(Purpose.SURVEY),
             "rate": lambda: None,  # what may be published is published after every fact
         }
+        self._released: Mapping[Purpose, Callable[[str, tuple[str, ...]], object]] = {
+            Purpose.JOB: replays.claim,
+            Purpose.PING: lambda _, minions: self.queue.want(facts.Ping(minions)),
+            Purpose.QUESTION: replays.ask,
+            Purpose.SURVEY: lambda *_: capture.survey(),
+        }
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -178,7 +184,7 @@ class Retry:
         for jid in list(self._over):
             self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
         for purpose, jid, minions in self.outbox.release(self.queue.now):
-            self._publish(purpose, jid, minions)
+            self._released[purpose](jid, minions)
         return self.queue.take_due()
 
     def _heed_clock(self, ahead: float) -> None:
@@ -186,16 +192,6 @@ class Retry:
         was_set, self._ahead = abs(ahead - self._ahead) > _NOT_SET, ahead
         for hours in self.openings.hours() if was_set else ():
             self._opening_due(*hours)
-
-    def _publish(self, purpose: Purpose, jid: str, minions: tuple[str, ...]) -> None:
-        if purpose is Purpose.JOB:
-            self.replays.claim(jid, minions)
-        elif purpose is Purpose.PING:
-            self.queue.want(facts.Ping(minions))
-        elif purpose is Purpose.QUESTION:
-            self.replays.ask(jid, minions)
-        else:
-            self.capture.survey()
 
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
@@ -277,7 +273,7 @@ class Retry:
         for jid in opened:
             self.turns.ping_without_replay(self.queue.minions_of(jid))
         for jid in shut:
-            self.replays.shut(jid)
+            self.replays.shut(self.queue.minions_of(jid))
 
     def _unreadable(self, fact: facts.Unreadable) -> None:
         if fact.minions:

@@ -267,8 +267,8 @@ class Owing:
 
     def pause(self) -> bool:
         """Pause replays. Returns False if they were paused already."""
-        is_new = not self._turns.paused
-        self._replays.pause()
+        is_new, self._turns.paused = not self._turns.paused, True
+        self._replays.shut(self._queue.backlogs)
         return is_new
 
     def resume(self) -> Work:

@@ -10,6 +10,8 @@ before the answer: until it restarts, a minion ignores a jid that it has seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
@@ -184,18 +186,17 @@ class Replays:
             self._queue.timers.cancel(("minion", entry.minion))
             self._outbox.withdraw(entry.minion)
 
-    def pause(self) -> None:
-        """Begin no replay, and end those that have not claimed their job."""
-        self._turns.paused = True
-        for backlog in self._queue.backlogs.values():
-            if backlog.replay is not None and backlog.replay.known.entry.state is State.PENDING:
-                self.land(backlog.replay.known.entry)
+    def shut(self, minions: Iterable[str]) -> None:
+        """End the replays to these minions that have not claimed their job and may not send it now."""
+        for minion in minions:
+            replay = self._queue.backlogs[minion].replay
+            if replay and replay.known.entry.state is State.PENDING and self._why_shut(replay.known.entry):
+                self.land(replay.known.entry)
 
-    def shut(self, jid: str) -> None:
-        """End the replays of a job that have not claimed it: its window is shut."""
-        for entry, _ in list(self._queue.replays(jid, self._queue.minions_of(jid))):
-            if entry.state is State.PENDING and not self._turns.may_be_sent(entry):
-                self.land(entry)
+    def _why_shut(self, entry: Entry) -> str:
+        if self._turns.paused:
+            return "replays were paused before it was published"
+        return "" if self._turns.may_be_sent(entry) else "its window closed before it was published"
 
     # -- looks at the job cache ---------------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ class Replays:
         replay = backlog.replay if backlog else None
         if backlog and replay and replay.step in RESTING:
             replay.known.take(evidence)
-            self._decide(backlog.entries[replay.jid], replay, Permits(heard=self._heard))
+            self._decide(replay.known.entry, replay, Permits(heard=self._heard))
 
     def due(self, gathering: str, jid: str) -> None:
         """Look up the minions that have gathered for a job."""
@@ -248,15 +249,14 @@ class Replays:
         job = self._queue.jobs.get(fact.jid)
         unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
         for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
-            minion, permits = entry.minion, NOTHING_ELSE
+            minion = entry.minion
             replay.known.unsent = unsent
             replay.known.take(Evidence.NOT_RETURNED)
             if entry.state in UNDER_WAY:
                 permits = Permits(waited_for=self._turns.is_waited_for(entry))
-            elif minion in fact.denied or minion in fact.unsure or minion in fact.barred:
-                permits = Permits(
-                    fact.denied.get(minion, ""), fact.unsure.get(minion, ""), barred=minion in fact.barred
-                )
+            else:
+                denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
+                permits = Permits(denied, unsure, barred=minion in fact.barred)
             self._decide(entry, replay, permits)
 
     # -- questions and their answers ----------------------------------------------------------------------------------
@@ -279,8 +279,7 @@ class Replays:
             for entry, replay in self._queue.replays(fact.jid, minions, Step.ASKING):
                 said = fact.said.get(entry.minion, Said.NOTHING)
                 replay.known.take(evidence, said, free=entry.minion in fact.free)
-                unmatched = entry.minion in fact.unmatched
-                self._decide(entry, replay, Permits(matches=False) if unmatched else NOTHING_ELSE)
+                self._decide(entry, replay, Permits(matches=entry.minion not in fact.unmatched))
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
 
@@ -307,8 +306,7 @@ class Replays:
         """Claim, durably, what may be published now."""
         claimed = []
         for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
-            shut = "" if self._turns.may_be_sent(entry) else "its window is shut"
-            self._decide(entry, replay, Permits(shut=shut) if shut else NOTHING_ELSE)
+            self._decide(entry, replay, Permits(shut=self._why_shut(entry)))
             if replay.step is Step.CLAIMING:
                 claimed.append(entry.minion)
         if claimed:
@@ -318,9 +316,7 @@ class Replays:
         """Publish what is durably claimed."""
         ready = []
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
-            shut = "" if self._turns.may_be_sent(entry) else "its window closed before it was published"
-            shut = "replays were paused before it was published" if self._turns.paused else shut
-            self._decide(entry, replay, Permits(shut=shut) if shut else NOTHING_ELSE)
+            self._decide(entry, replay, Permits(shut=self._why_shut(entry)))
             if replay.step is Step.SENDING:
                 ready.append((entry, replay.known.said))
         if not ready:
@@ -339,5 +335,4 @@ class Replays:
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
             is_missed = entry.minion in fact.missed
             replay.known.take(Evidence.MISSED if is_missed else fact.outcome, why=fact.why)
-            missed = is_missed and self._turns.is_waited_for(entry)
-            self._decide(entry, replay, Permits(waited_for=True) if missed else NOTHING_ELSE)
+            self._decide(entry, replay, Permits(waited_for=is_missed and self._turns.is_waited_for(entry)))

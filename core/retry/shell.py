@@ -96,7 +96,7 @@ class RetryShell:
         self._early: list[tuple[str, str]] = []
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
-        self._alarm = Alarm(loop, ports.clock, self._tick)
+        self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
         self._audit = Alarm(loop, ports.clock, self._search_without_log)
         self._checkpoint = ports.checkpoint
         self._checkpoint.read(ports.clock)
@@ -402,9 +402,6 @@ class RetryShell:
 
     def _refused(self, jid: str, reason: str) -> None:
         self.step(facts.Refused(jid, reason))
-
-    def _tick(self) -> None:
-        self.step(facts.Tick())
 
     def request(self, fact: facts.Fact) -> Any:
         """Take what an operator asks for. Returns a future of the answer, which resolves once all changes are stored."""
