@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
@@ -219,23 +219,28 @@ class Owing:
         wanted_at: float = math.inf,
     ) -> Work:
         """Make held and dead entries pending again. ``wanted_at`` as above. Returns how many."""
+
+        def try_again(entry: Entry) -> None:
+            ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
+            entry.asker = asker or entry.asker
+            self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
+            self._want(entry, wanted_at)
+            self._turns.ping((entry.minion,))
+
+        return self._each(minion, jid, {State.HELD, State.DEAD}, try_again)
+
+    def _each(
+        self, minion: str | None, jid: str | None, states: Collection[str], change: Callable[[Entry], object]
+    ) -> Work:
+        """Change the entries in some states, of a minion or of all, and of a job or of all. Returns how many."""
         count = 0
-        for entry in self._each(minion, jid):
-            if entry.state in (State.HELD, State.DEAD):
-                ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
-                entry.asker = asker or entry.asker
-                self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
-                self._want(entry, wanted_at)
-                self._turns.ping((entry.minion,))
+        for entry in self._queue.of(minion, jid):
+            # Some may have gone meanwhile.
+            if entry.state in states and self._queue.entry(entry.minion, entry.jid) is entry:
+                change(entry)
                 count += 1
                 yield 1
         return count
-
-    def _each(self, minion: str | None, jid: str | None) -> Iterator[Entry]:
-        """Yield the entries of a minion, or of all; of a job, or of all. Those that go meanwhile are left out."""
-        for entry in self._queue.of(minion, jid):
-            if self._queue.entry(entry.minion, entry.jid) is entry:
-                yield entry
 
     def _want(self, entry: Entry, wanted_at: float) -> None:
         """Note since when an operator wants an entry delivered. One that was killed later is cancelled."""
@@ -246,24 +251,16 @@ class Owing:
 
     def cancel(self, minion: str | None = None, jid: str | None = None) -> Work:
         """Cancel entries that have not ended. Returns how many."""
-        count = 0
-        for entry in self._each(minion, jid):
-            if entry.state not in ENDED:
-                late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
-                self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
-                count += 1
-                yield 1
-        return count
+
+        def end(entry: Entry) -> None:
+            late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
+            self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
+
+        return self._each(minion, jid, set(State) - ENDED, end)
 
     def purge(self, states: Collection[str]) -> Work:
         """Forget the entries in some states. Returns how many."""
-        count = 0
-        for entry in self._each(None, None):
-            if entry.state.value in states:
-                self.remove(entry)
-                count += 1
-                yield 1
-        return count
+        return self._each(None, None, states, self.remove)
 
     def pause(self) -> bool:
         """Pause replays. Returns False if they were paused already."""
