@@ -171,7 +171,6 @@ class Entry:
         return self.history[-1][2]
 
     def as_record(self) -> dict[str, Any]:
-        """Return the form that is stored."""
         return {
             **{name: getattr(self, name) for name in _AS_IT_IS},
             "state": self.state.value,

@@ -143,7 +143,6 @@ class Retry:
 
     @property
     def total(self) -> int:
-        """The number of entries."""
         return self.queue.total
 
     def knows(self, jid: str) -> bool:

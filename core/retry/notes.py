@@ -35,7 +35,6 @@ class Note:
         return bool(self.begun or self.settled or self.killed)
 
     def as_record(self) -> dict[str, Any]:
-        """Return the form that is stored."""
         names = {"begun": sorted(self.begun), "settled": sorted(self.settled)}
         return {"until": self.until, **names, "killed": dict(self.killed)}
 

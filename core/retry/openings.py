@@ -57,7 +57,6 @@ class Openings:
             self._jobs.setdefault(hours, {})[job.jid] = None
 
     def remove(self, job: Job) -> None:
-        """Forget a job that has no more entries."""
         hours = hours_of(job.limits, self._settings)
         if hours is None or hours not in self._jobs:
             return
@@ -69,11 +68,9 @@ class Openings:
             self._timers.cancel(("opening", *hours))
 
     def hours(self) -> list[Hours]:
-        """Return the windows that hold for jobs of the queue."""
         return list(self._jobs)
 
     def may_be_sent(self, job: Job, now: float) -> bool:
-        """Tell whether a job may be replayed at ``now``."""
         if not self._jobs:
             return True  # no job has a window: the usual case
         hours = hours_of(job.limits, self._settings)

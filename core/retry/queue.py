@@ -60,17 +60,14 @@ class Queue:
         self._wanted: list[facts.Effect] = []  # in the present step
 
     def entry(self, minion: str, jid: str) -> Entry | None:
-        """Return an entry of the queue."""
         backlog = self.backlogs.get(minion)
         return backlog.entries.get(jid) if backlog else None
 
     def entries(self) -> Iterator[Entry]:
-        """Yield all entries."""
         for backlog in self.backlogs.values():
             yield from backlog.entries.values()
 
     def minions_of(self, jid: str) -> list[str]:
-        """Return the minions that are owed a job."""
         return sorted(self._members.get(jid, ()))
 
     def claims_of(self, jid: str) -> dict[str, float]:
@@ -166,7 +163,6 @@ class Queue:
         return [other for other, its in older if its.digest == job.digest and its.published_at <= job.published_at]
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry."""
         backlog = self.backlogs[entry.minion]
         del backlog.entries[entry.jid]
         self.total -= 1
@@ -197,7 +193,6 @@ class Queue:
         return math.inf if entry.state in UNDER_WAY else entry.expires_at
 
     def move(self, entry: Entry, to: State, reason: str) -> None:
-        """Bring an entry to another state."""
         entry.move(to, self.now, reason)
         self.touch(entry)
 
@@ -217,7 +212,6 @@ class Queue:
     # -- what is to be done because of that ---------------------------------------------------------------------------
 
     def want(self, *effects: facts.Effect) -> None:
-        """Have this done."""
         self._wanted += effects
 
     def take_due(self) -> list[facts.Effect]:

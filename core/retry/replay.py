@@ -179,7 +179,6 @@ class Replays:
             self.remove(entry)
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry."""
         self.land(entry)
         self._queue.remove(entry)
         if entry.minion not in self._queue.backlogs:
@@ -225,7 +224,6 @@ class Replays:
             self._queue.want(facts.LookUp(jid, minions, publish=publish, askers=askers))
 
     def unreadable(self, fact: facts.Unreadable) -> None:
-        """Look again later."""
         for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
             replay.known.take(Evidence.UNREADABLE)
             self._decide(entry, replay)
@@ -329,7 +327,6 @@ class Replays:
         self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
 
     def sent(self, fact: facts.Sent) -> None:
-        """The publish is over."""
         if fact.outcome is Evidence.PUBLISHED and fact.jid in self._queue.jobs:
             self._queue.replayed[fact.jid] = self._queue.now
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):

@@ -122,7 +122,6 @@ class RetryShell:
         self._ports.bus.listen(self, lambda: self._loop.spawn_callback(self._begin))
 
     def metrics(self) -> list[Metric]:
-        """Return the engine's figures."""
         machine, ports = self.machine, self._ports
         return [
             *metrics_of(machine.entries(), self._told, machine.turns.paused, ports.clock.now()),

@@ -70,7 +70,6 @@ class Replay:
 
     @property
     def jid(self) -> str:
-        """The jid of the job."""
         return self.known.entry.jid
 
     def go(self, to: Step) -> None:
