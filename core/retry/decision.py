@@ -60,8 +60,7 @@ class Permits(NamedTuple):
 
     ``denied``: why the job must not be sent; ``unsure``: why that cannot be determined; ``shut``: why it must not be sent
     now; ``barred``: the minion's key is not accepted now; ``matches``: the job's target matches the minion; ``waited_for``:
-    another job that may be sent now waits for this one; ``unreturned``: the job cache has no return; ``heard``: Unix time
-    of the last receipt or answer of any minion.
+    another job that may be sent now waits for this one; ``heard``: Unix time of the last receipt or answer of any minion.
     """
 
     denied: str = ""
@@ -70,7 +69,6 @@ class Permits(NamedTuple):
     barred: bool = False
     matches: bool = True
     waited_for: bool = False
-    unreturned: bool = False
     heard: float = 0.0
 
 
@@ -84,9 +82,8 @@ class Decision(NamedTuple):
 
     For a job that is tried again: ``received``: the publish counts as an attempt. ``unsent``: nothing was published.
     ``forget``: earlier claims that the minion has begun the job do not count any more. ``alive``: the minion is there.
-    ``pause``: seconds for which the minion gets nothing, since its signs of life were false. ``at_once``: the next replay
-    may begin without a wait. ``tries``, ``lost``, ``vain``: new values of the entry's counters, None to keep them.
-    ``reached``: the publish may have reached the minion.
+    ``pause``: seconds for which the minion gets nothing, since its signs of life were false. ``tries``, ``lost``, ``vain``:
+    new values of the entry's counters, None to keep them. ``reached``: the publish may have reached the minion.
     """
 
     step: Step | None = None
@@ -102,13 +99,12 @@ class Decision(NamedTuple):
     forget: bool = False
     alive: bool = False
     pause: float = 0.0
-    at_once: bool = False
     unsent: bool = False
 
 
 #: Made once, since a decision is made for each event.
 _GO = {step: Decision(step) for step in Step}
-_STAY, _LAND = Decision(), Decision(state=State.PENDING, at_once=True)
+_STAY = Decision()
 _RETURNED = Decision(state=State.DONE, reason="the job cache has its return")
 _SENT = Decision(Step.SENT, State.SENT, "published", wait=RECEIPT)
 _BEGUN = Decision(Step.RUNNING, begun=BEGUN, wait=STILL_RUNNING)
@@ -125,7 +121,7 @@ def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, 
     if known.last is Evidence.FETCHED:
         return _FETCHED
     if step is None:
-        return _without_replay(known.entry, permits, now)
+        return _without_replay(known, permits, now)
     if known.last in (Evidence.UNREADABLE, Evidence.UNASKED):
         return _LATER[step]
     if known.last is Evidence.BEGUN:
@@ -134,11 +130,11 @@ def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, 
     return decides[step](known, permits, terms, now)
 
 
-def _without_replay(entry: Entry, permits: Permits, now: float) -> Decision:
-    """Return what to do about an entry without a replay."""
+def _without_replay(known: Knowledge, permits: Permits, now: float) -> Decision:
+    entry, is_over = known.entry, known.last is Evidence.NOT_RETURNED and known.entry.expires_at <= now
     if permits.waited_for and entry.state is State.PENDING and entry.vain >= IN_VAIN:
         return Decision(state=State.HELD, reason=_steps_aside(entry.vain, entry.reason, entry.reached))
-    if permits.unreturned and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= now:
+    if is_over and entry.state in (State.PENDING, State.HELD):
         return Decision(state=State.EXPIRED, reason="its time to live has passed")
     return _STAY
 
@@ -186,10 +182,6 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
         return _interrupted(known, terms)
     return _GO[Step.TO_SEND]
-
-
-def _its_turn(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
-    return _LAND if permits.shut else _GO[Step.CLAIMING]
 
 
 def _claimed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
@@ -356,7 +348,7 @@ _AT: Mapping[Step, _Decides] = {
     Step.LOOKING: _checked,
     Step.ASKING: _answered,
     Step.LOOKING_AGAIN: _checked_again,
-    Step.TO_SEND: _its_turn,
+    Step.TO_SEND: lambda *_: _GO[Step.CLAIMING],
 }
 _UNDER_WAY_AT: Mapping[Step, _Decides] = {
     Step.CLAIMING: _claimed,

@@ -80,7 +80,7 @@ class Replays:
         if decision.step is not None and replay is not None:
             self._go(entry, replay, decision.step, decision.wait)
         elif decision.state is State.PENDING and replay is not None:
-            self.land(entry) if decision.at_once else self._try_again(entry, replay, decision)
+            self._try_again(entry, replay, decision)
         elif decision.state is not None:
             self.end(entry, decision.state, decision.reason)
 
@@ -238,8 +238,8 @@ class Replays:
                 self._heard = self._queue.now
             known = Knowledge(entry, self._queue.backlogs[minion], self._queue.now)
             known.take(Evidence.RETURNED if is_there else Evidence.NOT_RETURNED)
-            permits, terms = Permits(unreturned=True), self._queue.terms_of(entry)
-            self._carry_out(entry, None, decide(None, known, permits, terms, self._queue.now))
+            terms = self._queue.terms_of(entry)
+            self._carry_out(entry, None, decide(None, known, NOTHING_ELSE, terms, self._queue.now))
 
     def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists tell."""
@@ -302,11 +302,11 @@ class Replays:
 
     def claim(self, jid: str, minions: tuple[str, ...]) -> None:
         """Claim, durably, what may be published now."""
+        self.shut(minions)
         claimed = []
         for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
-            self._decide(entry, replay, Permits(shut=self._why_shut(entry)))
-            if replay.step is Step.CLAIMING:
-                claimed.append(entry.minion)
+            self._decide(entry, replay)
+            claimed.append(entry.minion)
         if claimed:
             self._queue.want(facts.Claim(jid, tuple(claimed)))
 
