@@ -114,20 +114,20 @@ _LATER = {step: Decision(before, wait=AGAIN) for step, before in BEFORE.items()}
 NOTHING_ELSE = Permits()
 
 
-def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
-    """Return what to do. ``step``: that of the replay; None if there is no replay."""
+def decide(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    """Return what to do."""
     if known.last is Evidence.RETURNED:
         return _RETURNED
     if known.last is Evidence.FETCHED:
         return _FETCHED
-    if step is None:
+    if known.step is None:
         return _without_replay(known, permits, now)
     if known.last in (Evidence.UNREADABLE, Evidence.UNASKED):
-        return _LATER[step]
+        return _LATER[known.step]
     if known.last is Evidence.BEGUN:
-        return _begun(step, known, now)
+        return _begun(known.step, known, now)
     decides = _UNDER_WAY_AT if known.entry.state in UNDER_WAY else _AT
-    return decides[step](known, permits, terms, now)
+    return decides[known.step](known, permits, terms, now)
 
 
 def _without_replay(known: Knowledge, permits: Permits, now: float) -> Decision:

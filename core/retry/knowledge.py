@@ -1,5 +1,6 @@
 """
-What is known of a minion, and of one job that it is owed: who has said what, and what follows from that.
+What is known of a minion, and of one job that it is owed: who has said what, where its replay stands, and what follows from
+that.
 
 The entry holds what must outlive the engine; this module holds what was learned since the replay began. It must never take
 silence for absence, nor believe a bus event about a job that this engine has not sent.
@@ -11,6 +12,7 @@ import enum
 from dataclasses import dataclass, field
 
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.steps import TRANSITIONS, Step
 
 #: States in which a claimed start changes something.
 _OPEN = frozenset({State.PENDING, *UNDER_WAY})
@@ -79,11 +81,15 @@ class Signs:
 
 @dataclass(slots=True, eq=False)
 class Knowledge:
-    """What is known of one job and one minion during a replay, which began at ``since``, in Unix time."""
+    """
+    What is known of one job and one minion since the Unix time ``since``. ``step``: where the replay stands that began then;
+    None if there is none.
+    """
 
     entry: Entry
     signs: Signs
     since: float
+    step: Step | None = None
     last: Evidence = Evidence.NONE
     why: str = ""  # why the publish failed
     said: Said = Said.NOTHING  # what the minion's records said in its last answer
@@ -95,6 +101,12 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         self.sent_before = self.entry.sent_at
+
+    def go(self, to: Step) -> None:
+        """Go to another step. :raises ValueError: when the table forbids it."""
+        if self.step is None or to not in TRANSITIONS[self.step]:
+            raise ValueError(f"a replay cannot go from {self.step and self.step.value} to {to.value}")
+        self.step = to
 
     def take(self, evidence: Evidence, said: Said = Said.NOTHING, free: bool = False, why: str = "") -> None:
         """
@@ -111,17 +123,17 @@ class Knowledge:
         elif evidence in (Evidence.SILENT, Evidence.UNPROVEN):
             self.signs.free_at = 0.0
 
-    def believe(self, proven: bool, claiming: bool, now: float) -> bool | None:
+    def believe(self, proven: bool, now: float) -> bool | None:
         """
         Take the claim that the minion has begun the job. Returns whether that is new; None if the claim is ignored.
 
         :param proven: whether the claim is authenticated. Any other one is ignored unless this engine has sent the job.
-        :param claiming: whether the job is being claimed now, so that the claim can only be about an earlier publish.
         """
         entry = self.entry
         if entry.state not in _OPEN:
             return None
-        if not proven and not (self.sent_before is not None if claiming else entry.sent_at):
+        # If the job is being claimed now, the minion can only mean an earlier publish.
+        if not proven and not (self.sent_before is not None if self.step is Step.CLAIMING else entry.sent_at):
             return None
         self.last, is_news, entry.acknowledged = Evidence.BEGUN, not entry.acknowledged, True
         if is_news:

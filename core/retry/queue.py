@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import Terms
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
-from saltext.jobs.core.retry.knowledge import Signs
+from saltext.jobs.core.retry.knowledge import Knowledge, Signs
 from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.steps import Replay, Step
+from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Backlog(Signs):
     """What one minion is owed, and what is known of it. Times are Unix time in seconds, 0 for never."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    replay: Replay | None = None
+    replay: Knowledge | None = None
     not_before: float = 0.0  # no new replay earlier
     delayed: float = 0.0  # since when its starts have kept the next replay from beginning
     urged: float = 0.0  # when an operator last asked for a replay now
@@ -92,18 +92,18 @@ class Queue:
         backlog = self.backlogs.get(minion)
         return list(backlog.entries.values()) if backlog else []
 
-    def replay(self, minion: str, jid: str, *steps: Step) -> Replay | None:
+    def replay(self, minion: str, jid: str, *steps: Step) -> Knowledge | None:
         """Return the replay of a minion, if it is that of this job and at one of these steps, by default at any."""
         backlog = self.backlogs.get(minion)
         replay = backlog.replay if backlog else None
-        return replay if replay and replay.jid == jid and (not steps or replay.step in steps) else None
+        return replay if replay and replay.entry.jid == jid and (not steps or replay.step in steps) else None
 
-    def replays(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[tuple[Entry, Replay]]:
-        """Yield entry and replay of each of these minions, ordered by minion. ``steps`` as above."""
+    def replays(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[Knowledge]:
+        """Yield the replays of these minions, ordered by minion. ``steps`` as above."""
         for minion in sorted(minions):
             replay = self.replay(minion, jid, *steps)
             if replay is not None:
-                yield self.backlogs[minion].entries[jid], replay
+                yield replay
 
     # -- entries come and go ------------------------------------------------------------------------------------------
 

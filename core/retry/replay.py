@@ -19,7 +19,7 @@ from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.steps import LOOKS, RESTING, Replay, Step
+from saltext.jobs.core.retry.steps import LOOKS, RESTING, Step
 from saltext.jobs.core.retry.turns import Turns
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or its time.
@@ -51,36 +51,35 @@ class Replays:
             return
         backlog.delayed = 0.0
         if entry.state in UNDER_WAY:
-            backlog.replay = Replay(Step.WAITING, Knowledge(entry, backlog, now))
+            backlog.replay = Knowledge(entry, backlog, now, Step.WAITING)
             self._looks.add(entry.jid, minion, now + DOUBTED)
         elif self._turns.holds_up(entry):
-            known, permits = Knowledge(entry, backlog, now), Permits(waited_for=True)
-            self._carry_out(entry, None, decide(None, known, permits, self._queue.terms_of(entry), now))
+            self._decide(Knowledge(entry, backlog, now), Permits(waited_for=True))
             self._turns.wake(minion, now)
         elif entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
-            backlog.replay = Replay(Step.WAITING, Knowledge(entry, backlog, now))
+            backlog.replay = Knowledge(entry, backlog, now, Step.WAITING)
             latest = now + self._inflow.wait(entry.jid, now)
             self._company.put_off(entry.jid, minion, now + self._queue.settings.gather, latest)
 
     # -- what is decided, and carried out -----------------------------------------------------------------------------
 
-    def _decide(self, entry: Entry, replay: Replay, permits: Permits = NOTHING_ELSE) -> None:
-        terms = self._queue.terms_of(entry)
-        self._carry_out(entry, replay, decide(replay.step, replay.known, permits, terms, self._queue.now))
+    def _decide(self, known: Knowledge, permits: Permits = NOTHING_ELSE) -> None:
+        self._carry_out(known, decide(known, permits, self._queue.terms_of(known.entry), self._queue.now))
 
-    def _carry_out(self, entry: Entry, replay: Replay | None, decision: Decision) -> None:
+    def _carry_out(self, known: Knowledge, decision: Decision) -> None:
         """Do what was decided. Only this, and an operator's request, moves a replay or its entry."""
+        entry = known.entry
         if decision.step is not None and decision.state is not None:
             self._queue.move(entry, decision.state, decision.reason)
         if decision.begun:
             self._note_begun(entry, decision.begun)
-        self._count(entry, replay, decision)
-        if decision.step is not None and replay is not None:
-            self._go(entry, replay, decision.step, decision.wait)
-        elif decision.state is State.PENDING and replay is not None:
-            self._try_again(entry, replay, decision)
+        self._count(known, decision)
+        if decision.step is not None:
+            self._go(known, decision.step, decision.wait)
+        elif decision.state is State.PENDING:
+            self._try_again(known, decision)
         elif decision.state is not None:
             self.end(entry, decision.state, decision.reason)
 
@@ -91,9 +90,10 @@ class Replays:
             entry.forget_tries()
             self._queue.move(entry, State.RUNNING, reason)
 
-    def _go(self, entry: Entry, replay: Replay, step: Step, wait: float) -> None:
+    def _go(self, replay: Knowledge, step: Step, wait: float) -> None:
         """Take a replay to its next step, and begin what it waits for there."""
-        minion, jid, now = entry.minion, entry.jid, self._queue.now
+        entry, now = replay.entry, self._queue.now
+        minion, jid = entry.minion, entry.jid
         if replay.step is Step.TO_SEND:
             self._outbox.withdraw(minion, jid)
         if replay.step is not step:
@@ -118,7 +118,8 @@ class Replays:
             self._looks.add(jid, minion, now + wait, no_sooner=step is Step.ANSWERED)
 
     @staticmethod
-    def _count(entry: Entry, replay: Replay | None, decision: Decision) -> None:
+    def _count(known: Knowledge, decision: Decision) -> None:
+        entry = known.entry
         for name in ("tries", "lost", "vain"):
             count = getattr(decision, name)
             if count is not None:
@@ -126,15 +127,16 @@ class Replays:
         entry.reached = entry.reached or decision.reached
         entry.attempts -= not decision.received
         entry.acknowledged = entry.acknowledged and not decision.forget
-        if decision.unsent and replay is not None:
-            entry.sent_at = replay.known.sent_before
+        if decision.unsent:
+            entry.sent_at = known.sent_before
 
-    def _try_again(self, entry: Entry, replay: Replay, decision: Decision) -> None:
+    def _try_again(self, known: Knowledge, decision: Decision) -> None:
         """
         End a replay without a return: the entry waits for the minion's next sign of life, but at least for ``cooldown`` and
         for the pause that was decided.
         """
-        backlog, known, now = self._queue.backlogs[entry.minion], replay.known, self._queue.now
+        entry, now = known.entry, self._queue.now
+        backlog = self._queue.backlogs[entry.minion]
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
         if entry.state is not State.PENDING:
             self._queue.move(entry, State.PENDING, decision.reason)
@@ -164,7 +166,7 @@ class Replays:
     def land(self, entry: Entry) -> None:
         """End the replay of an entry, if it has one; the next one may begin."""
         backlog = self._queue.backlogs[entry.minion]
-        if backlog.replay is not None and backlog.replay.jid == entry.jid:
+        if backlog.replay is not None and backlog.replay.entry is entry:
             self._drop(entry.minion)
             self._outbox.withdraw(entry.minion, entry.jid)
             self._turns.wake(entry.minion, self._queue.now)
@@ -189,8 +191,8 @@ class Replays:
         """End the replays to these minions that have not claimed their job and may not send it now."""
         for minion in minions:
             replay = self._queue.backlogs[minion].replay
-            if replay and replay.known.entry.state is State.PENDING and self._why_shut(replay.known.entry):
-                self.land(replay.known.entry)
+            if replay and replay.entry.state is State.PENDING and self._why_shut(replay.entry):
+                self.land(replay.entry)
 
     def _why_shut(self, entry: Entry) -> str:
         if self._turns.paused:
@@ -203,30 +205,31 @@ class Replays:
         """If a minion may have a job, find out what became of it, unless its receipt may still come."""
         backlog = self._queue.backlogs.get(minion)
         replay = backlog.replay if backlog else None
-        if backlog and replay and replay.step in RESTING:
-            replay.known.take(evidence)
-            self._decide(replay.known.entry, replay, Permits(heard=self._heard))
+        if replay is not None and replay.step in RESTING:
+            replay.take(evidence)
+            self._decide(replay, Permits(heard=self._heard))
 
     def due(self, gathering: str, jid: str) -> None:
         """Look up the minions that have gathered for a job."""
         wanted = self._gathered[gathering].take(jid, self._queue.now)
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
         askers = {}
-        for entry, replay in self._queue.replays(jid, minions, *LOOKS):
-            answered = replay.step is Step.WAITING and replay.known.has_answered(
+        for replay in self._queue.replays(jid, minions, *LOOKS):
+            entry = replay.entry
+            again = replay.step is Step.ANSWERED or replay.has_answered(
                 self._queue.jobs[jid], self._queue.republished.get(jid, 0.0), self._queue.now
             )
-            replay.go(Step.LOOKING_AGAIN if answered else LOOKS[replay.step])
-            publish = publish or (replay.step is Step.LOOKING_AGAIN and entry.state is State.CLAIMED)
+            replay.go(Step.LOOKING_AGAIN if again else Step.LOOKING)
+            publish = publish or (again and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
         if minions:
             self._queue.want(facts.LookUp(jid, minions, publish=publish, askers=askers))
 
     def unreadable(self, fact: facts.Unreadable) -> None:
-        for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
-            replay.known.take(Evidence.UNREADABLE)
-            self._decide(entry, replay)
+        for replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
+            replay.take(Evidence.UNREADABLE)
+            self._decide(replay)
 
     def returned(self, fact: facts.Returned) -> None:
         """End entries that were returned, and those that were not returned in their time to live."""
@@ -238,35 +241,34 @@ class Replays:
                 self._heard = self._queue.now
             known = Knowledge(entry, self._queue.backlogs[minion], self._queue.now)
             known.take(Evidence.RETURNED if is_there else Evidence.NOT_RETURNED)
-            terms = self._queue.terms_of(entry)
-            self._carry_out(entry, None, decide(None, known, NOTHING_ELSE, terms, self._queue.now))
+            self._decide(known)
 
     def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists tell."""
         self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
         job = self._queue.jobs.get(fact.jid)
         unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
-        for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
-            minion = entry.minion
-            replay.known.unsent = unsent
-            replay.known.take(Evidence.NOT_RETURNED)
+        for replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
+            entry, minion = replay.entry, replay.entry.minion
+            replay.unsent = unsent
+            replay.take(Evidence.NOT_RETURNED)
             if entry.state in UNDER_WAY:
                 permits = Permits(waited_for=self._turns.is_waited_for(entry))
             else:
                 denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
                 permits = Permits(denied, unsure, barred=minion in fact.barred)
-            self._decide(entry, replay, permits)
+            self._decide(replay, permits)
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
     def ask(self, jid: str, minions: tuple[str, ...]) -> None:
         """Ask minions, whose turn has come, about a job."""
         doubted = []
-        for entry, replay in self._queue.replays(jid, minions, Step.TO_ASK):
+        for replay in self._queue.replays(jid, minions, Step.TO_ASK):
             replay.go(Step.ASKING)
-            replay.known.asked = self._queue.now
-            if entry.sent_at is not None:
-                doubted.append(entry.minion)
+            replay.asked = self._queue.now
+            if replay.entry.sent_at is not None:
+                doubted.append(replay.entry.minion)
         self._queue.want(facts.Ask(jid, minions, tuple(doubted)))
 
     def asked(self, fact: facts.Asked) -> None:
@@ -274,10 +276,10 @@ class Replays:
         for evidence, minions in fact.told.items():
             if minions and evidence in ANSWERS:
                 self._heard = self._queue.now
-            for entry, replay in self._queue.replays(fact.jid, minions, Step.ASKING):
-                said = fact.said.get(entry.minion, Said.NOTHING)
-                replay.known.take(evidence, said, free=entry.minion in fact.free)
-                self._decide(entry, replay, Permits(matches=entry.minion not in fact.unmatched))
+            for replay in self._queue.replays(fact.jid, minions, Step.ASKING):
+                minion = replay.entry.minion
+                replay.take(evidence, fact.said.get(minion, Said.NOTHING), free=minion in fact.free)
+                self._decide(replay, Permits(matches=minion not in fact.unmatched))
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
 
@@ -288,15 +290,14 @@ class Replays:
             return
         backlog = self._queue.backlogs[fact.minion]
         replay = self._queue.replay(fact.minion, fact.jid)
-        known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
-        claiming = replay is not None and replay.step is Step.CLAIMING
-        is_news = known.believe(proven, claiming, self._queue.now)
+        known = replay or Knowledge(entry, backlog, self._queue.now)
+        is_news = known.believe(proven, self._queue.now)
         if is_news is None:
             return
         self._queue.touch(entry)
         if replay is not None and (is_news or entry.state is not State.RUNNING):
             self._heard = self._queue.now if is_news else self._heard
-            self._decide(entry, replay)
+            self._decide(replay)
 
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
@@ -304,32 +305,32 @@ class Replays:
         """Claim, durably, what may be published now."""
         self.shut(minions)
         claimed = []
-        for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
-            self._decide(entry, replay)
-            claimed.append(entry.minion)
+        for replay in self._queue.replays(jid, minions, Step.TO_SEND):
+            self._decide(replay)
+            claimed.append(replay.entry.minion)
         if claimed:
             self._queue.want(facts.Claim(jid, tuple(claimed)))
 
     def claimed(self, fact: facts.Claimed) -> None:
         """Publish what is durably claimed."""
         ready = []
-        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
-            self._decide(entry, replay, Permits(shut=self._why_shut(entry)))
+        for replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
+            self._decide(replay, Permits(shut=self._why_shut(replay.entry)))
             if replay.step is Step.SENDING:
-                ready.append((entry, replay.known.said))
+                ready.append(replay)
         if not ready:
             return
         self._queue.replayed[fact.jid] = self._queue.now
-        said = [what for _, what in ready]
-        recorded = not {Said.NOTHING, Said.NOT_SURE}.intersection(said)
-        named = frozenset(entry.minion for entry, _ in ready if entry.named)
-        minions = tuple(entry.minion for entry, _ in ready)
+        said = {replay.said for replay in ready}
+        recorded = said.isdisjoint({Said.NOTHING, Said.NOT_SURE})
+        named = frozenset(replay.entry.minion for replay in ready if replay.entry.named)
+        minions = tuple(replay.entry.minion for replay in ready)
         self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
 
     def sent(self, fact: facts.Sent) -> None:
         if fact.outcome is Evidence.PUBLISHED and fact.jid in self._queue.jobs:
             self._queue.replayed[fact.jid] = self._queue.now
-        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
-            is_missed = entry.minion in fact.missed
-            replay.known.take(Evidence.MISSED if is_missed else fact.outcome, why=fact.why)
-            self._decide(entry, replay, Permits(waited_for=is_missed and self._turns.is_waited_for(entry)))
+        for replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
+            is_missed = replay.entry.minion in fact.missed
+            replay.take(Evidence.MISSED if is_missed else fact.outcome, why=fact.why)
+            self._decide(replay, Permits(waited_for=is_missed and self._turns.is_waited_for(replay.entry)))

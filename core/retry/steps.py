@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
-
-from saltext.jobs.core.retry.knowledge import Knowledge
 
 
 class Step(enum.Enum):
-    """Where a replay stands. What may be with its minion already, by the state of its entry, goes the same way."""
+    """Where a replay stands. A job that may be with its minion already, by the state of its entry, goes the same way."""
 
     WAITING = "waiting"  # waits for a look at the job cache, with other minions that are owed the same job
     LOOKING = "looking"  # return, key and access are being looked up
     TO_ASK = "to ask"  # waits for its turn to be asked whether it runs the job or has run it
     ASKING = "asking"  # waits for the answer
-    ANSWERED = "answered"  # the minion does not run the job; its return may be on the way
+    ANSWERED = "answered"  # the minion does not run the job; waits for another look, since its return may be on the way
     LOOKING_AGAIN = "looking again"  # that look is under way; a return sent before the answer has arrived by now
     TO_SEND = "to send"  # waits for its turn to be sent the job
     CLAIMING = "claiming"  # the claim is being made durable
@@ -59,21 +56,3 @@ BEFORE: Mapping[Step, Step] = {
 }
 #: The job may have reached the minion, and no look or question is under way.
 RESTING = frozenset({Step.SENT, Step.RUNNING})
-
-
-@dataclass(slots=True, eq=False)
-class Replay:
-    """The delivery of one job to one minion: its step, and what is known about it."""
-
-    step: Step
-    known: Knowledge
-
-    @property
-    def jid(self) -> str:
-        return self.known.entry.jid
-
-    def go(self, to: Step) -> None:
-        """Go to another step. :raises ValueError: when the table forbids it."""
-        if to not in TRANSITIONS[self.step]:
-            raise ValueError(f"a replay cannot go from {self.step.value} to {to.value}")
-        self.step = to

@@ -211,7 +211,7 @@ class Adversary(World):
     def _is_first_claim(self, entry):
         """Whether a job is being claimed for the first time: the engine does not believe that it began before it is sent."""
         replay = self.machine.queue.replay(entry.minion, entry.jid, Step.CLAIMING)
-        return replay is not None and replay.known.sent_before is None
+        return replay is not None and replay.sent_before is None
 
     def crash(self):
         """kill -9 of the engine: it forgets everything unstored."""

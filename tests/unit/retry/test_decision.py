@@ -26,21 +26,21 @@ def entry(*states, **more):
 
 def silent(it, now, terms, said=Said.NOTHING):
     """What is done where a minion was asked about a job that may be with it, and said nothing."""
-    known = Knowledge(it, Signs(), 0.0)
+    known = Knowledge(it, Signs(), 0.0, Step.ASKING)
     known.take(Evidence.IDLE, said)
     known.take(Evidence.SILENT)
-    return decide(Step.ASKING, known, NOTHING_ELSE, terms, now)
+    return decide(known, NOTHING_ELSE, terms, now)
 
 
 def vanished(it, restarted, terms, said=Said.NOTHING):
     """What is done where a minion is there, does not run the job and has not returned it, even a moment later."""
     signs = Signs()
     signs.started = 1.5 if restarted else 0.0
-    known = Knowledge(it, signs, 0.0)
+    known = Knowledge(it, signs, 0.0, Step.LOOKING_AGAIN)
     known.sent_before = None  # it was sent in this replay
     known.take(Evidence.IDLE, said)
     known.take(Evidence.NOT_RETURNED)
-    return decide(Step.LOOKING_AGAIN, known, NOTHING_ELSE, terms, 2.0)
+    return decide(known, NOTHING_ELSE, terms, 2.0)
 
 
 SENT = (State.CLAIMED, State.SENT)

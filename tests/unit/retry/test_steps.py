@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.retry.knowledge import Knowledge, Signs
-from saltext.jobs.core.retry.steps import BEFORE, LOOKS, TRANSITIONS, Replay, Step
+from saltext.jobs.core.retry.steps import BEFORE, LOOKS, TRANSITIONS, Step
 
 
 def test_every_step_has_a_row_in_the_table_and_can_be_reached():
@@ -17,7 +17,7 @@ def test_every_step_has_a_row_in_the_table_and_can_be_reached():
 
 def test_a_way_that_the_table_does_not_know_is_refused():
     with pytest.raises(ValueError, match="from waiting to sending"):
-        Replay(Step.WAITING, Knowledge(Entry("b", "j1", 1.0, 2.0, ""), Signs(), 1.0)).go(Step.SENDING)
+        Knowledge(Entry("b", "j1", 1.0, 2.0, ""), Signs(), 1.0, Step.WAITING).go(Step.SENDING)
 
 
 @pytest.mark.parametrize("before, after", [*LOOKS.items(), *BEFORE.items()])
