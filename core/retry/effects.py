@@ -289,8 +289,6 @@ class Effects:
 
         await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard)
 
-    # -- keys ---------------------------------------------------------------------------------------------------------
-
     async def _check_keys(self, effect: facts.CheckKeys) -> Any:
         return await self._look(self._ports.reader.check_keys, effect.minions)
 

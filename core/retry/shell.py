@@ -347,11 +347,9 @@ class RetryShell:
             self._place_early()
 
     def waits_for(self, jid: str, minion: str) -> bool:
-        """Whether a return would change anything."""
         return self.machine.entry(minion, jid) is not None
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        """Take returns that the job cache has."""
         self.step(facts.Returned(jid, frozenset(returns)))
 
     def on_lost(self) -> None:

@@ -109,6 +109,8 @@ class RetryStore:
         named = self._opts.get("cache") or "localfs"
         self._driver = "localfs" if named == "mmap_cache" else named
         self._keys = Keys(self._driver)
+        # A server has its own rules for syncing. A file survives a power cut only if it is synced on request.
+        self._durably = (True,) if self._driver in ("localfs", "sqlite") else ()
         self._failed: collections.Counter[tuple[str, str]] = collections.Counter()  # failed reads in a row
         #: ``{jid: why}`` of the jobs found so far that a later version has written: their records are not touched.
         self.later: dict[str, str] = {}
@@ -149,11 +151,6 @@ class RetryStore:
             if not self._do("list", bank):
                 self._do("flush", bank)
         return refused
-
-    @property
-    def _durably(self) -> tuple[bool, ...]:
-        # A server has its own rules for syncing. A file survives a power cut only if it is synced on request.
-        return (True,) if self._driver in ("localfs", "sqlite") else ()
 
     def _try(self, refused: dict[str, str], jid: str, name: str, bank: str, *args: Any) -> None:
         try:
