@@ -80,7 +80,6 @@ class Retry:
         self._notes = Notes(self._timers, self.queue.changed)
         self.owing = Owing(self.queue, self._notes, self.turns, self.replays)
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
-        self._ahead = 0.0  # seconds by which the clock on the wall is ahead
         # What is still to be looked at because events may have been missed.
         self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
         # The unfinished requests of operators; and the jobs whose time is over, with their minions.
@@ -188,7 +187,7 @@ class Retry:
 
     def _heed_clock(self, ahead: float) -> None:
         """Look at all windows again before anything else, if the clock on the wall was set since the last step."""
-        was_set, self._ahead = abs(ahead - self._ahead) > _NOT_SET, ahead
+        was_set, self.openings.ahead = abs(ahead - self.openings.ahead) > _NOT_SET, ahead
         for hours in self.openings.hours() if was_set else ():
             self._opening_due(*hours)
 
@@ -267,7 +266,7 @@ class Retry:
             self._look_again()
 
     def _opening_due(self, *hours: str) -> None:
-        opened, shut, told = self.openings.due((hours[0], hours[1]), self.queue.now, self._ahead)
+        opened, shut, told = self.openings.due((hours[0], hours[1]), self.queue.now)
         self.queue.want(*told)
         for jid in opened:
             self.turns.ping_without_replay(self.queue.minions_of(jid))

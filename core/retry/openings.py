@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOOK_AGAIN = 600.0
 #: Seconds until it is asked again if it failed.
 _TROUBLED = 60.0
-#: Error in seconds of a time that is converted from one clock to the other.
+#: Error in seconds of a time that is converted from the engine's clock to that on the wall.
 _SLACK = 0.001
 
 #: A text as core/windows.py reads it, and a time zone; either may be empty.
@@ -44,8 +44,10 @@ class Openings:
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
         self.find = next_opening
+        #: Seconds by which the clock on the wall, which windows go by, is ahead of the engine's.
+        self.ahead = 0.0
         self._jobs: dict[Hours, dict[str, None]] = {}  # by window: the jids of its jobs
-        self._found: dict[Hours, Period] = {}  # by window: when it is open next
+        self._found: dict[Hours, Period] = {}  # by window: when it is open next, by the clock on the wall
         self._open: set[Hours] = set()  # the windows that were open when that was found
 
     def add(self, job: Job, now: float) -> None:
@@ -76,25 +78,23 @@ class Openings:
         hours = hours_of(job.limits, self._settings)
         return hours is None or self._is_open(hours, now)
 
-    def due(self, hours: Hours, now: float, ahead: float) -> tuple[list[str], list[str], list[facts.Effect]]:
+    def due(self, hours: Hours, now: float) -> tuple[list[str], list[str], list[facts.Effect]]:
         """
         Find out when a window opens and closes next.
 
-        :param ahead: seconds by which the clock on the wall, which windows go by, is ahead of ``now``.
         :return: the jobs whose window has opened, those whose window is shut, and warnings.
         """
         was_open = hours in self._open and self._is_open(hours, now)
         try:
-            found = self.find(None, *hours, now + ahead)
+            found = self.find(None, *hours, now + self.ahead)
         except ValueError as exc:
             self._found.pop(hours, None)
             self._timers.set(("opening", *hours), now + _TROUBLED)
             told = f"Jobs with the window {hours[0]!r} wait, since it is not known when it opens: {exc}"
             return [], list(self._jobs[hours]), [facts.Warn(told)]
-        opens, closes = found.opens - ahead, None if found.closes is None else found.closes - ahead
-        self._found[hours] = Period(opens, closes)
-        change = closes if self._is_open(hours, now) else opens
-        soonest = now + LOOK_AGAIN if change is None else max(change, now + 1.0)
+        self._found[hours] = found
+        change = found.closes if self._is_open(hours, now) else found.opens
+        soonest = now + LOOK_AGAIN if change is None else max(change - self.ahead, now + 1.0)
         self._timers.set(("opening", *hours), min(now + LOOK_AGAIN, soonest))
         if not self._is_open(hours, now):
             self._open.discard(hours)
@@ -104,5 +104,5 @@ class Openings:
         return [] if was_open else list(self._jobs[hours]), [], []
 
     def _is_open(self, hours: Hours, now: float) -> bool:
-        found = self._found.get(hours)
-        return found is not None and found.opens <= now + _SLACK and (found.closes is None or now < found.closes)
+        found, wall = self._found.get(hours), now + self.ahead
+        return found is not None and found.opens <= wall + _SLACK and (found.closes is None or wall < found.closes)
