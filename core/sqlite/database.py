@@ -2,7 +2,8 @@
 One SQLite file that many processes and threads use at once: their connections, and how these read and write.
 
 Each thread of each process has a connection of its own. A connection from before a fork, or to a file that was replaced
-since, is neither used again nor closed: closing it would release the locks of the connections in use.
+since, is neither used again nor closed: closing it would release the locks of the connections in use. A forked process takes
+the locks of the connections that it has inherited: SQLite believes that it has them.
 
 Four files lie beside it. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or set aside, and by
 the writer that is next (``core/sqlite/file.py``). ``.turn`` is a named pipe on which the other writers wait.
@@ -16,6 +17,7 @@ import sqlite3
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -49,20 +51,31 @@ LOG_WAIT, LOG_AGAIN = 1.0, 10.0
 LOG_TURNS = 8
 
 _DATABASES: dict[tuple[str, bool, bool], Database] = {}
+_ALL: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 class Connection:
     """The open connection of one thread of one process."""
 
-    def __init__(self, sql: sqlite3.Connection, identity: tuple[int, int], log: tuple[int, int]) -> None:
-        #: The ``identity`` of the file, and that of its -wal.
-        self.sql, self.identity, self.log = sql, identity, log
+    def __init__(
+        self, sql: sqlite3.Connection, identity: tuple[int, int], log: tuple[int, int], memory: tuple[int, int] | None
+    ) -> None:
+        #: The ``identity`` of the file, that of its -wal, and that of its -shm; None if the -shm was removed.
+        self.sql, self.identity, self.log, self.memory = sql, identity, log, memory
         #: Whether a transaction is open, and whether its writes must survive a power cut.
         self.busy = self.durable = False
         #: For how many seconds the last transaction kept others from writing, and the bytes of -wal when it began.
         self.held, self.log_bytes = 0.0, 0
         #: How often it has paused, when it may checkpoint again, and whether -wal was above LARGEST_LOG at the last look.
         self.pauses, self.log_at, self.was_alone = 0, 0.0, False
+
+
+def _were_forked() -> None:
+    for database in list(_ALL):
+        database.was_forked()
+
+
+os.register_at_fork(after_in_child=_were_forked)
 
 
 def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Database:
@@ -87,9 +100,11 @@ class Database:
         self._file = DatabaseFile(path, mounts, chosen)
         self._full_sync = full_sync
         self._log = f"{path}-wal"
-        self._pid = os.getpid()
         #: By the number of the thread. A new thread with the number of an ended one takes over its connection.
         self._open_ones: dict[int, Connection] = {}
+        #: Which file and which -shm the connections have that were left without being closed.
+        self._left: set[tuple[tuple[int, int], tuple[int, int] | None]] = set()
+        _ALL.add(self)
 
     # -- using it --------------------------------------------------------------------------------------------------
 
@@ -118,7 +133,7 @@ class Database:
         :raises Exception: as ``read``. Nothing was written then.
         """
         outer = self._open_ones.get(threading.get_ident())
-        if outer is None or not outer.busy or self._pid != os.getpid():
+        if outer is None or not outer.busy:
             return self._transaction(durable)
         outer.durable |= durable
         return contextlib.nullcontext(outer.sql)
@@ -275,11 +290,15 @@ class Database:
 
     # -- opening it ------------------------------------------------------------------------------------------------
 
+    def was_forked(self) -> None:
+        """Leave the connections that this process has inherited, and hold the locks that they had, until it ends."""
+        for thread in list(self._open_ones):
+            self._leave(self._open_ones.pop(thread))
+        for identity, memory in self._left:
+            self._file.hold(identity, memory)
+
     def _connection(self, is_to_begin: bool = False) -> Connection:
         """:param is_to_begin: whether a transaction begins next, which itself checks that file and -wal are in place."""
-        if self._pid != os.getpid():
-            LEFT.extend(connection.sql for connection in self._open_ones.values())
-            self._open_ones, self._pid = {}, os.getpid()
         found = self._open_ones.get(threading.get_ident())
         if found is not None:
             if found.busy or is_to_begin or self._is_current(found):
@@ -323,6 +342,7 @@ class Database:
 
     def _leave(self, connection: Connection) -> None:
         LEFT.append(connection.sql)
+        self._left.add((connection.identity, connection.memory))
         self._open_ones.pop(threading.get_ident(), None)
 
     def _close_those_of_dead_threads(self) -> None:
@@ -404,7 +424,7 @@ class Database:
         except StateError:
             sql.close()
             raise
-        return Connection(sql, identity, used)
+        return Connection(sql, identity, used, self._file.memory_identity() if in_place else None)
 
     def _prepare(self, sql: sqlite3.Connection) -> None:
         # Debian has secure_delete on: it overwrites removed data, which doubles the cost of a sweep. The file is private.

@@ -89,11 +89,30 @@ class DatabaseFile:
 
     def log_identity(self) -> tuple[int, int] | None:
         """As ``identity``, for -wal."""
-        try:
-            found = os.stat(self._log)
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
+        return _place_of(self._log)
+
+    def memory_identity(self) -> tuple[int, int] | None:
+        """As ``identity``, for -shm."""
+        return _place_of(f"{self.path}-shm")
+
+    def hold(self, identity: tuple[int, int], memory: tuple[int, int] | None) -> None:
+        """
+        Hold the locks by which other processes see that this one has the file and its -shm open, until this process ends.
+
+        A forked process inherits the connections of its parent, but not the locks. SQLite believes that it has both, and
+        takes none for a further connection. Once the parent had ended, other processes would remove -wal and -shm, and this
+        one would go on with them.
+
+        :param identity: of the file that it has inherited.
+        :param memory: as ``identity``, for -shm.
+        """
+        for path, wanted, (start, count) in (
+            (self.path, identity, _SHARED),
+            (f"{self.path}-shm", memory, _MEMORY),
+        ):
+            with contextlib.suppress(OSError):  # it was removed
+                if _place_of(path) == wanted:
+                    fcntl.lockf(handle_of(path), fcntl.LOCK_SH | fcntl.LOCK_NB, count, start)
 
     def rescue(self, sql: sqlite3.Connection, used: tuple[int, int]) -> None:
         """
@@ -558,6 +577,15 @@ def damage_in(exc: BaseException | None) -> str:
 def head_of(path: str) -> bytes:
     """Return the first 100 bytes of a file."""
     return os.pread(handle_of(path), 100, 0)
+
+
+def _place_of(path: str) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def handle_of(path: str) -> int:

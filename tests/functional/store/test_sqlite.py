@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import resource
+import select
 import shutil
 import signal
 import sqlite3
@@ -780,6 +781,59 @@ def _write_for_ever(banks, writing, name):
             banks.store("bank", key, number)
             banks.store("twin", key, number)
         os.write(writing, f"{key} {number}\n".encode())
+
+
+class TestAProcessWhoseParentHasEnded:
+    """To SQLite the files that its parent had open are open, and their locks held; the system knows nothing of that."""
+
+    @pytest.fixture(params=[1, 2], ids=["forked", "forked from a forked one"])
+    def orphan(self, opts, request):
+        """A function that tells a forked process to store a value, and waits for it if that is wanted."""
+        told, telling = os.pipe()
+        stored, storing = os.pipe()
+
+        parent = os.fork()
+        if not parent:
+            with contextlib.suppress(BaseException):
+                banks = banks_of(opts)
+                banks.store("bank", "parent", 1)
+                if not os.fork() and (request.param == 1 or not os.fork()):
+                    os.close(telling)
+                    for key in iter(lambda: os.read(told, 1).decode(), ""):
+                        banks.store("bank", key, 1)
+                        os.write(storing, b"x")
+            os._exit(0)
+        os.waitpid(parent, 0)
+        os.close(told)
+        os.close(storing)
+
+        def store(key=None, within=SOON):
+            if key:
+                os.write(telling, key.encode())
+            found = select.select([stored], [], [], within)[0]
+            return bool(found and os.read(stored, 1))
+
+        yield store
+        os.close(telling)
+        os.close(stored)
+
+    def test_keeps_the_log_from_being_removed_by_one_that_comes_and_goes(self, orphan, path):
+        assert orphan("a")
+        before = os.stat(f"{path}-wal").st_ino
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            assert sql.execute("SELECT count(*) FROM records").fetchone() == (2,)
+        assert os.path.exists(f"{path}-wal") and os.stat(f"{path}-wal").st_ino == before
+        assert orphan("b")
+
+    def test_waits_for_its_turn_behind_those_that_came_after_its_parent(self, orphan, opts, path):
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            sql.execute("SELECT count(*) FROM records").fetchone()
+        banks = banks_of(opts)
+        with banks.transaction():
+            banks.store("bank", "other", 1)
+            assert not orphan("a", within=1), "it writes beside another"
+        assert orphan()
+        assert banks.keys("bank") == ["a", "other", "parent"] and banks.is_sound()
 
 
 class TestFaults:
