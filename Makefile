@@ -172,11 +172,14 @@ dist: .venv-dist/.installed
 	@touch $@
 
 # $(call install,VENV,INTERPRETER,PYTHONS,SALT,EXTRAS)
+# What Python compiles is put apart from its sources: Salt's loader looks at each file of a folder of modules, and at each compiled
+# one, whenever it is made, and for a job on a minion it is made ten times.
 define install
 	@test -n "$(2)" || { echo "No usable Python for Salt $(4): $(3), with its venv module (Debian: python3-venv)," \
 	"is needed. Name one with $(if $(findstring 300,$(1)),PYTHON_$(lastword $(subst -, ,$(1))),PYTHON)=…" >&2; exit 1; }
 	@echo "Installing Salt $(4) into $(1), on $$($(2) --version)"
 	@$(2) -m venv --clear $(1)
+	@echo 'import sys; sys.pycache_prefix = sys.prefix + "/compiled"' >"$$(echo $(1)/lib/python*/site-packages)/compiled.pth"
 	@$(1)/bin/python -m pip install -qq --constraint .ci/docs.txt 'salt$(4)' --editable '.[$(5)]'
 	@touch $@
 endef
