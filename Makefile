@@ -74,7 +74,7 @@ chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1
 TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional $(STORIES_$*)
 STORIES_3.14 := tests/integration/test_stories.py
 
-.PHONY: help demo console test test-slow test-all pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: help demo console test test-slow test-all pythons $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: chroot lint lint-workflows docs docs-pictures docs-tables dist clean
 
 help:
@@ -99,6 +99,10 @@ test-all: $(RELEASES:%=test-%)
 
 $(RELEASES:%=test-%): test-%: .venv-%/.installed
 	.venv-$*/bin/$(PYTEST) -m story $(LONGEST_FIRST)
+
+# What is pure, on the Python of that environment: for .ci/run, which has no environment of its own for the oldest Python.
+$(RELEASES:%=unit-%): unit-%: .venv-%/.installed
+	.venv-$*/bin/$(PYTEST) -m 'not slow' tests/unit
 
 # One after the other: they write beside the sources as they are installed.
 test-pythons:
