@@ -134,12 +134,12 @@ def test_the_exceptions_are_files_that_need_one():
         "monkeypatch.setattr('saltext.jobs.core.late.GATHER', 1)",
     ],
 )
-def test_what_replaces_something_of_ours_is_found(text):
+def test_a_replacement_of_our_code_is_found(text):
     assert list(replaced_in(ast.parse(text)))
 
 
 @pytest.mark.parametrize("text", ["late._open", "a.b()._c()", "from saltext.jobs.core.late import _MOST"])
-def test_what_uses_something_private_is_found(text):
+def test_a_use_of_a_private_name_is_found(text):
     assert list(private_in(ast.parse(text)))
 
 
@@ -151,6 +151,6 @@ def test_what_uses_something_private_is_found(text):
         "class A:\n    def b(self):\n        return self._c + super()._d + self.__dict__",
     ],
 )
-def test_what_a_test_may_do_is_not_found(text):
+def test_permitted_code_is_not_found(text):
     tree = ast.parse(text)
     assert not list(replaced_in(tree)) + list(private_in(tree))

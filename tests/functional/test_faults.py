@@ -42,7 +42,7 @@ def test_a_frozen_process_answers_nothing_though_another_of_its_threads_would():
     assert is_frozen(process.pid)
 
 
-def test_one_that_has_ended_stands_still_and_is_not_thawed():
+def test_a_process_that_has_ended_is_still_and_is_not_thawed():
     process = subprocess.Popen([sys.executable, "-c", ""])
     wait_for(lambda: is_frozen(process.pid), what="it has ended")  # and was not waited for
     freeze(process.pid)

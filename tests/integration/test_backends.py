@@ -312,7 +312,7 @@ def test_a_job_is_delivered_while_its_user_has_the_right(site, outcome, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_job_is_refused_after_the_right_was_taken_away_and_it_is_said_why(site, outcome, way):
+def test_a_job_is_refused_with_the_reason_after_the_right_was_taken_away(site, outcome, way):
     site.require(way)
     state, reason, returned = outcome["jobs"][LOSES[way]]
     assert (state, returned) == ("dead", False)
@@ -320,7 +320,7 @@ def test_a_job_is_refused_after_the_right_was_taken_away_and_it_is_said_why(site
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_function_that_a_permitted_one_has_carried_runs_by_salt_s_own_doing_and_never_by_ours(site, outcome, way):
+def test_a_function_carried_by_a_permitted_one_is_run_by_salt_and_never_by_this_extension(site, outcome, way):
     site.require(way)
     user = KEEPS[way]
     assert len(outcome["ran"][user]) == 1, "Salt has let it through, to the minion that was there"
@@ -330,7 +330,7 @@ def test_a_function_that_a_permitted_one_has_carried_runs_by_salt_s_own_doing_an
     assert f"{user} may not publish each of test.echo, cmd.run to it\n" in outcome["log"]
 
 
-def test_what_the_master_has_published_for_a_minion_is_delivered_as_far_as_peer_lets_it_publish(outcome):
+def test_a_job_published_for_a_minion_is_delivered_as_far_as_peer_lets_that_minion_publish(outcome):
     assert outcome["jobs"][PEER] == (None, "", True)
     state, reason, returned = outcome["jobs"]["a1 later"]
     assert (state, returned) == ("dead", False)

@@ -138,7 +138,7 @@ def test_all_processes_of_the_master_go_by_the_clock_that_is_set_and_no_other_cl
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["the engine runs on", "the engine is killed at each step"])
-def test_what_is_published_whatever_the_clock_shows_is_owed_and_delivered_once_and_in_order(
+def test_jobs_are_owed_and_delivered_once_and_in_order_whatever_the_clock_shows(
     wall, master, desk, bert, ran, restarts
 ):
     jids, steps = [], (0, BACK, FORWARD, BACK, 0)
@@ -156,7 +156,7 @@ def test_what_is_published_whatever_the_clock_shows_is_owed_and_delivered_once_a
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["the engine runs on", "the engine is killed at each step"])
-def test_a_kill_ends_what_was_published_before_it_whatever_the_clock_shows(wall, master, desk, bert, ran, restarts):
+def test_a_kill_ends_jobs_published_before_it_whatever_the_clock_shows(wall, master, desk, bert, ran, restarts):
     folder = FileSite(master.config).folder(JOB_RETRY)
     # A search has no order.
     wait_for(

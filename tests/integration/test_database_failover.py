@@ -39,7 +39,7 @@ def site(primary):
     return {**found, "cache": "postgresql", "saltext_jobs_site": "postgresql"}
 
 
-def test_nothing_runs_twice_that_only_the_lost_transactions_knew(masters, desks, primary, replica, tmp_path):
+def test_a_job_known_only_from_lost_transactions_does_not_run_twice(masters, desks, primary, replica, tmp_path):
     with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True):
         trace = tmp_path / "trace"
         jid = start(desks[1], trace, MINIONS, seconds=3)

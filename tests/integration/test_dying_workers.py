@@ -121,7 +121,7 @@ def published(desk, command):
     return [jid for jid, job in jobs.items() if command in job["Arguments"]]
 
 
-def test_a_job_that_is_in_the_log_and_never_came_into_the_job_cache_is_owed_to_nobody(desk, minions, trap, tmp_path):
+def test_a_job_in_the_log_that_never_reached_the_job_cache_is_owed_to_no_minion(desk, minions, trap, tmp_path):
     ran = tmp_path / "ran"
     command = f"echo x >> {ran}"
     with away(minions["d1"], desk) as bert:

@@ -113,7 +113,7 @@ def test_a_batch_is_started_and_watched_over_the_api_and_shows_its_user(api, run
     assert run("jobs.list_job", jid)["User"] == "boss"
 
 
-def test_who_may_only_look_may_not_start(api):
+def test_a_user_who_may_only_look_may_not_start_a_batch(api):
     watcher = api("watcher")
     assert isinstance(watcher.run("batch.list"), list)
     with pytest.raises(Denied):
@@ -121,7 +121,7 @@ def test_who_may_only_look_may_not_start(api):
     assert not [batch for batch in watcher.run("batch.list") if batch["user"] == "watcher"]
 
 
-def test_who_may_start_batches_may_not_batch_what_he_may_not_publish(api):
+def test_a_user_who_may_start_batches_may_not_batch_a_job_that_they_may_not_publish(api):
     boss = api("boss")
     with contextlib.suppress(Denied):
         answer = boss.run("batch.start", tgt="a*", fun="cmd.run", batch="1", kwarg={"cmd": "id"})
@@ -156,7 +156,7 @@ def test_a_batch_is_stopped_over_the_api(api):
     assert finished(boss.ask, jid)["state"] == "halted"
 
 
-def test_who_may_list_the_retry_queue_over_the_api_may_not_replay_it(api):
+def test_a_user_who_may_list_the_retry_queue_over_the_api_may_not_replay_it(api):
     assert api("watcher").run("job_retry.list") is not None
     with pytest.raises(Denied):
         api("watcher").run("job_retry.replay", minion="a1")
@@ -166,7 +166,7 @@ def test_who_may_list_the_retry_queue_over_the_api_may_not_replay_it(api):
 
 
 @pytest.mark.parametrize(("fun", "succeeds"), [("test.version", True), ("test.exception", False)])
-def test_an_orchestration_goes_on_after_a_batch_that_succeeded_and_only_then(master, command, tmp_path, fun, succeeds):
+def test_an_orchestration_goes_on_only_after_a_batch_that_succeeded(master, command, tmp_path, fun, succeeds):
     marker = tmp_path / "marker"
     (master.states / "rollout.sls").write_text(ORCHESTRATION.format(fun=fun, marker=marker))
     result = command("state.orchestrate", "rollout")

@@ -54,7 +54,7 @@ def desks(masters):
 
 
 @pytest.mark.story
-def test_the_other_master_goes_on_when_the_one_dies_whose_engines_lead(masters, desks, tmp_path):
+def test_the_other_master_goes_on_when_the_leading_one_dies(masters, desks, tmp_path):
     one, two = masters
     with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
         assert desks[1].run("batch.doctor")["returns_proven"] is True

@@ -198,7 +198,7 @@ class TestAFinishedJob:
         assert len(run("jobs.list_jobs_filter", "1")) == 1
         assert run("jobs.last_run", "function=test.fib", "target=alpha").keys() == {other}
 
-    def test_what_a_minion_ran_by_itself_is_listed(self, fleet, run):
+    def test_a_job_that_a_minion_ran_by_itself_is_listed(self, fleet, run):
         call = fleet["beta"].salt_call_cli(timeout=stretched(COMMAND))
         assert call.run("test.echo", "by itself").data == "by itself"
         jobs = run("jobs.list_jobs", "search_function=test.echo", "search_target=beta")
@@ -207,7 +207,7 @@ class TestAFinishedJob:
         assert (job["Target"], job["Target-type"]) == ("beta", "glob")
         assert run("jobs.lookup_jid", max(jobs)) == {"beta": "by itself"}
 
-    def test_what_a_runner_did_is_listed(self, master, run):
+    def test_a_job_of_a_runner_is_listed(self, master, run):
         run("test.arg", "of a runner")
         jobs = run("jobs.list_jobs", "search_function=runner.test.arg")
         job = jobs[max(jobs)]

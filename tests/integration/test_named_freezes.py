@@ -238,7 +238,7 @@ def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, mast
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_a_master_sends_that_stood_still_just_before_is_refused_by_the_minion(
+def test_a_minion_refuses_a_job_from_a_master_that_was_frozen_just_before_it_sent_it(
     form, masters, desks, minions, engines, folder, tmp_path, restarted
 ):
     """By what it remembers; if it was restarted meanwhile, by ``job_once``."""

@@ -152,7 +152,7 @@ def die(engine, traps, is_over):
 
 
 @pytest.mark.parametrize("number", range(len(ROUNDS)))
-def test_wherever_engines_are_killed_each_minion_runs_each_job_once_and_no_more_than_the_batch_lets(
+def test_wherever_engines_are_killed_each_minion_runs_each_job_once_and_no_more_than_the_batch_size_at_a_time(
     fleet, engines, number
 ):
     away = [NAMES[number % 12], NAMES[(number + 5) % 12]]

@@ -105,7 +105,7 @@ def stream(master):
 
 @pytest.mark.parametrize("by", ["pillar:code", "grains:door", "pillar:code:[hush2]", "grains:os"])
 @pytest.mark.parametrize("verb", ["batch.preview", "batch.start"])
-def test_who_may_not_read_a_key_may_not_group_by_it(api, verb, by):
+def test_a_user_who_may_not_read_a_key_may_not_group_by_it(api, verb, by):
     answer = api(verb, "a*", "test.ping", user="of_a", by=by)
     kind, key = by.split(":")[:2]
     assert answer["success"] is False, answer
@@ -113,7 +113,7 @@ def test_who_may_not_read_a_key_may_not_group_by_it(api, verb, by):
     assert not any(word in answer["return"] for word in ("hush1", "creak", "a1", "a2"))
 
 
-def test_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answer_and_no_event(api, run, look, stream):
+def test_a_user_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answer_or_event(api, run, look, stream):
     shown = api("batch.preview", "a*", "test.ping", user="reader", by="pillar:code")["return"]
     assert shown["groups"] == [["1", 1], ["2", 1]]
     assert api("batch.preview", "a*", "test.ping", user="reader", by="pillar:other")["success"] is False
@@ -128,12 +128,12 @@ def test_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answer_and_
     assert not any(word in stream.text for word in ("hush", "creak"))
 
 
-def test_a_key_that_the_configuration_names_is_open_to_all_and_its_groups_have_names(api, look, stream):
+def test_a_key_that_the_configuration_names_is_open_to_every_user_and_its_groups_have_names(api, look, stream):
     jid = api("batch.start", "a*", "test.ping", user="of_a", by="grains:rack", batch=1)["return"]["jid"]
     assert finished(look, jid)["group"] == "r2"
 
 
-def test_root_is_not_hindered(run):
+def test_root_may_do_all_of_this(run):
     assert run("batch.preview", "*", "test.ping", "by=pillar:code")["groups"] == [["1", 1], ["2", 1], ["3", 1]]
     first = run("batch.preview", "*", "test.ping", "by=pillar:code:[hush3]")
     assert (first["minions"][0], first["groups"][0]) == ("b1", ["1", 1])
@@ -153,7 +153,7 @@ TARGETS = [
 
 @pytest.mark.parametrize("verb", ["batch.preview", "batch.start", "batch.run"])
 @pytest.mark.parametrize(("tgt_type", "forbidden", "nothing"), TARGETS)
-def test_a_target_that_matches_nothing_answers_as_one_that_matches_what_is_forbidden(
+def test_a_target_that_matches_nothing_is_answered_like_one_that_matches_forbidden_minions(
     api, verb, tgt_type, forbidden, nothing
 ):
     told = []
@@ -173,7 +173,7 @@ def test_a_forbidden_function_gets_the_same_answer_whatever_the_target_matches(a
     assert len(set(answers)) == 1
 
 
-def test_minions_are_asked_for_coverage_by_who_may_publish_that_to_them_only(api):
+def test_minions_are_asked_for_coverage_only_for_a_user_who_may_publish_that_to_them(api):
     answers = [
         api("job_retry.coverage", tgt, user="of_a", tgt_type="pillar")["return"].replace(tgt, "TGT")
         for tgt in ("code:hush1", "code:hush3", "code:x*")
@@ -182,7 +182,7 @@ def test_minions_are_asked_for_coverage_by_who_may_publish_that_to_them_only(api
     assert "may not" in answers[0]
 
 
-def test_what_is_refused_names_no_minion_that_is_not_the_callers(master, api, run, look):
+def test_a_refusal_names_no_minion_but_those_of_the_caller(master, api, run, look):
     paused = run("batch.start", "*", "test.ping", "start_at=+1d")["jid"]
     run("batch.pause", paused)
     keys = pathlib.Path(master.config["pki_dir"], "minions")

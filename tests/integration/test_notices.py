@@ -105,7 +105,7 @@ def test_a_failure_is_told_though_the_receiver_was_down_and_the_engine_killed(ma
     assert f"Batch {again}, a retry of {jid}, has succeeded." in receiver.got[1][0]["text"]
 
 
-def test_who_is_waited_for_is_told_and_that_it_goes_on(master, run, receiver):
+def test_a_batch_that_waits_for_an_approval_is_announced_and_so_is_that_it_goes_on(master, run, receiver):
     receiver.got.clear()
     jid = run("batch.start", "n*", "test.ping", "batch=1,100%", "check=approve")["jid"]
     wait_for(lambda: receiver.kinds() == ["approval"], what=lambda: f"an approval is waited for: {receiver.kinds()}")

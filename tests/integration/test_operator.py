@@ -76,7 +76,7 @@ def next_of(printed):
     return re.search(r"^Next: (salt-run [a-z_.]+( [0-9]+| JID)?)", printed, re.MULTILINE)[1]
 
 
-def test_from_the_list_of_batches_to_the_reasons_a_repair_and_a_retry(run, look, typed, states):
+def test_the_list_of_batches_leads_to_the_reasons_a_repair_and_a_retry(run, look, typed, states):
     jid = run("batch.start", "*", "state.apply", "site", "batch=3")["jid"]
     finished(look, jid)
 
@@ -111,7 +111,7 @@ def test_the_outcome_of_a_plain_job_is_shown_in_the_same_way(master, run, typed)
     assert "9 minions, failed (retcode 3): w1, w2" in typed(f"salt-run job_cache.outcome {job['JID']}")
 
 
-def test_what_runs_is_told_with_the_command_that_ends_it(master, run, look, typed, tmp_path):
+def test_running_jobs_are_shown_with_the_command_that_ends_them(master, run, look, typed, tmp_path):
     batch, plain = (CountedJob(tmp_path, name, gated=True) for name in ("batch", "plain"))
     jid = run("batch.start", "w1,w2,w3", "cmd.run", batch.command, "tgt_type=list", "batch=2")["jid"]
     salt_cli(master, "w4", "cmd.run", plain.command, "--async")
@@ -134,7 +134,7 @@ def test_what_runs_is_told_with_the_command_that_ends_it(master, run, look, type
         plain.open_gate()
 
 
-def test_a_batch_that_somebody_else_has_to_approve_waits_for_them(run, look, master, fleet):
+def test_a_batch_that_another_user_has_to_approve_waits_for_them(run, look, master, fleet):
     options = ("tgt_type=list", "batch=1,1", "check=approve", "approve_by=anna,bert", "presence=none")
     jid = run("batch.start", "w1,w2", "test.version", *options)["jid"]
     wait_for(lambda: look("batch.status", jid)["approve"] == 0, what="it waits for an approval")

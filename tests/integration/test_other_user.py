@@ -65,7 +65,7 @@ def entries(look):
     return [(entry["minion"], entry["fun"], entry["state"]) for entry in look("job_retry.list")]
 
 
-def test_what_a_master_of_another_user_keeps_is_that_user_s_whoever_asked_for_it(master, look):
+def test_all_files_of_a_master_of_another_user_belong_to_that_user_whoever_made_the_request(master, look):
     processes = [psutil.Process(master.pid), *psutil.Process(master.pid).children(recursive=True)]
     assert {process.uids().real for process in processes} == {OWNER.pw_uid}
     # `salt-run` becomes that user; `salt`, and Python, stay root.

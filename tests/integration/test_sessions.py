@@ -136,7 +136,7 @@ def said(text, here):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(sessions.CHECKOUT)))
-def test_what_a_page_shows_is_what_happens(path, prompt, fleet, here, done):
+def test_a_command_of_a_page_does_what_the_page_shows(path, prompt, fleet, here, done):
     known = {}
     page = sessions.to_run(path.read_text(encoding="utf-8"), path.name)
     fleet.have("web3 starts again")  # where another page has failed meanwhile

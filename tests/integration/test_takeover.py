@@ -47,7 +47,7 @@ def masters(salt_factories, tmp_path):
 
 @pytest.mark.story
 @in_a_cluster
-def test_a_cluster_goes_on_when_the_master_dies_whose_engines_lead(masters, tmp_path):
+def test_a_cluster_goes_on_when_the_leading_master_dies(masters, tmp_path):
     one, two = masters
     desks = [Desk(master, alone=False) for master in masters]
     try:
@@ -136,7 +136,7 @@ def test_a_frozen_leader_is_reported_at_every_master(masters):
         desk.close()
 
 
-def test_a_passive_master_with_another_id_goes_on_with_what_is_on_the_same_disk(salt_factories, tmp_path):
+def test_a_passive_master_with_another_id_goes_on_with_the_jobs_on_the_same_disk(salt_factories, tmp_path):
     active = make_retry_master(salt_factories, "active", interface="127.0.0.1", **SETTINGS)
     active.start()
     ports = {name: active.config[name] for name in ("ret_port", "publish_port")}

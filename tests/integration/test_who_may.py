@@ -193,11 +193,11 @@ def users_of(look):
 # -- root, sudo, the master itself ------------------------------------------------------------------------------------
 
 
-def test_at_the_master_s_command_line_nothing_is_limited(run):
+def test_nothing_is_limited_at_the_command_line_of_the_master(run):
     assert run("batch.run", "a1", "cmd.run", "exit 0")["user"] == USER
 
 
-def test_who_came_by_sudo_may_start_what_publisher_acl_allows_and_stop_all(run, complaint, jobs, monkeypatch):
+def test_a_sudo_user_may_start_what_publisher_acl_allows_and_stop_all(run, complaint, jobs, monkeypatch):
     monkeypatch.setenv("SUDO_USER", "anna")
     assert "sudo_anna may not publish cmd.run" in complaint("batch.start", "a1", "cmd.run", "id")
     assert "sudo_anna may not publish cmd.run" in complaint("batch.retry", jobs["failed"])
@@ -219,7 +219,7 @@ def test_the_schedule_the_reactor_and_engines_of_the_master_start_what_they_like
 
 
 @pytest.mark.parametrize(("eauth", "user"), NOBODIES)
-def test_a_right_to_the_runners_starts_nothing_whatever_the_user_is_called(api, look, jobs, eauth, user):
+def test_a_right_to_the_runners_starts_no_job_whatever_the_user_is_called(api, look, jobs, eauth, user):
     calls = starts(jobs)
     # Whatever starts jobs asks the same question: one name is tried with each, the others with a new job and an old one.
     for verb, arg, kwarg in calls if (eauth, user) == NOBODIES[0] else [calls[0], calls[5]]:
@@ -228,13 +228,13 @@ def test_a_right_to_the_runners_starts_nothing_whatever_the_user_is_called(api, 
 
 
 @pytest.mark.parametrize("eauth", BACKENDS)
-def test_a_user_may_start_what_he_may_publish_and_nothing_else(each_front, eauth):
+def test_a_user_may_start_only_jobs_that_they_may_publish(each_front, eauth):
     api = each_front.call
     assert is_refused(api("batch.start", "*", "cmd.run", "id", eauth=eauth, user="boss"))
     assert api("batch.start", "a1", "test.ping", eauth=eauth, user="boss")["return"]["user"] == "boss"
 
 
-def test_a_user_may_start_on_his_own_minions_only(api):
+def test_a_user_may_start_jobs_on_their_own_minions_only(api):
     assert is_refused(api("batch.start", "a*", "test.ping", user="of_a1"))
     assert api("batch.start", "a1", "test.ping", user="of_a1")["return"]["user"] == "of_a1"
 
@@ -248,7 +248,7 @@ def test_a_token_gives_what_its_user_has(each_front):
     assert api("batch.start", "a1", "test.ping", token=boss)["return"]["user"] == "boss"
 
 
-def test_who_may_call_the_runners_may_look_stop_and_pause_and_is_named(api, run, jobs):
+def test_a_user_of_the_runners_may_look_stop_and_pause_and_is_named(api, run, jobs):
     def ask(verb, *arg, **kwarg):
         answer = api(verb, *arg, user="root", **kwarg)
         assert answer["success"], answer
@@ -266,7 +266,7 @@ def test_who_may_call_the_runners_may_look_stop_and_pause_and_is_named(api, run,
     assert run("batch.status", jid)["stopped_by"] == "sharedsecret:root"
 
 
-def test_who_may_not_publish_a_job_sees_nothing_of_its_returns_and_repeats_it_in_no_way(
+def test_a_user_who_may_not_publish_a_job_sees_none_of_its_returns_and_cannot_repeat_it(
     master, front, api, python, jobs
 ):
     key = pathlib.Path(master.config["cachedir"], ".anna_key").read_text(encoding="utf-8")
@@ -292,7 +292,7 @@ def test_no_user_of_the_api_changes_or_copies_what_the_job_cache_keeps(api, tmp_
     assert api("job_cache.verify", user="root")["return"]["problems"] == []
 
 
-def test_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, jobs):
+def test_a_user_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, jobs):
     assert api("batch.status", jobs["paused"], user="watcher")["success"] is True
     assert api("job_retry.list", user="watcher")["success"] is True
     for user in ("watcher", "publisher"):
@@ -320,7 +320,7 @@ def test_a_runner_function_of_a_check_has_the_rights_of_the_batch_s_user(api, lo
     assert users_of(look).get("cmd.run", {USER}) == {USER}
 
 
-def test_a_user_without_a_right_password_gets_nowhere(each_front):
+def test_a_user_with_a_wrong_password_is_refused(each_front):
     with pytest.raises(Denied):
         each_front.call("batch.list", user="boss", password="wrong")
 
@@ -369,7 +369,7 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run, look):
 @pytest.mark.skipif(
     not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that has master_async_mworker"
 )
-def test_where_it_cannot_be_told_who_asks_nothing_is_done_and_all_may_be_looked_at(salt_factories):
+def test_an_unknown_caller_may_look_at_everything_and_do_nothing(salt_factories):
     daemon = make_master(
         salt_factories,
         sharedsecret=SECRET,

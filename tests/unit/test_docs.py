@@ -51,7 +51,7 @@ def test_every_state_table_is_drawn_as_it_is_in_the_code(name):
     assert drawing.count("<circle ") == sum(map(len, ways.values()))
 
 
-def test_a_table_that_is_not_that_of_the_code_is_noticed():
+def test_a_table_that_differs_from_the_code_is_noticed():
     stale = page("docs/architecture.md").replace("`pending`", "`waiting`", 1)
     assert tables.printed(stale) != stale
 

@@ -10,7 +10,7 @@ import pytest
 from saltext.jobs.core.metrics import History, counter, figures_of, gauge, text_of
 
 
-def test_a_figure_is_written_with_what_it_is():
+def test_a_figure_is_written_with_its_type_and_help():
     assert text_of([counter("saltext_jobs_batch_publishes_total", "Publishes.", 7)]) == (
         "# HELP saltext_jobs_batch_publishes_total Publishes.\n"
         "# TYPE saltext_jobs_batch_publishes_total counter\n"

@@ -192,9 +192,7 @@ def test_a_release_is_of_a_tag_goes_to_the_index_by_trust_and_only_after_everyth
         (f"v{package.__version__}", "\n### Fixed\n\n- Something.\n", False),
     ],
 )
-def test_a_tag_is_released_when_it_is_that_of_the_package_and_the_changelog_keeps_nothing_for_later(
-    tmp_path, tag, left, passes
-):
+def test_a_tag_is_released_if_it_is_the_version_of_the_package_and_unreleased_is_empty(tmp_path, tag, left, passes):
     (step,) = [
         step for step in read(CHECKOUT / ".github/workflows/release.yml")["jobs"]["check"]["steps"] if "run" in step
     ]
@@ -207,7 +205,7 @@ def test_a_tag_is_released_when_it_is_that_of_the_package_and_the_changelog_keep
     assert (subprocess.run(["bash", "-ec", step["run"]], cwd=tmp_path, env=told, check=False).returncode == 0) is passes
 
 
-def test_what_one_job_hands_on_another_takes():
+def test_every_artifact_that_is_downloaded_is_uploaded():
     named = {"upload-artifact": set(), "download-artifact": set()}
     for step in steps():
         kind = step.get("uses", "").partition("@")[0].partition("/")[2]

@@ -22,7 +22,7 @@ def state(result, comment, name="nginx", run=0, **more):
 # -- what a return says ---------------------------------------------------------------------------------------------------
 
 
-def test_of_a_run_of_states_those_that_failed_are_told_with_their_comments_in_the_order_of_the_run():
+def test_the_failed_states_of_a_run_are_shown_with_their_comments_in_the_order_of_the_run():
     found = {**state(False, "Package nginx is not there", run=3), **state(False, "No such key", "repo", 1)}
     fine = {
         f"file_|-f{n}_|-f{n}_|-managed": {"result": True, "comment": "x" * 1000, "__run_num__": 9} for n in range(99)
@@ -45,7 +45,7 @@ def test_states_that_were_not_run_since_another_failed_are_counted_alone():
     assert "One or more requisite failed" in text_of({"return": follows[0]})
 
 
-def test_of_a_state_that_runs_a_command_what_that_wrote_is_told():
+def test_the_output_of_a_command_of_a_state_is_shown():
     changes = {"pid": 4711, "retcode": 2, "stdout": "reading", "stderr": "E: cannot open /etc/x"}
     found = text_of({"return": state(False, 'Command "x" run', changes=changes)})
     assert found == 'nginx (pkg.installed in web): Command "x" run E: cannot open /etc/x'
@@ -64,7 +64,7 @@ def test_of_a_state_that_runs_a_command_what_that_wrote_is_told():
         *((nothing, NOTHING) for nothing in (None, "", " \n ", [])),
     ],
 )
-def test_of_anything_else_the_output_is_told(value, told):
+def test_the_output_of_any_other_function_is_shown(value, told):
     assert text_of({"return": value}) == ("\n".join(value) if told is None else told)
 
 
@@ -72,7 +72,7 @@ def test_a_return_without_a_return_says_nothing():
     assert text_of({}) == NOTHING
 
 
-def test_of_a_long_output_the_end_is_told_and_some_of_the_beginning():
+def test_the_end_of_a_long_output_is_shown_and_some_of_the_beginning():
     lines = text_of({"return": "\n".join(f"line {number} {'x' * 1000}" for number in range(10_000))}).split("\n")
     assert (len(lines), lines[5], max(map(len, lines))) == (20, "…", 300)
     assert lines[0].startswith("line 0 ")
@@ -131,7 +131,7 @@ def test_whatever_the_fields_hold_there_is_a_text(value):
         ("a  b\n c", "a b c"),
     ],
 )
-def test_what_differs_from_minion_to_minion_is_evened_out(one, other):
+def test_details_that_differ_from_minion_to_minion_are_evened_out(one, other):
     assert evened(one, "web1") == evened(other, "web22")
 
 
@@ -143,7 +143,7 @@ def test_what_differs_from_minion_to_minion_is_evened_out(one, other):
         ("cafe is closed", "decade is closed"),
     ],
 )
-def test_what_tells_reasons_apart_stays(one, other):
+def test_details_that_tell_reasons_apart_stay(one, other):
     assert evened(one, "web1") != evened(other, "web1")
 
 
@@ -156,7 +156,7 @@ def test_the_ids_of_minions_are_evened_out_whole_and_as_words():
     assert evened("db is full", "db") == "db is full", "two letters are many a word"
 
 
-def test_where_a_long_line_is_cut_tells_no_reasons_apart():
+def test_the_place_where_a_long_line_is_cut_tells_no_reasons_apart():
     one, other = (text_of({"return": f"{name} {'x' * 500}\nend"}) for name in ("web7", "web10000"))
     assert one != other
     assert evened(one, "web7") == evened(other, "web10000")
@@ -169,7 +169,7 @@ def told(*failures):
     return reasons.groups()
 
 
-def test_those_that_say_the_same_are_one_group_and_the_largest_comes_first():
+def test_minions_that_say_the_same_are_one_group_and_the_largest_comes_first():
     few = [(f"db{number}", "failed", 1, "Permission denied") for number in (3, 1)]
     many = [(f"web{number}", "failed", 1, f"web{number}: disk full at 10:0{number}") for number in range(5)]
     assert told(*few, *many) == [

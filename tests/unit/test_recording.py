@@ -18,7 +18,7 @@ def test_a_line_is_redrawn():
     assert lines("$ x\r\n\r\x1b[K[#  ] 1/3\r\x1b[K[###] 3/3\r\n") == ["$ x", "[###] 3/3", ""]
 
 
-def test_what_is_longer_is_cleared_and_what_is_not_cleared_stays():
+def test_the_rest_of_a_longer_line_stays_unless_it_is_cleared():
     assert lines("long line\r\x1b[Kx") == ["x"]
     assert lines("long\rx") == ["xong"]
 

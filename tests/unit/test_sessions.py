@@ -118,7 +118,7 @@ def same(shown, printed, known=None):
         ("(a) [b] *", "(a) [b] *"),
     ],
 )
-def test_what_differs_from_run_to_run_is_compared_as_what_it_is(shown, printed):
+def test_values_that_differ_from_run_to_run_are_compared_by_their_kind(shown, printed):
     assert same(shown, printed)
 
 
@@ -136,7 +136,7 @@ def test_what_differs_from_run_to_run_is_compared_as_what_it_is(shown, printed):
         (ONE, "2026"),
     ],
 )
-def test_what_is_not_the_same_is_noticed(shown, printed):
+def test_a_difference_is_noticed(shown, printed):
     assert not same(shown, printed)
 
 

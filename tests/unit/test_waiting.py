@@ -55,12 +55,12 @@ def test_the_load_of_this_machine_is_known():
     assert stretched(2) >= 2
 
 
-def test_what_comes_true_is_returned():
+def test_a_condition_that_comes_true_is_returned():
     answers = iter(["", "", "there"])
     assert wait_for(lambda: next(answers)) == "there"
 
 
-def test_what_does_not_come_true_fails_and_says_what_it_was_and_what_was_last_wrong_with_it():
+def test_a_condition_that_does_not_come_true_fails_with_its_name_and_its_last_error():
     def never():
         raise AssertionError("not even close")
 
@@ -69,7 +69,7 @@ def test_what_does_not_come_true_fails_and_says_what_it_was_and_what_was_last_wr
     assert str(failed.value.__cause__) == "not even close"
 
 
-def test_what_is_no_failed_assertion_is_not_waited_away():
+def test_an_error_that_is_no_failed_assertion_ends_the_wait_at_once():
     with pytest.raises(ZeroDivisionError):
         wait_for(lambda: 1 / 0)
 

@@ -125,7 +125,7 @@ def test_a_moment_that_the_clock_skips_is_when_it_does():
 @pytest.mark.parametrize(
     "text", ["", "tomorrow", "02:00", "2026-11-28", "2026-13-01 00:00", "2026-11-28 24:30", "2026-11-28 02:00 CET"]
 )
-def test_what_is_no_moment_is_named(text):
+def test_an_invalid_moment_is_named(text):
     with pytest.raises(ValueError, match="no date and time") as caught:
         parse_moment(text, UTC)
     assert repr(text) in str(caught.value)

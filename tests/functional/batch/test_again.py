@@ -34,31 +34,31 @@ def same(site, before, tgt=None, fun=None, *args, **given):
 
 
 @pytest.mark.parametrize("given", WAYS, ids=lambda given: "-".join(given) or "nothing")
-def test_a_batch_like_another_one_is_the_same(site, given):
+def test_a_batch_like_another_one_differs_only_in_what_is_its_own(site, given):
     first = asked_for(site, "*", fun="state.apply", **given)
     again = same(site, of_batch(first))
     assert {name for name, value in again.as_dict().items() if value != first.as_dict()[name]} <= OF_ITS_OWN
 
 
-def test_when_the_other_one_was_to_begin_is_not_taken_over(site):
+def test_the_start_time_of_the_other_batch_is_not_taken_over(site):
     assert same(site, of_batch(asked_for(site, "*", start_at="+90m"))).start_at is None
 
 
-def test_what_is_given_counts_and_not_what_was(site):
+def test_a_given_option_replaces_that_of_the_other_batch(site):
     first = asked_for(site, "web*", "nginx", fun="state.apply", batch="1,50%", failhard=True, saltenv="dev")
     again = same(site, of_batch(first), None, None, batch=1, failhard=False, saltenv="base", test=True)
     assert (again.sizes, again.failhard, again.arg) == ((1,), False, ("nginx",))
     assert again.kwargs == {"saltenv": "base", "test": True}
 
 
-def test_another_target_has_its_own_type_and_another_function_its_own_arguments(site):
+def test_a_new_target_brings_its_own_type_and_a_new_function_its_own_arguments(site):
     first = asked_for(site, "web1,web2", "nginx", fun="state.apply", tgt_type="list", saltenv="dev")
     assert same(site, of_batch(first), "1001").minions == ("1001",)
     other = same(site, of_batch(first), None, "cmd.run", "uptime")
     assert (other.tgt, other.fun, other.arg, other.kwargs) == (["web1", "web2"], "cmd.run", ("uptime",), {})
 
 
-def test_a_batch_like_a_job_runs_what_that_ran(site):
+def test_a_batch_like_a_job_runs_the_function_of_that_job(site):
     load = {
         "fun": "state.apply",
         "tgt": "web1",
@@ -75,6 +75,6 @@ def test_a_batch_like_a_job_runs_what_that_ran(site):
 
 
 @pytest.mark.parametrize("fun", ["runner.batch.list", ["test.ping", "test.version"], None])
-def test_what_no_batch_can_run_is_refused(fun):
+def test_a_job_that_no_batch_can_run_is_refused(fun):
     with pytest.raises(Refused, match="like is x, which is not a job of one function on minions"):
         of_job("x", {"fun": fun, "arg": [], "tgt": "*"})

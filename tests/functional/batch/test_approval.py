@@ -51,7 +51,7 @@ def batch(opts, approve_by, who=ROOT):  # noqa: F811
         ("pam:root", user("root", "pam", shown="pam:root")),
     ],
 )
-def test_who_is_named_may_approve_whatever_else_they_may_do(opts, approve_by, who):  # noqa: F811
+def test_a_user_who_is_named_may_approve(opts, approve_by, who):  # noqa: F811
     made = batch(opts, approve_by, at_terminal("carl"))
     CallerRights(opts, who).permit_approval(made)
 
@@ -74,7 +74,7 @@ def test_who_is_named_may_approve_whatever_else_they_may_do(opts, approve_by, wh
         ("pam:anna", Caller("pam:anna")),
     ],
 )
-def test_nobody_else_may(opts, approve_by, who):  # noqa: F811
+def test_a_user_who_is_not_named_may_not_approve(opts, approve_by, who):  # noqa: F811
     with pytest.raises(Refused, match=r"may not approve|change nothing"):
         CallerRights(opts, who).permit_approval(batch(opts, f"{approve_by},zoe", at_terminal("carl")))
 
@@ -90,13 +90,13 @@ def test_a_group_may_approve(opts):  # noqa: F811
 
 
 @pytest.mark.parametrize("who", [ROOT, user("root", "pam", shown="pam:root"), at_terminal("root", SUDO)])
-def test_who_has_started_it_may_not_though_they_are_named(opts, who):  # noqa: F811
+def test_the_user_who_started_a_batch_may_not_approve_it_even_if_named(opts, who):  # noqa: F811
     with pytest.raises(Refused, match="another user has to approve it"):
         CallerRights(opts, who).permit_approval(batch(opts, "root,pam:root,anna"))
 
 
 @pytest.mark.parametrize("name", ["Anna", "ANNA", " anna", "anna "])
-def test_nor_under_their_name_as_a_backend_takes_it_too(opts, name):  # noqa: F811
+def test_the_user_who_started_a_batch_may_not_approve_it_under_another_spelling_of_their_name(opts, name):  # noqa: F811
     starter = Caller(name, ("test.*",), account=name, eauth="ldap", who=Identity(PASSWORD, name, ("ldap",)))
     made = batch(opts, f"anna,bert,{name}", starter)
     with pytest.raises(Refused, match="another user has to approve it"):
@@ -105,7 +105,7 @@ def test_nor_under_their_name_as_a_backend_takes_it_too(opts, name):  # noqa: F8
         batch(opts, "anna", starter)
 
 
-def test_nor_who_has_taken_it_over(opts):  # noqa: F811
+def test_a_user_who_has_taken_a_batch_over_may_not_approve_it(opts):  # noqa: F811
     made = batch(opts, "anna,bert")
     made.rights.lacking = True
     made.rights.resumed("anna", {"owner": ANNA.owner(), "on_behalf": ANNA.limits()})
@@ -114,14 +114,14 @@ def test_nor_who_has_taken_it_over(opts):  # noqa: F811
     CallerRights(opts, user("bert", "pam")).permit_approval(made)
 
 
-def test_without_approve_by_everyone_may_approve_who_may_run_the_job(opts):  # noqa: F811
+def test_without_approve_by_every_user_who_may_run_the_job_may_approve(opts):  # noqa: F811
     made = Batch(asked_for(opts, "*", batch="1,100%", check="approve"), 1000.0)
     CallerRights(opts, ROOT).permit_approval(made)
     with pytest.raises(Refused, match="may not publish"):
         CallerRights(opts, ANNA).permit_approval(made)
 
 
-def test_it_is_kept_with_the_batch_and_told(opts):  # noqa: F811
+def test_approve_by_is_kept_with_the_batch_and_shown(opts):  # noqa: F811
     made = batch(opts, "anna,%ops")
     assert Batch.restore(made.snapshot()).spec.approve_by == ("anna", "%ops")
     assert summary(made, 1000.0)["options"]["approve_by"] == ["anna", "%ops"]
@@ -139,12 +139,12 @@ def test_it_is_kept_with_the_batch_and_told(opts):  # noqa: F811
         ({"approve_by": " ,", "check": "approve"}, "name at least one user"),
     ],
 )
-def test_what_nobody_could_approve_is_refused(opts, given, why):  # noqa: F811
+def test_a_batch_that_no_user_could_approve_is_refused(opts, given, why):  # noqa: F811
     with pytest.raises(Refused, match=why):
         asked_for(opts, "*", who=ROOT, batch="1,100%", **given)
 
 
-def test_a_retry_that_nobody_could_approve_is_refused_too(opts):  # noqa: F811
+def test_a_retry_that_no_user_could_approve_is_refused(opts):  # noqa: F811
     check = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
     made = failed(2, check=check, approve_by=("anna",))
     with pytest.raises(Refused, match="names no user but anna"):

@@ -43,13 +43,13 @@ def test_a_master_without_the_engine_is_told_so(opts):
 
 
 @pytest.mark.parametrize("unproven", UNPROVEN)
-def test_it_says_so_if_forged_returns_count(opts, unproven):
+def test_it_is_reported_if_forged_returns_count(opts, unproven):
     found = doctor.examine({**opts, **unproven})
     assert found["returns_proven"] is False
     assert any("forges" in finding and next(iter(unproven)) in finding for finding in found["findings"])
 
 
-def test_in_a_cluster_whose_masters_share_their_cachedir_none_counts(opts):
+def test_in_a_cluster_with_a_shared_cachedir_no_forged_return_counts(opts):
     assert doctor.examine({**opts, "cluster_id": "one"})["returns_proven"] is True
 
 
@@ -75,7 +75,7 @@ def test_a_limit_by_nodegroups_that_do_not_exist_is_named_with_those_that_do(opt
         assert not any("mars" in one for one in doctor.examine({**limited, "nodegroups": groups})["findings"])
 
 
-def test_what_is_only_advice_leaves_the_exit_status_as_it_is(opts):
+def test_advice_alone_leaves_the_exit_status_at_zero(opts):
     with files.single_holder(FileSite(opts).lock_path(BATCH_MANAGER)):
         assert doctor.examine(opts)["retcode"] == 0
         del opts["drop_messages_signature_fail"]
@@ -103,7 +103,7 @@ def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
     assert not aside.exists()
 
 
-def test_a_batch_of_a_later_version_is_named_and_shown_to_nobody_as_something_else(opts):
+def test_a_batch_of_a_later_version_is_named_and_never_shown_as_something_else(opts):
     jid = "20260516101112131415"
     journal = Journal(journal_path(BatchStore(opts), jid))
     journal.rewrite({**Batch(spec("ab", "1", jid=jid), 1.0).snapshot(), "format": FORMAT + 1})

@@ -61,6 +61,6 @@ def test_minions_are_grouped_by_nodegroups_in_the_given_order(opts):
         ("racks", "accepted is"),
     ],
 )
-def test_what_groups_nobody_is_refused(opts, by, word):
+def test_a_grouping_that_groups_no_minion_is_refused(opts, by, word):
     with pytest.raises(ValueError, match=word):
         find_groups(opts, by, MINIONS)

@@ -113,7 +113,7 @@ def test_only_the_first_late_return_of_a_minion_is_written(ports, returns, loop)
     assert len(records(ports.store)) == 2
 
 
-def test_a_return_that_only_the_bus_tells_of_is_looked_for_a_few_times_and_then_forgotten(ports, returns, loop):
+def test_a_return_known_only_from_the_bus_is_looked_for_a_few_times_and_then_forgotten(ports, returns, loop):
     ended(ports.store)
     looks, true = [], ports.have_returned
     ports.have_returned = lambda jid, minions: looks.append(tuple(minions)) or true(jid, minions)
@@ -196,7 +196,7 @@ def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop)
     run_until(loop, lambda: completed(ports.store) == {"a", "b"}, what="both are recorded")
 
 
-def test_of_many_ended_batches_only_the_last_are_remembered(ports, loop):
+def test_only_the_last_of_many_ended_batches_are_remembered(ports, loop):
     returns = LateReturns(ports, most_batches=3, most_minions=5)
 
     def read_again(*jids):

@@ -59,7 +59,7 @@ def test_without_a_cache_of_minion_data_nothing_is_known(opts, known):
     assert nodegroups_of(opts, ["by_rack", "named"], ["m1", "m2"]) == {}
 
 
-def test_a_nodegroup_that_names_minions_is_known_of_all(opts, known):
+def test_a_nodegroup_that_lists_minions_is_known_for_every_minion(opts, known):
     assert nodegroups_of(opts, ["named", "listed"], ["m1", "m2", "m3"]) == {
         "m1": ("named",),
         "m2": ("listed",),
@@ -68,7 +68,7 @@ def test_a_nodegroup_that_names_minions_is_known_of_all(opts, known):
 
 
 @pytest.mark.parametrize("name", ["by_rack", "nested"])
-def test_a_nodegroup_that_is_decided_by_grains_is_known_only_of_minions_whose_grains_are(opts, known, name):
+def test_a_nodegroup_of_grains_is_known_only_for_minions_with_known_grains(opts, known, name):
     assert nodegroups_of(opts, [name], ["m1", "m2", "m4"]) == {"m1": (name,), "m2": ()}
 
 

@@ -67,7 +67,7 @@ def events_of(jid):
 
 @pytest.mark.parametrize("event", events_of(OURS.jid), ids=lambda event: event["tag"].split("/")[-1])
 @pytest.mark.parametrize("already", ["unknown to it", "in its index", "taken for its own"])
-def test_it_publishes_writes_and_tells_nothing(manager, outside, opts, shown, event, already):
+def test_it_neither_publishes_nor_writes_nor_announces_anything(manager, outside, opts, shown, event, already):
     if already != "unknown to it":  # as another program, or an earlier release of ours, may have left it
         batch_state.add_to_active_index(OURS.jid, opts)
     if already == "taken for its own":
@@ -103,7 +103,7 @@ def test_it_reads_the_file_once_however_many_events_there_are(manager, shown, mo
     assert pathlib.Path(shown).stat().st_size < 1000
 
 
-def test_what_it_cannot_see_it_complains_about_so_it_is_shown_something(manager, caplog, shown):
+def test_it_would_complain_about_a_batch_without_a_state_file(manager, caplog, shown):
     manager._handle_event({"tag": f"salt/batch/{OURS.jid}/new", "data": {}})
     assert "not readable" not in caplog.text
     shown.unlink()

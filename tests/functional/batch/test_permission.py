@@ -55,7 +55,7 @@ def lacking(opts, kind, name, *backends, at=NOW, minions="abcd", limits=(), sett
     return permission.lacking(spec(minions, **more), owner, dict(limits), tuple(minions))
 
 
-def test_who_still_may_lacks_nothing(opts):
+def test_a_user_who_still_has_the_rights_lacks_nothing(opts):
     assert lacking(opts, TOKEN, "ann", "sharedsecret") == ""
     assert lacking(opts, TOKEN, "of_a", "sharedsecret", minions="a") == ""
     assert lacking(opts, KEY, "anna") == ""
@@ -68,7 +68,7 @@ def test_a_lost_right_is_reported_with_the_number_of_minions_and_no_names(opts, 
     assert reason == f"{name} may not publish test.ping to {count} of its minions any more"
 
 
-def test_where_nothing_was_kept_or_nobody_is_checked_nothing_is_demanded(opts):
+def test_no_right_is_needed_if_no_user_was_kept_or_access_is_not_checked(opts):
     assert Permission(opts, BatchSettings()).lacking(spec(), {}, {}, ("a",)) == ""
     assert lacking(opts, TOKEN, "gone", "sharedsecret", settings=BatchSettings(check_acl=False)) == ""
 
@@ -81,7 +81,7 @@ def test_the_function_of_a_check_is_a_job_as_well(opts):
 @pytest.mark.parametrize(
     ("fun", "reason"), [("survey.x", ""), ("salt.execute", "ann may not call the runner function")]
 )
-def test_so_is_the_runner_function_of_a_check_called_with_the_list_of_now(opts, fun, reason):
+def test_the_runner_function_of_a_check_gets_the_access_list_as_it_is_now(opts, fun, reason):
     check = {"kind": "runner", "fun": fun, "arg": [], "kwargs": {}}
     limits = {"name": "ann", "grants": ["test.*", "@runner"], "account": "ann", "eauth": "sharedsecret"}
     assert lacking(opts, TOKEN, "ann", "sharedsecret", check=check, limits=limits).startswith(reason)
@@ -90,7 +90,7 @@ def test_so_is_the_runner_function_of_a_check_called_with_the_list_of_now(opts, 
     assert told == {**limits, "grants": opts["external_auth"]["sharedsecret"]["ann"], "who": owner}
 
 
-def test_a_list_that_the_password_alone_tells_counts_as_long_as_a_token_does(opts):
+def test_a_list_that_only_the_password_gives_counts_as_long_as_a_token(opts):
     more = {"fun": "state.apply"}
     assert lacking(opts, PASSWORD, "ann", "restish", at=NOW - opts["token_expire"] + 1, **more) == ""
     reason = lacking(opts, PASSWORD, "ann", "restish", at=NOW - opts["token_expire"] - 1, **more)
@@ -102,12 +102,12 @@ def test_a_list_that_the_password_alone_tells_counts_as_long_as_a_token_does(opt
     assert Permission(opts, BatchSettings()).limits(owner, limits) == limits
 
 
-def test_a_minion_has_to_be_named_still(opts):
+def test_a_minion_must_still_be_among_allow_peers(opts):
     assert lacking(opts, PEER_RUN, "a", settings=BatchSettings(allow_peers=("a",))) == ""
     assert "is not among allow_peers any more" in lacking(opts, PEER_RUN, "a")
 
 
-def test_who_came_by_sudo_is_limited_once_sudo_acl_is_set_and_so_are_the_runners_of_the_check(opts):
+def test_a_sudo_user_is_limited_once_sudo_acl_is_set_and_so_are_the_runners_of_checks(opts):
     assert lacking(opts, SUDO, "bert") == ""
     opts["sudo_acl"] = True
     assert "bert may not publish test.ping" in lacking(opts, SUDO, "bert")

@@ -132,7 +132,7 @@ def test_a_retry_keeps_the_groups_of_the_minions_that_it_is_for():
     assert Spec.from_dict({**first.as_dict(), **again}).groups == (("x", 2), ("z", 1))
 
 
-def test_groups_by_a_key_that_may_be_a_secret_have_numbers():
+def test_groups_by_a_key_that_may_be_secret_are_numbered():
     first = spec("abcdef", "50%", by="pillar:ring:[z]", groups=(("z", 2), ("y", 3), (WITHOUT, 1)))
     again = rollout.layout_again(first, ("a", "c", "f"), ["grains:*", "pillar:other"])
     assert (again["by"], again["groups"]) == ("pillar:ring", (("1", 1), ("2", 1), (WITHOUT, 1)))
@@ -151,5 +151,5 @@ def test_groups_by_a_key_that_may_be_a_secret_have_numbers():
         ("pillar:rack", ["*:rack"], True),
     ],
 )
-def test_which_groups_are_shown_by_name_the_configuration_says(by, shown, is_shown):
+def test_the_configuration_says_which_groups_are_shown_by_name(by, shown, is_shown):
     assert rollout.is_shown(parse_by(by), shown) is is_shown

@@ -81,7 +81,7 @@ def test_a_runner_that_is_called_for_a_user_has_the_rights_of_that_user(call):
     assert call("survey.who", on_behalf=Caller("root").limits()) == (["root", None, "", ""], True)
 
 
-def test_nothing_of_a_call_is_where_everybody_on_the_machine_can_read_it(call):
+def test_no_other_user_of_the_machine_can_read_anything_of_a_call(call):
     anna = Caller("anna", ({"a*": ["test.secret_of_anna"]},))
     (command, environ), success = call("survey.seen_by_all", "a word of anna", on_behalf=anna.limits())
     assert success is True

@@ -58,7 +58,7 @@ def test_a_name_in_a_list_that_is_no_accepted_minion_is_refused_by_its_name(opts
         ("args", "arg"),
     ],
 )
-def test_a_slip_is_refused_with_what_was_meant(opts, slip, meant):
+def test_a_misspelled_option_is_refused_with_the_option_that_was_meant(opts, slip, meant):
     with pytest.raises(Refused, match=f"There is no option {slip}; did you mean {meant}"):
         asked_for(opts, "*", **{slip: 1})
 
@@ -70,7 +70,7 @@ def test_nothing_is_batched_under_a_limit_by_nodegroups_that_do_not_exist(opts):
     assert asked_for({**opts, "nodegroups": {"mars": "web1"}}, "web1").minions == ("web1",)
 
 
-def test_what_is_meant_for_the_function_gets_there(opts):
+def test_arguments_for_the_function_reach_it(opts):
     spec = asked_for(opts, "web1", "a", test=True, kwarg={"timeout": 7, "fail_hard": 1}, arg=["b"])
     assert (spec.arg, spec.kwargs) == (("a", "b"), {"test": True, "timeout": 7, "fail_hard": 1})
 
@@ -201,7 +201,7 @@ def test_exclusive_is_for_batches_of_the_same_module_or_for_names(opts, given, s
 
 
 @pytest.mark.parametrize("given", ["state.apply", "a b", "", [], 1.5, {"a": 1}, ["x", True]])
-def test_what_can_be_no_name_in_exclusive_is_refused_with_what_is_accepted(opts, given):
+def test_an_invalid_name_in_exclusive_is_refused_with_what_is_accepted(opts, given):
     with pytest.raises(Refused, match=r"exclusive is .*accepted is"):
         asked_for(opts, "*", exclusive=given)
 

@@ -59,7 +59,7 @@ def test_an_ended_batch_is_found_too(store):
 
 
 @pytest.mark.parametrize("jid", ["none", "../../etc/passwd", "", ".", "a/b", "a\0b"])
-def test_what_is_no_batch_reads_as_none(store, jid):
+def test_a_jid_without_a_batch_reads_as_none(store, jid):
     assert store.read(jid) is None
     assert store.read_native(jid) is None
 
@@ -88,7 +88,7 @@ def test_a_journal_without_a_batch_is_an_error(store):
         {"pending": 5},
     ],
 )
-def test_a_journal_whose_snapshot_has_something_else_in_the_place_of_a_value_is_an_error(store, nonsense):
+def test_a_journal_whose_snapshot_has_a_field_of_a_wrong_type_is_an_error(store, nonsense):
     Journal(journal_path(store, JID)).rewrite({**Bench("ab", "2").first, **nonsense})
     with pytest.raises(StateError, match="does not hold a batch"):
         store.read(JID)
@@ -139,12 +139,12 @@ def test_a_journal_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1", salt.payload.dumps({"a": 1})])
-def test_an_index_of_salt_s_that_is_damaged_counts_as_empty(store, opts, content):
+def test_a_damaged_index_of_salts_own_manager_counts_as_empty(store, opts, content):
     pathlib.Path(opts["cachedir"], "batch_active.p").write_bytes(content)
     assert store.native_jids() == []
 
 
-def test_jids_in_the_index_of_salt_s_that_are_none_are_passed_over(store, opts):
+def test_invalid_jids_in_the_index_of_salts_own_manager_are_passed_over(store, opts):
     pathlib.Path(opts["cachedir"], "batch_active.p").write_bytes(salt.payload.dumps(["../x", 3, "1"]))
     assert store.native_jids() == ["1"]
 
@@ -181,7 +181,7 @@ def test_ended_batches_are_forgotten_when_they_are_old_enough(store):
     assert not store.native_path("1").parent.exists()
 
 
-def test_what_else_is_in_a_job_s_directory_stays_when_its_batch_is_forgotten(store):
+def test_other_files_in_the_directory_of_a_job_stay_when_its_batch_is_forgotten(store):
     write(store, Bench("ab", "2"), "1")
     store.write_native("1", {"jid": "1"})
     load = store.native_path("1").with_name(".load.p")

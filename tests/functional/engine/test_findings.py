@@ -117,22 +117,22 @@ def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
         ({"event_return": ""}, False),
     ],
 )
-def test_beats_that_a_database_of_events_would_store_are_told_with_the_line_that_keeps_them_out(opts, options, stored):
+def test_beats_that_event_return_would_store_are_reported_with_the_option_that_keeps_them_out(opts, options, stored):
     found = around(opts, **options)
     assert [("event_return_blacklist: ['saltext/jobs/*/beat/*']" in finding) for finding in found] == [True] * stored
 
 
-def test_one_that_has_not_said_whose_process_it_is_is_nobodys(opts):
+def test_an_engine_that_has_not_named_its_process_has_none(opts):
     assert requests.process_of(opts, JOB_RECORDER) is None
 
 
-def test_whose_process_the_engine_is_can_be_told(told):
+def test_the_process_of_an_engine_is_named_with_its_user_host_and_master(told):
     process = str(requests.process_of(told, JOB_RECORDER))
     assert process == f"{os.getpid()} of {told['user']} on {socket.gethostname()}, master m"
     assert around(told) == []
 
 
-def test_an_engine_that_runs_as_somebody_else_is_named(opts):
+def test_an_engine_that_runs_as_another_user_is_named(opts):
     FileSite(opts).lock_path(JOB_RECORDER).write_text(f"77 {OTHER} here\n")
     (finding,) = around(opts)
     assert finding.startswith(f"the job_recorder engine (process 77) runs as {OTHER}, and the master as {USER}, ")
@@ -165,7 +165,7 @@ def test_a_sqlite_that_may_lose_a_write_is_reported(version):
 
 
 @pytest.mark.parametrize("version", [(3, 44, 6), (3, 44, 9), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)])
-def test_one_in_which_that_is_mended_is_not(version):
+def test_a_sqlite_in_which_that_is_mended_is_not_reported(version):
     assert about_sqlite(version) == []
 
 
@@ -189,7 +189,7 @@ def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):
         ({BATCH_MANAGER: None}, True),
     ],
 )
-def test_an_engine_that_does_not_run_is_trouble_only_where_it_is_to(opts, engines, trouble):
+def test_an_engine_that_does_not_run_is_more_than_advice_only_if_it_is_configured(opts, engines, trouble):
     (finding,) = findings.about_engine({**opts, "engines": engines}, BATCH_MANAGER)
     assert finding.startswith("no batch_manager engine runs")
     assert isinstance(finding, Advice) is not trouble
@@ -211,7 +211,7 @@ def test_a_cluster_whose_masters_do_not_share_their_cachedir_is_reported(opts):
     assert findings.about_peers(cluster) == []
 
 
-def test_only_hot_hot_masters_ask_their_minions_what_they_keep_and_say_so_where_they_may_not(opts):
+def test_only_hot_hot_masters_ask_their_minions_what_they_keep_and_say_if_they_may_not_ask(opts):
     def refused():
         raise Refused("you may not")
 

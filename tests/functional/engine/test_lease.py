@@ -22,7 +22,7 @@ def taken(path, master="one", run=RUN):
     return lease
 
 
-def test_one_leads_and_the_next_one_does_when_it_has_ended(path):
+def test_one_engine_leads_and_the_next_one_does_when_it_has_ended(path):
     first, second = taken(path), Lease(path, "two", RUN)
     assert not second.take()
     first.check()

@@ -141,7 +141,7 @@ def test_requests_are_taken_in_the_order_in_which_they_were_made(opts, inbox):
     assert [request["number"] for _, request in inbox.take()] == [0, 1, 2, 3, 4]
 
 
-def test_what_was_taken_before_a_crash_is_taken_again_first(opts, inbox):
+def test_a_request_taken_before_a_crash_is_taken_again_first(opts, inbox):
     requests.leave(opts, ENGINE, {"number": 1})
     assert [request["number"] for _, request in inbox.take()] == [1]  # and no answer: the engine died
     requests.leave(opts, ENGINE, {"number": 2})
@@ -173,7 +173,7 @@ def test_an_unreadable_request_is_set_aside_and_harms_no_other(opts, inbox, cont
     assert ".corrupt" in left(opts)
 
 
-def test_answers_that_nobody_fetched_are_swept_away(opts, inbox):
+def test_answers_that_were_never_fetched_are_swept_away(opts, inbox):
     requests.leave(opts, ENGINE, {})
     for request_id, _ in inbox.take():
         inbox.answer(request_id, None)
@@ -324,7 +324,7 @@ def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, leas
 
 
 @pytest.mark.parametrize("told", ["", "17 root here"])
-def test_of_an_engine_of_an_earlier_version_it_is_not_known_whether_it_is_silent(opts, held, told):
+def test_whether_an_engine_of_an_earlier_version_is_silent_is_not_known(opts, held, told):
     held.write_text(told, encoding="utf-8")
     aged(held, 8000)
     assert requests.silent_for(opts, ENGINE) == 0
@@ -336,7 +336,7 @@ def test_an_engine_that_does_not_run_is_not_silent(opts):
     assert requests.silent_for(opts, ENGINE) == 0
 
 
-def test_who_waits_for_a_silent_engine_in_vain_is_told_for_how_long_and_not_of_the_configuration(opts, lease):
+def test_a_caller_of_a_silent_engine_is_told_how_long_it_has_been_silent_and_nothing_of_the_configuration(opts, lease):
     held = FileSite(opts).lock_path(ENGINE)
     aged(held, 80)
     opts["sock_dir"] = str(held.parent)
@@ -355,14 +355,14 @@ def test_an_engine_of_another_version_is_asked_for_nothing_and_the_master_is_to_
     assert not (FileSite(opts).path(ENGINE) / "requests").exists()
 
 
-def test_an_engine_of_another_version_is_asked_to_stop_a_batch_all_the_same(opts, inbox, answering, held):
+def test_an_engine_of_another_version_is_still_asked_to_stop_a_batch(opts, inbox, answering, held):
     held.write_text("17 root here 0.0.1", encoding="utf-8")
     answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
     assert ask(opts, ENGINE, {"do": "stop"}, keep=True) == "stop"
 
 
 @pytest.mark.parametrize("told", ["17 root here -", f"17 root here {VERSION}", ""])
-def test_an_engine_of_this_version_or_of_one_that_is_not_known_is_asked(opts, inbox, answering, held, told):
+def test_an_engine_of_this_or_an_unknown_version_is_asked(opts, inbox, answering, held, told):
     held.write_text(told, encoding="utf-8")
     answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
     assert ask(opts, ENGINE, {"do": "start"}) == "start"

@@ -99,13 +99,13 @@ def test_a_request_that_fails_is_refused_with_the_reason(replies, error, reason,
     assert replies({"fail": fail_later if later else fail}, {"do": "fail"}) == [{"error": reason}]
 
 
-def test_one_request_that_fails_keeps_none_from_its_answer(replies):
+def test_one_request_that_fails_keeps_no_other_from_its_answer(replies):
     verbs = {"fail": lambda request: 1 // 0, "work": lambda request: True}
     found = replies(verbs, {"do": "fail"}, {"do": "work"}, {"do": "none"}, {"do": "work"})
     assert [sorted(reply) for reply in found] == [["error"], ["value"], ["error"], ["value"]]
 
 
-def test_a_failure_that_nobody_expected_leaves_its_traceback_in_the_log(replies, caplog):
+def test_an_unexpected_failure_leaves_its_traceback_in_the_log(replies, caplog):
     with caplog.at_level(logging.ERROR):
         replies({"fail": lambda request: 1 // 0}, {"do": "fail"})
         replies({"refuse": lambda request: (_ for _ in ()).throw(ValueError("expected"))}, {"do": "refuse"})
@@ -127,7 +127,7 @@ def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opt
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["at once", "after a wait"])
-def test_what_nobody_can_tell_yet_keeps_its_request_until_somebody_can_and_is_no_failure(opts, loop, caplog, awaited):
+def test_a_request_that_cannot_be_answered_yet_is_kept_until_it_can_be_and_is_no_failure(opts, loop, caplog, awaited):
     asked, folder = [], FileSite(opts).path(JOB_RECORDER) / "requests"
 
     def verb(request):

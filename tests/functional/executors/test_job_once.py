@@ -56,7 +56,7 @@ def test_another_job_with_the_same_function_is_run(minion, trace):
 
 @pytest.mark.parametrize("executors", [["job_once", "direct_call"], ["job_once"]])
 @pytest.mark.parametrize("own", [{}, {"splaytime": 0.001}])
-def test_what_the_master_says_to_the_executor_is_not_told_to_the_function(minion, trace, executors, own):
+def test_options_for_the_executor_do_not_reach_the_function(minion, trace, executors, own):
     given = {"module_executors": executors, **({"executor_opts": own} if own else {})}
     first = dict(minion.deliver("1", "probe.told", trace, **given)[0])
     given["executor_opts"] = {**own, "job_once": {"ack": True, "keep": 60}}
@@ -84,7 +84,7 @@ def test_a_function_that_returns_nothing_runs_once_whatever_executors_follow(tmp
     assert minion.runs() == 3
 
 
-def test_a_function_that_the_executor_before_has_run_is_not_run_again_and_the_order_is_complained_of(tmp_path, caplog):
+def test_a_function_that_an_earlier_executor_has_run_is_not_run_again_and_the_order_is_reported(tmp_path, caplog):
     minion = Minion(tmp_path, module_executors=["direct_call", "job_once"])
     assert minion.deliver(new_jid(), "probe.give", str(minion.trace)) == (None, 0)
     assert (minion.runs(), minion.records()) == (1, [])
@@ -134,7 +134,7 @@ def test_a_function_that_fails_while_it_yields_is_not_run_again_either(minion, t
     assert minion.runs() == 1
 
 
-def test_a_jid_that_comes_with_another_function_runs_nothing_and_is_told_so(minion, trace, jid):
+def test_a_known_jid_with_another_function_runs_nothing_and_the_return_says_so(minion, trace, jid):
     minion.deliver(jid, "test.echo", "of the first master")
     text, retcode = minion.deliver(jid, "probe.give", trace)
     assert (retcode, minion.runs()) == (1, 0)
@@ -203,7 +203,7 @@ WRONG = {"__kwarg__": True, "no_such": 1}
 
 
 @pytest.mark.parametrize("wrong", [[0], [1], [2], [0, 1], [1, 2], [0, 2]])
-def test_functions_that_salt_does_not_call_keep_no_job_of_several_from_its_end(minion, trace, jid, wrong):
+def test_a_job_of_several_functions_ends_even_if_salt_does_not_call_some_of_them(minion, trace, jid, wrong):
     calls = [["probe.give", trace, name] for name in ("one", "two", "three")]
     for part in wrong:
         calls[part].append(WRONG)
@@ -217,7 +217,7 @@ def test_functions_that_salt_does_not_call_keep_no_job_of_several_from_its_end(m
     assert minion.runs() == 3 - len(wrong)
 
 
-def test_of_functions_that_salt_does_not_call_it_is_told_why(minion, trace, jid):
+def test_the_return_says_why_salt_does_not_call_a_function(minion, trace, jid):
     _as_salt_does(minion, jid, ("probe.give", trace, "one"), ("test.echo", "two", WRONG))
     told = minion.seen(jid)[jid]
     assert told["retcode"] == {"probe.give": 0, "test.echo": 1}
@@ -226,7 +226,7 @@ def test_of_functions_that_salt_does_not_call_it_is_told_why(minion, trace, jid)
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_function_may_bring_what_the_next_one_of_the_job_is(minion, jid, there):
+def test_a_function_may_install_the_next_function_of_the_job(minion, jid, there):
     modules = pathlib.Path(minion.opts["extension_modules"], "modules")
     late, text = modules / "late.py", "def go(fast=False):\n    return 'new'\n"
     (modules / "tool.py").write_text(
@@ -264,7 +264,7 @@ def _with_a_state_run_between(minion, jid):
     return [minion.call(data, fun, [str(minion.trace), *args])[0] for fun, *args in calls]
 
 
-def test_of_several_functions_only_that_runs_again_which_the_minion_has_queued_for_itself(minion, jid):
+def test_of_several_functions_only_the_one_that_the_minion_queued_for_itself_runs_again(minion, jid):
     assert _with_a_state_run_between(minion, jid)[::2] == ["one", "three"]
     assert minion.seen(jid)[jid]["state"] == "begun"
     minion.start()
@@ -376,7 +376,7 @@ def test_a_job_that_runs_is_not_forgotten(minion, trace, jid):
 # -- at the same time --------------------------------------------------------------------------------------------------
 
 
-def test_of_many_deliveries_at_once_one_runs_and_all_return_the_same(minion, trace, jid):
+def test_one_of_many_deliveries_at_once_runs_and_all_return_the_same(minion, trace, jid):
     processes = [minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate)) for _ in range(8)]
     wait_for(minion.runs, what="one of them runs")
     assert minion.seen(jid)[jid]["state"] == "begun"
@@ -559,7 +559,9 @@ def test_a_job_that_was_killed_before_its_record_stood_is_run(minion, trace, jid
 
 
 @pytest.mark.parametrize("birth", ["another", ""])
-def test_another_process_with_the_number_of_the_one_that_began_the_job_is_not_taken_for_it(minion, trace, jid, birth):
+def test_another_process_with_the_number_of_the_one_that_began_the_job_is_not_mistaken_for_it(
+    minion, trace, jid, birth
+):
     minion.deliver(jid, "probe.give", trace)
     _age_process(minion, birth, ended=False)  # the number is that of this process
     assert minion.seen(jid)[jid]["state"] == "interrupted"
@@ -588,7 +590,7 @@ def test_a_record_that_cannot_be_read_counts_as_begun(minion, trace, jid, conten
     assert "interrupted" in text
 
 
-def test_only_the_minions_user_can_read_what_was_returned(minion, trace, jid):
+def test_only_the_user_of_the_minion_can_read_kept_returns(minion, trace, jid):
     minion.deliver(jid, "probe.give", trace, "secret")
     (path,) = minion.records()
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -632,7 +634,7 @@ def test_on_a_full_disk_a_strict_minion_refuses_and_says_why(tmp_path, jid, monk
     assert minion.deliver(jid, "probe.give", str(minion.trace), "later") == ("later", 0)
 
 
-def test_what_a_full_disk_without_links_has_let_begin_and_not_end_is_no_record(tmp_path, jid, monkeypatch):
+def test_a_record_cut_short_by_a_full_disk_without_links_is_no_record(tmp_path, jid, monkeypatch):
     minion = Minion(tmp_path, job_once_strict=True)
     minion.deliver(new_jid(), "test.ping")
 
@@ -666,7 +668,7 @@ def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(mini
     assert "was interrupted" in text
 
 
-def test_a_user_who_is_not_root_runs_a_job_once_and_where_he_may_not_write_a_strict_minion_refuses(minion, jid):
+def test_a_user_who_is_not_root_runs_a_job_once_and_a_strict_minion_refuses_if_it_may_not_write(minion, jid):
     """As nobody, in a process of its own; what is loaded by then needs no rights."""
     if os.geteuid() != 0:
         missing("the rights of root, to become another user")
@@ -753,7 +755,7 @@ def test_records_go_after_a_week(minion, trace):
     assert [minion.seen(jid)[jid]["state"] for jid in jids] == ["ended", "never"]
 
 
-def test_of_a_job_that_is_older_than_what_was_dropped_it_is_not_said_that_it_was_never_begun_here(minion, trace, jid):
+def test_a_job_older_than_a_dropped_record_is_not_reported_as_never_begun(minion, trace, jid):
     minion.deliver(jid, "probe.give", trace)
     _age(minion.records()[0], 7.1)
     _age(minion.records()[0].with_name(".since"), 100)
@@ -767,7 +769,7 @@ def test_of_a_job_that_is_older_than_what_was_dropped_it_is_not_said_that_it_was
     assert told["state"] == "never" and told["recorded_for"] < 7.2 * 86400
 
 
-def test_the_option_and_what_the_master_has_told_say_for_how_long(tmp_path):
+def test_the_option_and_the_master_say_how_long_records_are_kept(tmp_path):
     minion = Minion(tmp_path, job_once_keep=3600)
     jids = [new_jid() for _ in range(2)]
     for jid, days in zip(jids, (9, 11), strict=True):
@@ -786,7 +788,7 @@ def test_an_option_that_is_no_number_of_seconds_is_complained_of_and_replaced(tm
     assert len(minion.records()) == 1
 
 
-def test_what_ran_before_the_clock_was_set_is_kept_as_long_as_its_jid_is_young(minion, trace):
+def test_the_record_of_a_job_from_before_the_clock_was_set_is_kept_while_its_jid_is_young(minion, trace):
     young = time.strftime("%Y%m%d%H%M%S123456", time.gmtime())
     old, odd, future = new_jid(), "a-jid-of-another-form", "29990101000000123456"
     for jid in (young, old, odd, future):
@@ -858,13 +860,13 @@ def test_a_minion_tells_of_many_jobs_at_once(minion, trace):
     assert 0 <= told[never]["recorded_for"] < 600
 
 
-def test_a_job_from_before_the_executor_came_is_not_said_to_be_unknown_for_longer_than_it_watches(minion, jid):
+def test_a_job_from_before_the_executor_was_there_is_not_reported_as_never_begun(minion, jid):
     assert minion.seen(jid)[jid]["state"] == "unknown"  # it has not recorded anything yet
     minion.deliver(new_jid(), "probe.give", str(minion.trace))
     assert minion.seen(jid)[jid]["recorded_for"] < 60
 
 
-def test_a_minion_tells_what_it_has_not_begun_from_the_first_question_of_an_engine_on(minion, jid):
+def test_a_minion_reports_what_it_has_not_begun_from_the_first_question_of_an_engine_on(minion, jid):
     minion.deliver(new_jid(), "test.ping", executor_opts={"job_once": {"question": True}})
     assert minion.seen(jid)[jid]["state"] == "never"
     assert minion.records() == []
@@ -982,7 +984,7 @@ def soon(minion, monkeypatch):
 ACK = {"executor_opts": {"job_once": {"ack": True}}}
 
 
-def test_the_master_is_told_where_it_has_asked_for_that(minion, trace, jid, bus):
+def test_the_master_is_told_of_a_start_if_it_has_asked_for_that(minion, trace, jid, bus):
     wish = {**ACK, "tgt": "*", "tgt_type": "glob", "user": "root"}
     minion.deliver(jid, "probe.give", trace, **wish)
     about = {"id": "m1", "jid": jid, "fun": "probe.give", "tgt": "*", "tgt_type": "glob", "user": "root"}
@@ -1002,7 +1004,7 @@ def test_the_master_is_also_told_of_a_job_that_runs_without_a_record(minion, tra
     assert (len(bus.events), minion.runs()) == (1, 1), "not of one that is refused"
 
 
-def test_a_proxy_says_itself_that_it_begins_since_no_release_does_so_for_it(tmp_path, jid, bus):
+def test_the_executor_of_a_proxy_reports_the_start_because_no_release_of_salt_does(tmp_path, jid, bus):
     proxy = Minion(tmp_path, proxy={"proxytype": "dummy"}, multiprocessing=False)
     proxy.deliver(jid, "probe.give", str(proxy.trace), start_event=True, **ACK)
     assert [tag for tag, _ in bus.events] == [f"salt/job/{jid}/start/m1"]

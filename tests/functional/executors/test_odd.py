@@ -37,7 +37,7 @@ def _fails(number):
 # -- disks --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_begun_does_not_run_again_because_nothing_can_be_written(minion, trace, jid, monkeypatch):
+def test_a_job_that_was_begun_does_not_run_again_if_nothing_can_be_written(minion, trace, jid, monkeypatch):
     minion.deliver(jid, "probe.give", trace, "first")
     monkeypatch.setattr(os, "replace", _fails(errno.EROFS))
     longer = {"executor_opts": {"job_once": {"keep": 30 * 86400}}}
@@ -45,7 +45,7 @@ def test_what_was_begun_does_not_run_again_because_nothing_can_be_written(minion
     assert minion.runs() == 1
 
 
-def test_what_was_begun_does_not_run_again_because_its_record_cannot_be_read(minion, trace, jid, monkeypatch):
+def test_a_job_that_was_begun_does_not_run_again_if_its_record_cannot_be_read(minion, trace, jid, monkeypatch):
     minion.deliver(jid, "probe.give", trace)
     (record,), real = minion.records(), open
 
@@ -91,9 +91,7 @@ def test_a_job_of_several_functions_whose_first_was_refused_is_refused_as_a_whol
     assert (minion.runs(), minion.records()) == (0, [])
 
 
-def test_on_a_disk_that_has_become_read_only_a_minion_says_of_no_job_that_it_never_began(
-    minion, trace, jid, monkeypatch
-):
+def test_on_a_disk_that_has_become_read_only_a_minion_reports_no_job_as_never_begun(minion, trace, jid, monkeypatch):
     minion.deliver(new_jid(), "probe.give", trace)
     os.utime(minion.records()[0].with_name(".since"), (0, 0))
     assert minion.seen(jid)[jid]["recorded_for"] > 86400
@@ -193,7 +191,7 @@ def test_the_master_may_want_records_kept_for_years(minion, trace, jid):
 # -- processes ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_killed_process_has_left_is_not_written_to(minion, trace, jid, monkeypatch):
+def test_a_record_that_a_killed_process_has_left_is_not_written_to(minion, trace, jid, monkeypatch):
     minion.deliver(new_jid(), "test.ping")
 
     def killed_then():
@@ -249,7 +247,7 @@ def test_an_interrupted_job_of_a_resource_says_how_to_forget_just_that(minion, t
 # -- values -------------------------------------------------------------------------------------------------------------
 
 
-def test_of_a_long_text_that_a_function_raises_the_beginning_is_kept(minion, trace, jid):
+def test_the_beginning_of_a_long_exception_text_is_kept(minion, trace, jid):
     with pytest.raises(salt.exceptions.CommandExecutionError):
         minion.deliver(jid, "probe.fail", trace, "x" * (3 << 20))
     assert max(path.stat().st_size for path in minion.records() if path.name == jid) < 100_000

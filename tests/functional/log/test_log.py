@@ -63,7 +63,7 @@ def numbers(found):
     return [int(record.jid) for record in found]
 
 
-def test_what_was_appended_is_read_in_its_order_and_once(folder, writer):
+def test_each_record_is_read_once_and_in_order(folder, writer):
     reader = started(folder, writer)
     for number in range(500):
         assert writer.append(returned(number))
@@ -301,7 +301,7 @@ def test_a_log_that_cannot_be_made_refuses_nothing(folder, writer):
     assert all_of(reader) == ([], ["it is not known up to where it was read"])
 
 
-def test_where_there_is_no_log_that_is_told_once_and_again_when_there_is_one(folder, writer):
+def test_a_missing_log_makes_a_gap_once_and_again_when_the_log_is_there(folder, writer):
     reader = Reader(folder)
     assert all_of(reader) == ([], ["there is none"])
     assert all_of(reader) == ([], [])
@@ -313,7 +313,7 @@ def test_where_there_is_no_log_that_is_told_once_and_again_when_there_is_one(fol
     assert numbers(all_of(reader)[0]) == [2]
 
 
-def test_a_log_that_is_removed_begins_anew_and_that_is_told(folder, writer):
+def test_a_removed_log_begins_anew_and_makes_a_gap(folder, writer):
     reader = started(folder, writer)
     place = reader.position
     for path in folder.iterdir():
@@ -337,7 +337,7 @@ def test_after_a_power_cut_the_segment_is_read_again_so_that_nothing_new_is_miss
 
 
 @pytest.mark.parametrize("lost", [1, 2, 5])
-def test_after_a_power_cut_that_took_segments_what_was_written_since_is_read(folder, writer, lost):
+def test_records_written_after_a_power_cut_that_took_segments_are_read(folder, writer, lost):
     reader = started(folder, writer)
     fill(writer, 500)
     all_of(reader)
@@ -380,7 +380,7 @@ def test_writers_go_on_after_a_power_cut_that_shortened_the_last_segments(folder
     again.close()
 
 
-def test_what_says_which_log_it_is_is_made_anew_where_it_is_damaged(folder, writer, caplog):
+def test_a_damaged_name_of_the_log_makes_the_log_begin_anew(folder, writer, caplog):
     reader = started(folder, writer)
     writer.close()
     (folder / segments.NAME).write_bytes(b"")
@@ -389,7 +389,7 @@ def test_what_says_which_log_it_is_is_made_anew_where_it_is_damaged(folder, writ
     assert len(all_of(reader)[1]) == 1
 
 
-def test_what_a_later_version_writes_is_left_alone(folder, writer):
+def test_records_of_a_later_version_are_left_alone(folder, writer):
     writer.append(returned(1))
     writer.close()
     files.write_msgpack(folder / segments.NAME, {"format": 99, "new": 1})
@@ -467,7 +467,7 @@ def test_a_reader_that_is_too_slow_for_the_size_is_overtaken_and_learns_it(folde
     writer.close()
 
 
-def test_a_place_that_cannot_be_read_keeps_what_is_there(folder, writer):
+def test_an_unreadable_checkpoint_of_a_reader_keeps_all_segments(folder, writer):
     reader = started(folder, writer)
     checkpoints.write(folder, "one", reader.position)
     (folder / "two.reader").write_bytes(b"garbage")

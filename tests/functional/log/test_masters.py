@@ -50,7 +50,7 @@ def log(tmp_path, masters):
     made.close()
 
 
-def test_what_all_masters_have_done_is_told_by_the_clock_and_of_each_in_its_own_order(masters, log):
+def test_records_of_all_masters_are_read_by_the_clock_and_those_of_each_in_its_own_order(masters, log):
     masters[0].returns(10, 30, 25)
     masters[1].returns(20, 40, 5)
     assert told(log) == (["10", "20", "30", "25", "40", "5"], [])
@@ -73,7 +73,7 @@ def test_a_reader_goes_on_in_each_log_where_the_one_before_has_got(tmp_path, mas
     assert told(LogOfAll(tmp_path, "two", positions)) == (["1", "2"], [])
 
 
-def test_a_master_that_nobody_has_heard_of_makes_a_gap_and_is_read_from_then_on(tmp_path, log):
+def test_a_new_master_makes_a_gap_and_is_read_from_then_on(tmp_path, log):
     third = Master(tmp_path, "three")
     third.returns(1)
     jids, (gap,) = told(log)
@@ -141,7 +141,7 @@ def test_a_log_that_is_damaged_makes_one_gap(masters, log):
     assert told(log) == (["1"], [])
 
 
-def test_where_to_go_on_in_a_log_that_cannot_be_read_yet_is_not_forgotten(tmp_path, masters, log):
+def test_the_position_in_a_log_that_cannot_be_read_yet_is_not_forgotten(tmp_path, masters, log):
     positions = log.positions
     masters[1].returns(1)
     aside = masters[1].folder / "aside"
@@ -154,7 +154,7 @@ def test_where_to_go_on_in_a_log_that_cannot_be_read_yet_is_not_forgotten(tmp_pa
     assert told(LogOfAll(tmp_path, "one", later.positions)) == (["1"], [])
 
 
-def test_another_machine_that_was_started_anew_makes_a_gap(masters, log):
+def test_a_reboot_of_another_machine_makes_a_gap(masters, log):
     (masters[1].folder / "boot").write_text("another boot")
     masters[1].returns(1)
     assert told(log) == (["1"], ["of two: the machine that writes it was started anew"])
@@ -168,7 +168,7 @@ def test_its_restart_is_noticed_by_a_reader_that_begins_after_it(tmp_path, maste
     assert gaps == ["of two: the machine was started anew since it was read"]
 
 
-def test_this_machines_own_log_tells_of_no_boot_again(masters, log):
+def test_the_log_of_this_machine_makes_no_second_gap_after_a_reboot(masters, log):
     (masters[0].folder / "boot").write_text("another boot")
     masters[0].returns(1)
     assert told(log) == (["1"], [])

@@ -62,7 +62,7 @@ def test_what_the_master_calls_itself_is_not_limited(in_the_master):
     assert caller({}, "Reactor") == Caller("Reactor")
 
 
-def test_sudo_acl_limits_who_came_by_sudo():
+def test_sudo_acl_limits_sudo_users():
     opts = {"sudo_acl": True, "publisher_acl": {"anna": ["test.*"]}}
     assert caller(opts, "sudo_anna") == Caller("sudo_anna", ("test.*",))
     assert caller(opts, "sudo_bert") == Caller("sudo_bert", ())

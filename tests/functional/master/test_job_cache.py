@@ -113,7 +113,7 @@ def test_a_job_whose_jid_lies_in_the_future_was_not_published(opts):
     assert list(cache.published_since(0.0)) == [JID]
 
 
-def test_answers_are_read_alone_with_their_retcodes_and_a_question_can_be_forgotten(opts):
+def test_only_asked_minions_answers_are_read_with_retcodes_and_a_question_can_be_forgotten(opts):
     cache = JobCache(opts)
     load = {"fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root"}
     other = "20260516101112131416"
@@ -157,7 +157,7 @@ RECORDS = VALUES | st.dictionaries(st.sampled_from(["return", "retcode", "succes
 
 @given(record=RECORDS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
-def test_whatever_a_record_holds_reading_it_neither_fails_nor_gives_what_is_no_retcode(ours, bank, record):
+def test_no_record_makes_reading_fail_or_give_an_invalid_retcode(ours, bank, record):
     bank("a", record)
     bank("b", {"return": True, "retcode": 5})
     found = JobCache(ours).returned(JID, ["a", "b"])
@@ -165,7 +165,7 @@ def test_whatever_a_record_holds_reading_it_neither_fails_nor_gives_what_is_no_r
     assert all(type(code) is int and -(2**31) <= code < 2**31 for code in found.values())
 
 
-def test_looking_for_one_return_in_local_cache_reads_no_other_one(opts, caplog):
+def test_a_look_for_one_return_in_local_cache_reads_no_other(opts, caplog):
     opts["master_job_cache"] = "local_cache"
     cache = JobCache(opts)
     give(cache, "m1", retcode=3)

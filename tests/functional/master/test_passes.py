@@ -30,13 +30,13 @@ def batch(request, tmp_path):
     return path
 
 
-def test_a_jid_that_is_no_batch_is_everybody_s(opts):
+def test_every_publish_may_use_a_jid_that_is_no_batch(opts):
     assert redeem(opts, JID) == (JID, "")
     assert redeem(opts, 20260516) == (20260516, "")
     assert redeem(opts, "../escape") == ("../escape", ""), "which is refused elsewhere, where all jids are"
 
 
-def test_under_the_jid_of_a_batch_only_who_has_a_pass_publishes(opts, batch):
+def test_only_a_publish_with_a_pass_may_use_the_jid_of_a_batch(opts, batch):
     assert redeem(opts, JID) == REFUSED
     assert redeem(opts, pass_for(opts, JID, "batch_manager")) == (JID, "batch_manager")
 
@@ -73,7 +73,7 @@ def test_a_pass_is_valid_for_a_short_time(opts, batch, tmp_path):
     assert redeem(opts, pass_for(opts, JID, "job_retry", now=time.monotonic() - VALID - 2)) == REFUSED
 
 
-def test_another_job_cache_gets_the_jid_itself(opts):
+def test_with_another_job_cache_the_pass_is_the_jid_itself(opts):
     assert pass_for({**opts, "master_job_cache": "local_cache"}, JID, "job_retry") == JID
 
 
@@ -86,7 +86,7 @@ def test_an_engine_publishes_as_long_as_it_leads(opts):
         assert redeem(opts, passed) == (None, "batch_manager")
 
 
-def test_one_whose_lock_was_removed_publishes_nothing(opts):
+def test_an_engine_whose_lock_was_removed_publishes_nothing(opts):
     with leading(opts, "job_retry") as lease:
         passed = pass_for(opts, JID, "job_retry", lease.epoch)
         FileSite(opts).lock_path("job_retry").unlink()

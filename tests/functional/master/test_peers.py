@@ -38,7 +38,7 @@ def tell(opts, minion, peer="there_master"):
     asyncio.run(monitor.handle_event(event))
 
 
-def test_what_a_peer_tells_that_writes_its_log_here_it_stores_itself(opts):
+def test_the_return_of_a_peer_that_writes_its_log_here_is_left_to_that_peer(opts):
     Writer(folder_of(opts["cachedir"], "there_master")).append(Returned("1", "x", "test.ping", 0, True, 0.0))
     tell(opts, "forged")
     cache = JobCache(opts)
@@ -46,7 +46,7 @@ def test_what_a_peer_tells_that_writes_its_log_here_it_stores_itself(opts):
     assert cache.why_unauthenticated == ""
 
 
-def test_what_another_one_tells_is_stored_and_proves_nothing(opts):
+def test_the_return_of_another_peer_is_stored_and_proves_nothing(opts):
     tail = LogOfAll(opts["cachedir"], opts["id"])
     tail.read()
     tell(opts, "a")
@@ -56,7 +56,7 @@ def test_what_another_one_tells_is_stored_and_proves_nothing(opts):
     assert tail.read().records == []
 
 
-def test_what_a_minion_has_brought_is_proven(opts):
+def test_the_return_of_a_minion_is_proven(opts):
     utils = salt.loader.utils(opts)
     returners = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
     returners["salt_cache.returner"]({"jid": JID, "id": "a", "fun": "test.ping", "return": True, "retcode": 0})

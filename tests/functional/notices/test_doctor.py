@@ -100,7 +100,7 @@ def test_nothing_is_found_where_all_is_well(opts):
         }
 
 
-def test_that_nothing_has_arrived_yet_is_advice(opts):
+def test_it_is_advice_that_nothing_has_arrived_yet(opts):
     with an_engine(opts):
         found = examine(opts)
     assert found["retcode"] == 0
@@ -149,7 +149,7 @@ def test_what_is_wrong_with_the_options_is_told(opts, options, part, retcode):
     assert found["retcode"] == retcode
 
 
-def test_a_secret_that_everybody_may_read_or_that_minions_get_is_told(opts, secret):
+def test_a_secret_that_other_users_may_read_or_that_minions_get_is_reported(opts, secret):
     kept(opts, delivered=5.0)
     secret.chmod(0o644)
     with an_engine(opts):

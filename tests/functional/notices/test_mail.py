@@ -25,7 +25,7 @@ def runner_of_the_page():
     return found
 
 
-def test_the_returner_smtp_sends_mail_where_salt_has_it_and_where_not_that_is_said(tmp_path):
+def test_the_returner_smtp_sends_mail_if_salt_has_it_and_is_refused_otherwise(tmp_path):
     with event_bus(tmp_path), receiving() as receiver, mailbox() as box:
         site = Site(tmp_path, receiver.url)
         server = {"host": "127.0.0.1", "port": box.port, "from": "salt@example.com", "to": "ops@example.com"}

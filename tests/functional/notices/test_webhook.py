@@ -71,7 +71,7 @@ def test_a_receiver_that_hangs_is_given_up(receiver, answer):
     assert time.monotonic() - begun < 20
 
 
-def test_of_an_answer_without_end_no_more_than_its_beginning_is_read(receiver):
+def test_no_more_than_the_beginning_of_an_endless_answer_is_read(receiver):
     receiver.answer = "flood"
     Webhook(receiver.url)(NOTICE)
     assert len(receiver.tried) == 1

@@ -131,7 +131,7 @@ def test_records_that_come_twice_change_nothing(tables, sink, postgresql):
     ]
 
 
-def test_a_genuine_return_replaces_a_forged_one_and_what_was_there_stays_readable(tables, sink, postgresql):
+def test_a_genuine_return_replaces_a_forged_one_and_earlier_rows_stay_readable(tables, sink, postgresql):
     one = sink()
     forged, genuine = a_return(value="forged", fun="test.no"), a_return(value="did it", replaces=True)
     one.take([forged, genuine])
@@ -141,7 +141,7 @@ def test_a_genuine_return_replaces_a_forged_one_and_what_was_there_stays_readabl
     assert postgresql.execute(query) == [("test.echo", "did it", "did it", "forged")]
 
 
-def test_a_load_that_only_an_event_tells_of_does_not_replace_the_one_of_the_job_cache(tables, sink, postgresql):
+def test_a_load_known_only_from_an_event_does_not_replace_that_of_the_job_cache(tables, sink, postgresql):
     one = sink()
     one.take([a_load(user="eve", source="event")])
     one.take([a_load()])
@@ -183,12 +183,12 @@ def test_what_postgresql_cannot_hold_is_refused_before_it_is_sent(tables, sink, 
 @pytest.mark.parametrize(
     "value", ["back\\u0000slash", "\\\\u0000", "é\U0001f600", 10**40, 1e-30, DEEP, "'; DROP TABLE"]
 )
-def test_what_only_looks_bad_is_stored_as_it_is(tables, sink, postgresql, value):
+def test_a_value_that_only_looks_bad_is_stored_as_it_is(tables, sink, postgresql, value):
     assert sink().take([a_return(value=value)]) == {}
     assert postgresql.execute("SELECT return FROM salt_returns") == [(value,)]
 
 
-def test_what_only_the_server_refuses_blames_the_data_and_nothing_is_stored(tables, sink, postgresql):
+def test_a_value_that_only_the_server_refuses_blames_the_data_and_nothing_is_stored(tables, sink, postgresql):
     with pytest.raises(Exception, match="too long") as raised:
         sink().take([a_return("m1"), a_return("m" * 300), a_load()])
     assert failure_of(raised.value).is_fault
@@ -373,7 +373,7 @@ def test_rows_of_a_month_that_came_before_it_move_to_its_partition(no_tables, si
     assert postgresql.execute("SELECT jid FROM salt_returns_default") == [("20260930000000000000",)]
 
 
-def test_months_can_be_left_to_the_operator(no_tables, sink, postgresql):
+def test_partitions_can_be_left_to_the_operator(no_tables, sink, postgresql):
     sink(partitions=False).take([a_return()])
     assert partitions(postgresql, "salt_returns") == []
 

@@ -212,7 +212,7 @@ def test_a_job_cache_that_changes_what_it_stores_is_not_compared_with(tmp_path, 
 # -- the look into the job cache ---------------------------------------------------------------------------------------
 
 
-def test_what_the_bus_did_not_bring_is_found(make, jid):
+def test_a_return_that_the_bus_did_not_bring_is_found(make, jid):
     stage = make()
     stage.job_cache.publish(jid, "cmd.run")
     stage.job_cache.give_back(jid, "m1", "x", retcode=1e308)
@@ -245,7 +245,7 @@ def test_a_return_whose_event_comes_while_the_job_cache_is_read_is_recorded_once
     assert "differed" not in caplog.text
 
 
-def test_what_was_lost_without_a_sign_is_found_by_an_audit(make, jid):
+def test_a_return_lost_without_a_sign_is_found_by_an_audit(make, jid):
     stage = make(audit=0.2)
     stage.event(jid, "m1", "forged")
     stage.job_cache.publish(jid, "cmd.run")
@@ -335,7 +335,7 @@ def test_jobs_of_the_master_itself_are_recorded_on_request_only(make, jid, optio
     assert len([ret for ret in stage.returns if ret[0] == jid]) == count
 
 
-def test_one_job_that_cannot_be_read_keeps_none_from_being_found(stage, caplog):
+def test_one_job_that_cannot_be_read_keeps_no_other_from_being_found(stage, caplog):
     jids = [f"2026112110000000{number:04d}" for number in range(40)]
     for number, jid in enumerate(jids):
         stage.job_cache.publish(jid, "cmd.run")
@@ -405,7 +405,7 @@ def test_announcements_take_little_memory(stage):
 # -- restarts and disks ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_memory_when_the_engine_ends_is_delivered_by_the_next_one(make):
+def test_records_in_memory_when_the_engine_ends_are_delivered_by_the_next_one(make):
     stage = make(flush_interval=60)
     stage.run(0.3)
     jids = [salt.utils.jid.gen_jid({}) for _ in range(30)]
@@ -516,7 +516,7 @@ def test_a_request_that_fails_is_refused_at_once_with_its_reason(stage, ask, req
     assert reason in ask(stage, request_)["error"]
 
 
-def test_what_was_set_aside_is_listed_and_delivered_again_on_request(make, ask, jid):
+def test_a_record_that_was_set_aside_is_listed_and_delivered_again_on_request(make, ask, jid):
     stage = make(max_attempts=1)
     stage.job_cache.publish(jid, "cmd.run")
     stage.returner.refuses = lambda ret: True

@@ -81,7 +81,7 @@ def test_a_reason_names_several_functions_in_a_few_words(opts):
         ("db1", "test.ping", ["a"]),
     ],
 )
-def test_what_the_master_published_for_a_minion_is_what_peer_lets_that_one_publish_now(opts, peer, fun, denied):
+def test_a_job_published_for_a_minion_is_allowed_as_far_as_peer_lets_that_minion_publish_now(opts, peer, fun, denied):
     accept(opts, "a")
     load = load_of(user="root", fun=fun, arg=[[], []] if isinstance(fun, list) else [], kwargs={"id": peer})
     assert sorted(Access({**opts, "peer": {"web.*": ["test.*"]}}).of_publisher(load, ["a"]).denied) == denied
@@ -101,7 +101,7 @@ def test_those_who_may_do_everything_are_not_checked(opts, user):
     assert Access({**opts, "user": "master_user"}).of_publisher(load_of(user=user), ["a"]) == Standing()
 
 
-def test_a_user_whom_no_access_list_governs_any_more_may_publish_nothing(opts):
+def test_a_user_without_any_access_list_may_publish_nothing(opts):
     denied = Access(opts).of_publisher(load_of(user="ann"), ["a"]).denied
     assert denied == {"a": "ann may not publish state.apply to it any more"}
 
@@ -187,7 +187,7 @@ def test_a_backend_without_groups_that_is_gone_denies(opts):
     assert set(of(load, **{**opts, "external_auth": {"sharedsecret": {"bob": [".*"]}}}).denied) == {"a"}
 
 
-def test_a_batch_of_the_reactor_is_the_masters_own_and_a_user_of_that_name_is_not(opts):
+def test_a_batch_of_the_reactor_is_the_masters_own_but_a_job_of_a_user_called_reactor_is_not(opts):
     assert of(load_of(user="Reactor", batch=True), **opts) == Standing()
     assert set(of(load_of(user="Reactor"), **opts).denied) == {"a"}
 
@@ -207,7 +207,9 @@ def test_a_batch_of_the_reactor_is_the_masters_own_and_a_user_of_that_name_is_no
         ("root", "", ["web1"]),
     ],
 )
-def test_who_asked_by_hand_is_looked_up_where_the_rights_were_and_never_by_the_bare_name(opts, user, eauth, denied):
+def test_the_user_who_enqueued_a_job_is_looked_up_in_their_backend_and_never_by_the_bare_name(
+    opts, user, eauth, denied
+):
     accept(opts, "web1")
     access = Access({**opts, **ACL, "external_auth": {"pam": {"ann": ["state.*"]}}})
     standing = access.of_asker(user, eauth, load_of(arg=[]), ["web1"])
@@ -247,34 +249,34 @@ def standing_of(opts, kind, name, *backends, options=None, **more):
         (PEER, "b1", [], ["a"]),
     ],
 )
-def test_the_lists_of_whom_salt_had_authenticated_count_and_no_name(opts, kind, name, backends, denied):
+def test_the_access_lists_of_the_authenticated_user_count_and_no_name(opts, kind, name, backends, denied):
     accept(opts, "a")
     peer = {"a.*": ["state.*"], ".*": ["test.*"]}
     standing = standing_of(opts, kind, name, *backends, publisher_acl={"bob": ["state.*"]}, peer=peer)
     assert (sorted(standing.denied), standing.unsure) == (denied, {})
 
 
-def test_what_a_load_says_of_a_backend_beside_a_token_counts_for_nothing(opts):
+def test_a_backend_that_a_load_names_beside_a_token_counts_for_nothing(opts):
     accept(opts, "a")
     says = {"eauth": "pam", "username": "boss"}
     assert set(standing_of(opts, TOKEN, "root", "file", options=says).denied) == {"a"}
 
 
 @pytest.mark.parametrize(("sudo_acl", "denied"), [(False, []), (True, ["a"])])
-def test_who_came_by_sudo_is_limited_as_soon_as_sudo_acl_is_set(opts, sudo_acl, denied):
+def test_a_sudo_user_is_limited_as_soon_as_sudo_acl_is_set(opts, sudo_acl, denied):
     accept(opts, "a")
     standing = standing_of(opts, SUDO, "ann", sudo_acl=sudo_acl, publisher_acl={"bob": ["state.*"]})
     assert sorted(standing.denied) == denied
 
 
 @pytest.mark.parametrize(("kind", "backends"), [(ABOVE, []), (TOKEN, [])])
-def test_whose_list_is_not_known_here_is_neither_allowed_nor_denied(opts, kind, backends):
+def test_a_user_whose_list_is_not_known_here_is_neither_allowed_nor_denied(opts, kind, backends):
     accept(opts, "a")
     standing = standing_of(opts, kind, "root", *backends)
     assert (standing.denied, set(standing.unsure)) == ({}, {"a"})
 
 
-def test_what_no_group_of_the_configuration_allows_is_denied_without_the_password(backends):
+def test_a_job_that_no_group_of_the_configuration_allows_is_denied_without_the_password(backends):
     who = Identity(TOKEN, "ann", ("ldap",), 1.0)
     load = load_of(user="ann", arg=[])
     assert set(Access(backends).of_identity(who, load, ["a"]).unsure) == {"a"}
@@ -282,7 +284,7 @@ def test_what_no_group_of_the_configuration_allows_is_denied_without_the_passwor
     assert set(Access(taken).of_identity(who, load, ["a"]).denied) == {"a"}
 
 
-def test_a_record_that_names_nobody_is_an_error_and_not_somebody_without_limit(opts):
+def test_a_record_that_names_no_user_is_an_error_and_not_a_user_without_limits(opts):
     for record in ({"kind": "boss"}, {"kind": "boss", "name": "a", "backends": [], "at": 1.0}, "root", [1]):
         with pytest.raises(ValueError, match="is no identity"):
             Access(opts).of_publisher({**load_of(user="ann"), WHO: record}, ["a"])

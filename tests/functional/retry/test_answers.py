@@ -73,7 +73,7 @@ def stage(opts, job_cache):
 
 
 @pytest.mark.parametrize("value", [IDLE, RUNNING, RAN], ids=["idle", "running", "ran"])
-def test_an_answer_of_which_only_an_event_tells_does_not_count(stage, job_cache, value):
+def test_an_answer_known_only_from_an_event_does_not_count(stage, job_cache, value):
     jid = stage.ask()
     stage.event(jid, value)
     stage.until(stage.is_over)
@@ -144,7 +144,7 @@ def test_where_the_answers_cannot_be_read_the_minion_counts_as_not_asked(opts):
     stage.close()
 
 
-def test_a_forged_answer_keeps_nobody_from_being_owed_a_job(opts, job_cache):
+def test_a_forged_answer_keeps_no_minion_from_being_owed_a_job(opts, job_cache):
     stage = Stage(opts, job_cache)
     accept(opts, "a")
     job_cache.keep_load(JID, load_of(), ["a"])
@@ -176,7 +176,7 @@ def test_a_forged_answer_keeps_nobody_from_being_owed_a_job(opts, job_cache):
         ({"job_cache": False}, False),
     ],
 )
-def test_who_sent_a_return_is_told_where_the_master_stores_it_and_it_can_be_read_alone(opts, more, tells):
+def test_the_sender_of_a_return_is_stored_with_it_and_can_be_read_alone(opts, more, tells):
     from saltext.jobs.core.master.job_cache import JobCache
 
     assert (not JobCache({**opts, **more}).why_unauthenticated) is tells
@@ -304,7 +304,7 @@ def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come(virt
     assert found.idle == frozenset("d")
 
 
-def test_what_has_been_published_before_a_question_and_shows_receipts_only_now_prolongs_it(virtual):
+def test_receipts_of_an_earlier_publish_that_come_only_now_prolong_a_question(virtual):
     loop, stored = virtual.loop, Stored()
     questions = Questions(loop, Numbered(), virtual.steady)
 
@@ -318,7 +318,7 @@ def test_what_has_been_published_before_a_question_and_shows_receipts_only_now_p
     assert found.idle == frozenset("a")
 
 
-def test_what_a_minion_says_is_told_before_the_others_have_answered_and_only_once(virtual):
+def test_the_answer_of_a_minion_is_handed_on_once_and_before_the_others_have_answered(virtual):
     loop, stored, told = virtual.loop, Stored(), []
     questions = Questions(loop, Numbered(), virtual.steady)
     jid = "20260516102000000001"

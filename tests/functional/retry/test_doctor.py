@@ -118,7 +118,7 @@ def test_a_job_cache_without_a_record_of_a_publish_is_told_of(opts):
     finding(opts, "no record of a publish (jobs/published)")
 
 
-def test_keys_that_cannot_be_read_are_told_of_and_so_is_that_there_are_none(opts):
+def test_unreadable_keys_and_missing_keys_are_reported(opts):
     keys = pathlib.Path(opts["pki_dir"]) / "minions"
     (keys / "a").unlink()
     finding(opts, "no minion's key is accepted")
@@ -133,7 +133,7 @@ def test_a_pause_is_told_of(opts):
     finding(opts, "the queue is paused")
 
 
-def test_that_nobody_can_tell_whose_the_queue_is_is_told_of(opts):
+def test_an_unknown_owner_of_the_queue_is_reported(opts):
     (FileSite(opts).path(JOB_RETRY) / "owner").mkdir(parents=True)
     assert "owner" in finding(opts, "the queue cannot be read")
 

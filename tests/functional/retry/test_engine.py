@@ -49,7 +49,7 @@ LAST = (RUNS, "INFO The job_retry engine is off", "CRITICAL")
         ),
     ],
 )
-def test_the_engine_starts_only_with_a_usable_configuration_and_says_why_not(tmp_path, opts, options, expected):
+def test_the_engine_starts_only_with_a_usable_configuration_and_says_what_is_wrong(tmp_path, opts, options, expected):
     master = {name: value for name, value in options_in(tmp_path, **opts).items() if is_plain(value)}
     code = START.format(opts=master, options=options)
     with subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True) as engine:
@@ -84,7 +84,7 @@ USABLE = {"master_job_cache": "salt_cache"}
         ({**USABLE, "job_cache": False}, True, ["job_cache is False"]),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_value_and_what_is_accepted(opts, switch, parts):
+def test_an_invalid_option_is_refused_with_its_value_and_what_is_accepted(opts, switch, parts):
     with pytest.raises(SettingsError) as refused:
         settings_of(opts, switch)
     for part in parts:
@@ -101,7 +101,7 @@ def test_what_cannot_be_used_is_refused_with_its_value_and_what_is_accepted(opts
         (USABLE, {"window": "02:00-05:00", "timezone": "Europe/Berlin"}, []),
     ],
 )
-def test_what_is_accepted_and_may_keep_jobs_from_being_delivered_is_said(opts, switch, doubts):
+def test_a_valid_option_that_may_keep_jobs_from_being_delivered_is_reported(opts, switch, doubts):
     found = doubts_about(opts, settings_of(opts, switch))
     assert len(found) == len(doubts)
     assert all(part in said for part, said in zip(doubts, found, strict=True))

@@ -22,18 +22,18 @@ def test_the_first_one_to_lead_names_the_queue_for_all_that_follow(opts, path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"../elsewhere", b"a/b"])
-def test_a_file_that_names_nobody_is_written_anew_and_stays(opts, path, content):
+def test_a_file_without_a_name_is_written_anew_and_stays(opts, path, content):
     path.write_bytes(content)
     assert settle_owner(site_of(opts).folder(JOB_RETRY), "one") == "one"
     assert settle_owner(site_of(opts).folder(JOB_RETRY), "two") == "one"
 
 
-def test_a_line_that_somebody_has_ended_is_the_same_name(opts, path):
+def test_a_name_with_a_line_end_is_the_same_name(opts, path):
     path.write_bytes(b"one\n")
     assert settle_owner(site_of(opts).folder(JOB_RETRY), "two") == "one"
 
 
-def test_a_file_that_cannot_be_read_now_names_nobody_else(opts, path):
+def test_a_file_that_cannot_be_read_now_names_no_other_owner(opts, path):
     path.mkdir()
     with pytest.raises(OSError, match="owner"):
         settle_owner(site_of(opts).folder(JOB_RETRY), "two")

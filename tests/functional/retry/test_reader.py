@@ -54,7 +54,7 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
     assert list(JobCache(there).published_since(0)) == [JID]
 
 
-def test_a_job_that_another_master_published_whose_log_is_beside_this_one_s_is_this_one_s_as_well(opts, job_cache):
+def test_a_job_of_another_master_whose_log_is_beside_this_ones_is_this_ones_as_well(opts, job_cache):
     accept(opts, "a")
     publish(JobCache({**opts, "id": "there_master"}), ["a"])
     assert JobReader(opts, job_cache, trust=False).read(JID).missing == {"a"}
@@ -82,7 +82,7 @@ def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(op
 @pytest.mark.parametrize(
     "other", [{"fun": "test.ping"}, {"arg": ["db"]}, {"user": "fred"}, {"user": "root", "kwargs": {"eauth": "pam"}}]
 )
-def test_nobody_is_owed_a_job_because_another_one_was_published_under_its_jid(opts, job_cache, other, caplog):
+def test_no_minion_is_owed_a_job_because_another_one_was_published_under_its_jid(opts, job_cache, other, caplog):
     accept(opts, "a", "b")
     publish(job_cache, ["a"], user="sudo_anna")
     publish(job_cache, ["a", "b"], **{"user": "sudo_anna", **other})
@@ -93,7 +93,7 @@ def test_nobody_is_owed_a_job_because_another_one_was_published_under_its_jid(op
     assert JobReader(opts, job_cache, trust=False).read(JID).missing == {"a", "b"}
 
 
-def test_a_replay_in_the_name_of_another_user_leaves_the_job_with_those_that_are_owed_it(opts, job_cache):
+def test_a_replay_in_the_name_of_another_user_changes_nothing_for_minions_that_are_owed_the_job(opts, job_cache):
     accept(opts, "a", "b")
     publish(job_cache, ["a", "b"], user="fred")
     publish(job_cache, ["b"], user="saltmaster")
@@ -192,7 +192,7 @@ def test_a_job_with_arguments_of_any_form_is_read_and_told_from_another(opts, jo
         ("yes", Limits()),
     ],
 )
-def test_what_a_job_says_about_itself(wish, limits):
+def test_a_job_may_set_its_own_limits(wish, limits):
     assert limits_of(JID, {"job_retry": wish}) == limits
 
 
@@ -256,7 +256,7 @@ def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
     assert (read.job.load["fun"], read.job.load["arg"]) == ("state.apply", ["web"])
 
 
-def test_a_job_cache_that_does_not_tell_for_whom_a_job_is_is_named_once(opts, caplog):
+def test_a_job_cache_that_does_not_say_which_minions_a_job_is_for_is_named_once(opts, caplog):
     local = {**opts, "master_job_cache": "local_cache"}
     returners(local)["local_cache.save_load"](JID, load_of())
     reader = JobReader(local, JobCache(local), trust=True)
@@ -276,7 +276,7 @@ def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache):
         reader.check_keys(("a",))
 
 
-def test_a_key_that_was_put_there_since_there_was_none_is_told_from_one_that_was_not_seen(opts, job_cache):
+def test_a_key_that_is_new_is_told_from_one_that_could_not_be_seen_for_a_while(opts, job_cache):
     accept(opts, "a", "b", "c")
     folder = pathlib.Path(opts["pki_dir"]) / "minions"
     reader, changed = JobReader(opts, job_cache, trust=False), (folder / "a").stat().st_ctime
@@ -292,7 +292,7 @@ def test_a_key_that_was_put_there_since_there_was_none_is_told_from_one_that_was
     assert reader.check_keys("abc") == KeysRead(frozenset())
 
 
-def test_minions_of_which_the_log_knows_and_the_job_cache_does_not_yet_are_meant_too(opts, job_cache):
+def test_minions_that_only_the_log_names_so_far_are_owed_the_job_too(opts, job_cache):
     accept(opts, "a", "b", "c")
     publish(job_cache, ["a"])
     reader = JobReader(opts, job_cache, trust=False)

@@ -169,7 +169,7 @@ def answering(opts):
         ({"fun": "replay", "minion": "a"}, "No entry of minion=a waits for delivery"),
     ],
 )
-def test_what_finds_no_entry_is_refused(runner, answering, call, told):
+def test_a_request_that_finds_no_entry_is_refused(runner, answering, call, told):
     answering(0)
     with pytest.raises(Refused, match=told):
         runner[f"job_retry.{call.pop('fun')}"](**call)

@@ -44,14 +44,14 @@ class Masters:
         return stage
 
 
-def test_the_one_that_leads_owes_what_any_of_them_has_published(masters):
+def test_the_leader_owes_the_jobs_that_any_master_has_published(masters):
     masters.publish("two", "20260516000000000000", "nobody")
     stage = masters.lead("one")
     masters.publish("two", JID, "a")
     stage.until(lambda: stage.state("a") is State.PENDING)
 
 
-def test_the_next_one_has_what_was_queued_and_what_was_published_while_nobody_led(masters):
+def test_the_next_leader_has_the_jobs_that_were_queued_or_published_while_no_master_led(masters):
     stage = masters.lead("one")
     masters.publish("one", JID, "a")
     stage.until(lambda: stage.state("a") is State.PENDING)
@@ -81,7 +81,7 @@ def test_the_folder_of_a_queue_that_is_taken_over_goes_when_all_its_jobs_are_the
     assert dict(RetryStore(opts).snapshots("two")).keys() == set(jids)
 
 
-def test_what_masters_of_a_cluster_had_of_their_own_is_taken_over(masters, opts):
+def test_the_own_queues_of_the_masters_of_a_cluster_are_taken_over(masters, opts):
     folder = FileSite(opts).path(JOB_RETRY)
     for name, minion in (("one", "a"), ("two", "b")):
         files.write_msgpack(folder / name / "checkpoint", {"format": FORMAT, "at": 1.0, "open": {}})

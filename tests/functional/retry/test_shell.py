@@ -145,7 +145,7 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     assert stage.state("a") is State.CANCELLED
 
 
-def test_who_begins_a_job_while_the_store_is_read_is_known_afterwards(stage, opts, job_cache, monkeypatch):
+def test_a_start_while_the_store_is_read_is_known_afterwards(stage, opts, job_cache, monkeypatch):
     accept(opts, "a")
     held = {**record_of("a"), "state": "held"}
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): held}))
@@ -185,9 +185,7 @@ def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, 
     stage.until(lambda: [entry.minion for entry in RetryStore(opts).entries(JID, snapshot_of("a"))] == ["a"])
 
 
-def test_a_publish_that_was_not_heard_of_and_is_stored_after_the_engine_has_looked_for_it_is_found(
-    stage, opts, job_cache
-):
+def test_a_publish_without_an_event_that_is_stored_after_the_first_search_is_found(stage, opts, job_cache):
     accept(opts, "a")
     stage.start()
     job_cache.keep_load(JID, load_of(), ["a"])
@@ -315,7 +313,7 @@ def test_the_engine_does_not_start_over_a_checkpoint_of_a_later_version(opts, jo
         ("sqlite", "job_retry"),
     ],
 )
-def test_what_somebody_removes_from_the_store_under_the_engine_is_written_again(opts, job_cache, driver, bank, caplog):
+def test_records_removed_from_the_store_under_a_running_engine_are_written_again(opts, job_cache, driver, bank, caplog):
     opts = {**opts, "cache": driver}
     accept(opts, "a", "b")
     stage, store = Stage(opts, job_cache), RetryStore(opts)

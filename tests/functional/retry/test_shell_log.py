@@ -70,7 +70,7 @@ def restart(make, stage):
     return make()
 
 
-def test_a_job_is_captured_though_nothing_was_heard_of_it(make, master):
+def test_a_job_is_captured_even_if_no_event_of_it_was_heard(make, master):
     stage = make()
     assert stage.shell.restored
     master.publish(JID, "a")
@@ -84,7 +84,7 @@ def test_an_event_of_a_publish_opens_no_job(make):
     assert JID not in stage.shell.machine.capture.open
 
 
-def test_who_begins_a_job_before_its_publish_was_read_has_begun_it(make, master):
+def test_a_start_that_comes_before_its_publish_was_read_counts(make, master):
     stage = make()
     master.publish(JID, "a")
     stage.bus.tell(f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
@@ -94,7 +94,7 @@ def test_who_begins_a_job_before_its_publish_was_read_has_begun_it(make, master)
     )
 
 
-def test_a_kill_ends_what_was_published_before_it_and_nothing_that_was_published_after_it(make, master, opts):
+def test_a_kill_ends_only_jobs_that_were_published_before_it(make, master, opts):
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     stage = make()
     stage.run(1.5)  # and nothing is searched for any more: what a search finds has no order
@@ -173,7 +173,7 @@ def test_without_the_log_the_job_cache_is_searched(make, master, when):
     stage.until(lambda: stage.state("a") is State.PENDING)
 
 
-def test_a_return_that_the_master_stores_ends_what_is_owed_though_nothing_was_heard_of_it(make, master):
+def test_a_stored_return_ends_an_entry_even_if_no_event_of_it_was_heard(make, master):
     stage = make()
     master.publish(JID, "a", "b")
     stage.until(lambda: stage.state("a") is stage.state("b") is State.PENDING)
@@ -200,7 +200,7 @@ def test_a_job_that_is_published_after_the_clock_was_set_back_is_owed_as_long_as
     assert 3500 < left <= 3600
 
 
-def test_what_an_engine_has_read_may_go_from_the_log(make, master):
+def test_records_that_an_engine_has_read_may_be_removed_from_the_log(make, master):
     stage = make()
     stage.run(1.5)
     stage.take_requests()
@@ -224,7 +224,7 @@ def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
     stage.until(lambda: files.read_msgpack(path)["at"] > before)
 
 
-def test_a_return_counts_that_a_power_cut_has_left_in_the_log_alone(make, master, opts):
+def test_a_return_that_a_power_cut_has_left_only_in_the_log_counts(make, master, opts):
     stage = make()
     master.publish(JID, "a")
     stage.until(lambda: stage.state("a") is State.PENDING and stage.shell.writer.idle)
@@ -252,14 +252,14 @@ def ahead(opts):
     return ahead
 
 
-def test_a_kill_ends_what_was_asked_for_when_the_clock_was_ahead(make, master, ahead):
+def test_a_kill_ends_an_entry_that_was_requested_while_the_clock_was_ahead(make, master, ahead):
     stage = make()
     stage.run(1.5)
     master.kill(JID, "a")
     stage.until(lambda: stage.state("a") is State.CANCELLED)
 
 
-def test_a_job_that_was_open_when_the_clock_was_ahead_does_not_overtake_what_was_queued_before(make, opts, ahead):
+def test_a_job_that_was_open_while_the_clock_was_ahead_does_not_overtake_earlier_entries(make, opts, ahead):
     before = Checkpoint(FileSite(opts), FileFolder(FileSite(opts).path(JOB_RETRY)), "an earlier boot")
     kill = Kill("another", frozenset("a"), "ann", ahead)
     before.write(ahead, {}, {"later": OpenJob(ahead, ahead, 1)}, [kill])

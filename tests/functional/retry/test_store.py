@@ -305,7 +305,7 @@ def test_a_corrupt_note_harms_no_other(opts, rubbish, caplog):
     assert "set aside" in caplog.text
 
 
-def test_a_job_of_which_the_driver_refuses_something_keeps_no_other_from_being_stored(opts):
+def test_a_job_with_a_value_that_the_driver_refuses_keeps_no_other_from_being_stored(opts):
     store, long = RetryStore(opts), "9" * 254
     both = changes(
         {long: snapshot_of("a"), JID: snapshot_of("a")}, {("a", long): record_of("a", long), ("a", JID): record_of("a")}
@@ -323,7 +323,7 @@ def test_a_disk_without_room_for_a_record_is_full_and_refuses_no_job(opts):
     assert store.snapshot(JID) == {**big, "format": FORMAT}
 
 
-def test_what_stands_in_the_way_of_one_record_keeps_no_other_from_being_written(opts):
+def test_an_obstacle_to_one_record_keeps_no_other_from_being_written(opts):
     store = RetryStore(opts)
     (pathlib.Path(opts["cachedir"]) / JOBS / f"{JID}.p").mkdir(parents=True)
     other = "20260516101112131416"
@@ -348,7 +348,7 @@ def test_a_record_that_others_hold_in_postgresql_is_written_once_they_let_go(opt
     assert store.snapshot(JID)["minions"] == ["a", "b"]
 
 
-def test_what_no_driver_can_ever_store_is_refused_on_every_driver(any_store):
+def test_a_value_that_no_driver_can_store_is_refused_on_every_driver(any_store):
     strange = {**snapshot_of("a"), "load": {"arg": [object()]}}
     assert list(any_store.write(changes({"1": strange, JID: snapshot_of("a")}))) == ["1"]
     assert list(dict(any_store.snapshots())) == [JID]

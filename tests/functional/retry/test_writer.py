@@ -40,7 +40,7 @@ class Loop:
         run_until(self.loop, condition)
 
 
-def test_what_the_disk_does_not_take_is_written_once_it_does(opts, caplog):
+def test_records_that_the_disk_does_not_take_are_written_once_it_does(opts, caplog):
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
     writer = Writer(helper.loop, worker, RetryStore(opts), record_under, refuse_nothing)
@@ -62,7 +62,7 @@ def test_what_the_disk_does_not_take_is_written_once_it_does(opts, caplog):
     helper.loop.close()
 
 
-def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers, caplog):
+def test_records_that_redis_does_not_take_are_written_once_it_is_back(opts, cache_servers, caplog):
     server = cache_servers("redis")
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
@@ -82,7 +82,7 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
     helper.loop.close()
 
 
-def test_what_the_store_refuses_is_told_before_anybody_goes_on_with_it_and_the_rest_is_written(opts, caplog):
+def test_a_refused_record_is_reported_before_the_engine_goes_on_with_it_and_the_rest_is_written(opts, caplog):
     helper, told = Loop(), []
     worker, store, long = Worker(helper.loop), RetryStore(opts), "9" * 254
     writer = Writer(helper.loop, worker, store, record_under, lambda jid, reason: told.append(jid))

@@ -116,7 +116,7 @@ def test_a_return_that_cannot_be_read_is_neither_missing_nor_a_success(opts, run
 
 
 @pytest.mark.parametrize("function", ["batch.failures", "job_cache.outcome"])
-def test_what_there_is_not_is_refused(opts, run, function):
+def test_a_jid_that_is_not_there_is_refused(opts, run, function):
     with pytest.raises(Refused, match=JID):
         run(function, JID)
 

@@ -38,7 +38,7 @@ def test_the_lines_name_the_page_of_this_installation(config):
     assert (folder / "index.html").is_file()
 
 
-def test_what_is_configured_is_not_said_again(config):
+def test_options_that_are_set_are_not_printed_again(config):
     api = {"port": 3333, "disable_ssl": True, "host": "127.0.0.1"}
     said = config("/batches/", rest_cherrypy=api, netapi_enable_clients=["local", "runner"])
     assert yaml.safe_load(said) == {"rest_cherrypy": {"static": str(CONSOLE), "static_path": "/batches"}}

@@ -77,7 +77,7 @@ def a_batch(opts):
 
 @pytest.mark.parametrize("grants", NOT_ENOUGH)
 @pytest.mark.parametrize(("made", "function"), [(a_batch, "batch.failures"), (a_job, "job_cache.outcome")])
-def test_what_minions_returned_is_for_who_may_publish_the_job_to_all_of_them(opts, made, function, grants):
+def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions(opts, made, function, grants):
     made(opts)
     for limits in (user(grants), MINION):
         answered, told = ask(opts, limits, function, JID)
@@ -89,7 +89,7 @@ def test_what_minions_returned_is_for_who_may_publish_the_job_to_all_of_them(opt
 @pytest.mark.parametrize("grants", NOT_ENOUGH)
 @pytest.mark.parametrize("made", [a_batch, a_job])
 @pytest.mark.parametrize("verb", ["start", "preview", "run"])
-def test_a_batch_like_what_one_may_not_publish_is_refused_whatever_else_is_given(opts, made, verb, grants):
+def test_a_batch_like_a_job_that_the_user_may_not_publish_is_refused_whatever_else_is_given(opts, made, verb, grants):
     made(opts)
     for limits in (user(grants), MINION):
         for given in ({}, {"tgt": "web1"}, {"tgt": "web1", "fun": "cmd.run", "check": "no.such thing"}):
@@ -99,7 +99,7 @@ def test_a_batch_like_what_one_may_not_publish_is_refused_whatever_else_is_given
 
 
 @pytest.mark.parametrize("made", [a_batch, a_job])
-def test_who_may_publish_the_job_may_have_a_batch_like_it(opts, made):
+def test_a_user_who_may_publish_the_job_may_start_a_batch_like_it(opts, made):
     made(opts)
     answered, told = ask(opts, user(EVERYTHING), "batch.preview", like=JID, tgt="web1")
     assert answered, told
@@ -113,13 +113,13 @@ def test_without_the_check_of_access_a_batch_like_any_may_be_started(opts):
 
 
 @pytest.mark.parametrize("tgt", ["*", "web2", "nobody"])
-def test_minions_are_asked_what_they_run_by_who_may_ask_all_of_them(opts, tgt):
+def test_minions_are_asked_what_they_run_only_for_users_who_may_ask_all_of_them(opts, tgt):
     for limits in (user(OF_WEB1), user([]), MINION):
         answered, told = ask(opts, limits, "job_cache.running", tgt)
         assert not answered and ("may not publish saltutil.running" in told or "may look at this" in told), told
 
 
-def test_the_list_of_last_results_is_for_all_who_may_call_it(opts):
+def test_every_user_who_may_call_the_list_of_last_results_gets_it(opts):
     for limits in (user([]), MINION):
         answered, told = ask(opts, limits, "job_cache.minions")
         assert answered and sorted(told) == ["web1", "web2"]

@@ -99,7 +99,7 @@ def test_a_terminal_gets_colours_unless_they_are_switched_off(shown, monkeypatch
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_the_width_is_that_of_the_terminal(shown, width):
+def test_a_table_is_as_wide_as_the_terminal(shown, width):
     for function, data in (
         ("batch.list", [standing()]),
         ("batch.status", standing()),

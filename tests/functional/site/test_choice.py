@@ -15,7 +15,7 @@ def test_without_the_option_the_cachedir_is_the_site():
     assert isinstance(site_of(NEEDED), FileSite)
 
 
-def test_with_it_the_database_is():
+def test_with_the_option_the_database_is_the_site():
     assert isinstance(site_of({**NEEDED, "saltext_jobs_site": "postgresql"}), PostgresqlSite)
 
 
@@ -34,6 +34,6 @@ def test_the_recorder_of_each_master_works_for_itself():
         ),
     ],
 )
-def test_what_is_not_accepted_is_named(opts, told):
+def test_an_invalid_site_is_refused_by_name(opts, told):
     with pytest.raises(SettingsError, match=told):
         site_of({**NEEDED, **opts})

@@ -23,23 +23,23 @@ def lease(sites):
 class TestLead:
     """One process of all masters leads."""
 
-    def test_nobody_leads_at_first(self, sites):
+    def test_no_master_leads_at_first(self, sites):
         assert not sites[0].is_led(ENGINE)
         assert sites[0].leader(ENGINE) is None
         assert sites[0].alive_at(ENGINE) is None
 
-    def test_a_second_one_does_not_get_it(self, sites, lease):
+    def test_a_second_master_does_not_get_the_lease(self, sites, lease):
         assert not sites[1].lease(ENGINE).take()
         assert sites[1].is_led(ENGINE)
         assert sites[1].leader(ENGINE) == lease.leader
         assert sites[1].leader(ENGINE).master == "a"
 
-    def test_engines_do_not_share_it(self, sites, lease):
+    def test_engines_do_not_share_a_lease(self, sites, lease):
         other = sites[1].lease("job_retry")
         assert other.take()
         other.release()
 
-    def test_the_next_one_has_a_higher_epoch_and_knows_who_led_before(self, sites, lease):
+    def test_the_next_leader_has_a_higher_epoch_and_knows_who_led_before(self, sites, lease):
         lease.release()
         other = sites[1].lease(ENGINE)
         assert other.take()
@@ -69,14 +69,14 @@ class TestFolder:
     def folders(self, sites, lease):
         return sites[0].folder(ENGINE, lease), sites[1].folder(ENGINE)
 
-    def test_what_one_writes_another_reads(self, folders):
+    def test_one_master_reads_what_another_has_written(self, folders):
         ours, theirs = folders
         theirs.write("requests/1.request", b"\x00one")
         assert ours.read("requests/1.request") == b"\x00one"
         ours.write("requests/1.request", b"two", durable=True)
         assert theirs.read("requests/1.request") == b"two"
 
-    def test_what_is_not_there(self, folders):
+    def test_a_missing_file_reads_as_none(self, folders):
         ours, _ = folders
         assert not ours.exists("paused")
         assert ours.names("requests") == []
@@ -114,7 +114,7 @@ class TestFolder:
             ours.rename("requests/1.request", "requests/1.taken")
         assert ours.read("requests/1.taken") == b"old"
 
-    def test_what_cannot_be_used_is_set_aside(self, folders):
+    def test_an_unusable_file_is_set_aside(self, folders):
         ours, _ = folders
         ours.write("batches/1.journal", b"odd")
         before = ours.modified("batches/1.journal")
@@ -124,7 +124,7 @@ class TestFolder:
         ours.set_aside("batches/2.journal")  # which is not there
         assert ours.names("batches") == ["batches/1.journal.corrupt"]
 
-    def test_one_that_leads_no_more_changes_nothing(self, sites, folders, lease, supersede):
+    def test_a_former_leader_changes_no_file(self, sites, folders, lease, supersede):
         ours, theirs = folders
         theirs.write("paused", b"1")
         supersede(lease)
@@ -188,11 +188,11 @@ class TestJournal:
         found = theirs.journal(self.NAME).read()
         return [found.snapshot, *found.records]
 
-    def test_there_is_none_at_first(self, theirs):
+    def test_there_is_no_journal_at_first(self, theirs):
         with pytest.raises(FileNotFoundError):
             theirs.journal(self.NAME).read()
 
-    def test_what_was_synced_is_there(self, journal, theirs):
+    def test_synced_records_are_there(self, journal, theirs):
         journal.append(["one"])
         journal.sync()
         journal.append(["two"])
@@ -202,7 +202,7 @@ class TestJournal:
         assert self.content(theirs) == [["snapshot"], ["one"], ["two"], ["three"]]
         assert theirs.names("batches") == [self.NAME]
 
-    def test_a_rewrite_begins_anew_with_what_came_meanwhile(self, journal, theirs):
+    def test_a_rewrite_keeps_the_records_that_came_meanwhile(self, journal, theirs):
         journal.append(["old"])
         journal.begin_rewrite(["next"])
         journal.append(["meanwhile"])
@@ -212,7 +212,7 @@ class TestJournal:
         assert self.content(theirs) == [["next"], ["meanwhile"], ["after"]]
         assert journal.whole
 
-    def test_another_process_goes_on(self, journal, theirs, sites, lease):
+    def test_another_process_goes_on_with_the_journal(self, journal, theirs, sites, lease):
         journal.append(["one"])
         journal.sync()
         journal.close()
@@ -223,26 +223,26 @@ class TestJournal:
         again.close()
         assert self.content(theirs) == [["snapshot"], ["one"], ["two"]]
 
-    def test_it_is_to_be_opened_first(self, sites, lease):
+    def test_a_journal_must_be_opened_first(self, sites, lease):
         journal = sites[0].folder(ENGINE, lease).journal(self.NAME)
         for call in (lambda: journal.append([1]), journal.sync, journal.finish_rewrite):
             with pytest.raises(OSError):
                 call()
 
-    def test_damage_is_told(self, journal, theirs, sites):
+    def test_damage_is_reported(self, journal, theirs, sites):
         journal.close()
         theirs.write(self.NAME, b"nothing of the kind")
         with pytest.raises(StateError, match=self.NAME):
             theirs.journal(self.NAME).read()
 
-    def test_it_outgrows_its_snapshot(self, journal):
+    def test_a_journal_outgrows_its_snapshot(self, journal):
         assert not journal.overgrown
         journal.append(["x" * (300 << 10)])
         journal.sync()
         assert journal.overgrown
         assert journal.size > 300 << 10
 
-    def test_one_that_leads_no_more_adds_nothing(self, journal, theirs, lease, supersede):
+    def test_a_former_leader_adds_no_record(self, journal, theirs, lease, supersede):
         journal.append(["one"])
         journal.sync()
         supersede(lease)

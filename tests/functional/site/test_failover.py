@@ -77,7 +77,7 @@ def test_a_leader_writes_nothing_after_a_failover_even_if_the_replica_has_its_le
     lease.release()
 
 
-def test_whoever_leads_after_a_failover_has_another_history_which_those_after_it_share(primary, replica, masters):
+def test_leaders_after_a_failover_share_a_history_other_than_the_one_before(primary, replica, masters):
     first = leading(masters[0])
     first.release()
     cut_off(primary, replica)
@@ -131,7 +131,7 @@ def test_a_master_whose_clock_is_wrong_leads_in_an_epoch_of_the_clock_of_the_ser
     assert first.history == second.history == third.history
 
 
-def test_a_server_that_was_restored_as_it_was_before_is_noticed_by_a_master_that_has_seen_more(primary, masters):
+def test_a_master_notices_a_server_that_was_restored_to_an_earlier_state(primary, masters):
     first = leading(masters[0])
     first.release()
     before = primary.execute(f"SELECT session, epoch, until FROM {LEASES}", database="failover")[0]

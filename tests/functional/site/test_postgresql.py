@@ -92,7 +92,7 @@ def test_a_lease_is_renewed_by_itself(server):
         lease.release()
 
 
-def test_one_whose_lease_has_ended_is_told(server):
+def test_a_leader_whose_lease_has_ended_is_told(server):
     told = threading.Event()
     lease = Lease(server, ENGINE, "a")
     lease.on_lost = told.set
@@ -109,7 +109,7 @@ def test_one_whose_lease_has_ended_is_told(server):
     other.release()
 
 
-def test_a_transaction_of_the_leader_holds_up_whoever_would_take_over(server):
+def test_a_transaction_of_the_leader_delays_a_takeover(server):
     lease, other, order = Lease(server, ENGINE, "a"), Lease(server, ENGINE, "b"), []
     assert lease.take()
     taker = threading.Thread(target=lambda: (other.take(), order.append("taken")))
@@ -128,7 +128,7 @@ def test_a_transaction_of_the_leader_holds_up_whoever_would_take_over(server):
     lease.release()
 
 
-def test_one_that_stands_still_within_a_transaction_is_followed_all_the_same(options, site):
+def test_a_takeover_succeeds_even_if_the_leader_is_frozen_within_a_transaction(options, site):
     impatient = Connections(read_cache_options({**options, "postgresql.timeout": 1}), lambda connection: None)
     lease, other = Lease(impatient, ENGINE, "a", ttl=1.0), Lease(impatient, ENGINE, "b")
 
@@ -185,7 +185,7 @@ def test_a_request_wakes_the_leader(request, files):
         lease.release()
 
 
-def test_with_the_server_away_nobody_leads_alone(cache_servers, options, site):
+def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):
     lease = site.lease(ENGINE)
     assert lease.take()
     process = cache_servers("postgresql")
@@ -215,7 +215,7 @@ def test_tables_of_a_later_version_are_left_alone(site, server):
         PostgresqlSite({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
 
 
-def test_what_the_queue_keeps_is_written_by_the_leader_alone(site, server):
+def test_only_the_leader_writes_the_records_of_the_queue(site, server):
     lease = site.lease(ENGINE)
     assert lease.take()
     banks = site.banks(lease)

@@ -90,7 +90,7 @@ def torment(rivals, server, chance, rounds):
         wait_for(lambda before=before: len(rivals.told("confirmed")) > before, what="one goes on")
 
 
-def test_no_two_lead_at_once_and_nothing_confirmed_is_lost(rivals, cache_servers, tmp_path):
+def test_two_masters_never_lead_at_once_and_nothing_confirmed_is_lost(rivals, cache_servers, tmp_path):
     chance = random.Random(1)
     wait_for(lambda: rivals.told("confirmed"), what="one of them leads")
     torment(rivals, cache_servers("postgresql"), chance, 12)

@@ -84,17 +84,17 @@ def ask(loop, seat, request, settle=None):
 
 
 class TestWhoIsThere:
-    def test_nobody_is_known_at_first(self, sites):
+    def test_no_master_is_known_at_first(self, sites):
         assert masters.masters_of(sites[0], ENGINE) == []
 
-    def test_one_that_waits_is_told_at_every_master(self, sites, seat):
+    def test_a_standby_is_shown_at_every_master(self, sites, seat):
         assert seat(0).take()
         assert not seat(1).take()
         for site in sites:
             assert [master.name for master in masters.masters_of(site, ENGINE)] == ["a", "b"]
             assert masters.standing_by(site, ENGINE, "a") == ["b"]
 
-    def test_one_that_was_silent_for_long_is_not_known_and_not_gone(self, sites, seat):
+    def test_a_master_that_was_silent_for_long_does_not_count_as_known_and_is_still_listed(self, sites, seat):
         seat(0).take()
         found = masters.masters_of(sites[1], ENGINE)[0]
         assert found.is_known
@@ -107,7 +107,7 @@ class TestWhoIsThere:
         assert 55 < masters.masters_of(sites[1], ENGINE)[0].ahead < 65
 
     @pytest.mark.parametrize("told", [b"\xc1", salt.payload.dumps([]), salt.payload.dumps({"pid": "x"})])
-    def test_what_is_damaged_hides_nobody_else(self, sites, seat, told):
+    def test_a_damaged_file_of_one_master_hides_no_other(self, sites, seat, told):
         sites[0].folder(ENGINE).write("masters/x.master", told)
         seat(0).take()
         assert [master.name for master in masters.masters_of(sites[0], ENGINE)] == ["a"]
@@ -119,7 +119,7 @@ class TestWhoIsThere:
 
 
 class TestFigures:
-    def test_both_tell_who_leads_and_how_often_that_changed(self, seat):
+    def test_both_masters_report_who_leads_and_how_often_that_changed(self, seat):
         one, two = seat(0), seat(1)
         one.take()
         two.take()
@@ -142,7 +142,7 @@ class TestFigures:
         assert figures(again)["takeovers_total"] == 0
         assert not bus.fired
 
-    def test_what_was_refused_outlives_the_process(self, form, sites, seat):
+    def test_the_number_of_refused_writes_outlives_the_process(self, form, sites, seat):
         one = seat(0)
         one.take()
         one.lease.release()
@@ -156,7 +156,7 @@ class TestFigures:
         again.take()
         assert figures(again)["fenced_total"] == 1
 
-    def test_how_long_a_lease_lasts_is_told_where_it_ends(self, form, seat):
+    def test_the_rest_of_a_lease_is_reported_if_a_lease_ends_by_itself(self, form, seat):
         one = seat(0)
         one.take()
         left = figures(one).get("lease_left_seconds")
@@ -188,7 +188,7 @@ class TestHandOver:
         assert bus.fired[0][0] == f"salt/jobs_engine/{ENGINE}/handed_over"
         assert two.lease.is_takeover  # whoever takes over doubts what was under way all the same
 
-    def test_it_is_refused_where_nobody_stands_by(self, loop, seat):
+    def test_a_hand_over_is_refused_without_a_standby(self, loop, seat):
         one = seat(0)
         one.take()
 
@@ -200,7 +200,7 @@ class TestHandOver:
         assert not one.is_handing
         one.lease.check()
 
-    def test_two_at_once_are_one(self, loop, seat):
+    def test_two_hand_overs_at_once_are_one(self, loop, seat):
         one, two = seat(0), seat(1)
         one.take()
         two.take()
@@ -221,7 +221,7 @@ class TestHandOver:
             assert ask(loop, two, {"epoch": one.lease.epoch})["master"] == "b"
         assert not two.is_handing
 
-    def test_what_does_not_settle_holds_it_up_for_a_second(self, loop, seat):
+    def test_an_unsettled_action_delays_a_hand_over_by_a_second(self, loop, seat):
         one, two = seat(0), seat(1)
         one.take()
         two.take()
@@ -234,7 +234,7 @@ class TestHandOver:
         assert time.monotonic() - began >= 0.9
         assert one.is_handing
 
-    def test_where_the_standby_has_just_died_the_same_master_leads_again(self, loop, seat):
+    def test_the_same_master_leads_again_if_the_standby_has_just_died(self, loop, seat):
         one, two = seat(0), seat(1)
         one.take()
         two.take()
@@ -251,7 +251,7 @@ class TestHandOver:
         third.take()
         assert (figures(third)["takeovers_total"], figures(third)["hand_overs_total"]) == (1, 0)
 
-    def test_the_one_who_hands_over_leaves_the_lead_to_the_other(self, loop, seat):
+    def test_the_master_that_hands_over_leaves_the_lead_to_the_other(self, loop, seat):
         one, two = seat(0), seat(1)
         one.take()
         two.take()
@@ -335,7 +335,7 @@ class TestDoctor:
         (finding,) = said(opts)
         assert finding.startswith("Salt is 3000.1 on the master b, and ")
 
-    def test_that_nobody_stands_by_is_advice_where_there_are_to_be_several(self, form, opts, sites):
+    def test_it_is_advice_that_no_master_stands_by_where_several_are_configured(self, form, opts, sites):
         lease = sites[0].lease(ENGINE, "1-1.0")
         assert lease.take()
         masters.say(opts, sites[0].folder(ENGINE), 0, time.time)
@@ -377,7 +377,7 @@ class TestServerAway:
             server.start()
         wait_for(lambda: one.say(at_once=True) or figures(one)["site_up"] == 1)
 
-    def test_one_that_was_agreed_on_goes_through_when_the_server_is_back(self, loop, sites, seat, cache_servers):
+    def test_an_agreed_hand_over_goes_through_when_the_server_is_back(self, loop, sites, seat, cache_servers):
         one, two = seat(0), seat(1)
         one.take()
         two.take()

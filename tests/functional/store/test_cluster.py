@@ -101,7 +101,7 @@ def test_a_shed_job_that_is_published_again_is_whole_again(masters):
     assert master.run("get_load", gone) == {**LOAD, "jid": gone, "Minions": ["web2"]}
 
 
-def test_the_jobs_that_salt_s_own_runner_copies_from_local_cache_are_whole(tmp_path):
+def test_jobs_that_salts_own_runner_copies_from_local_cache_are_whole(tmp_path):
     master = Master(tmp_path, NODES[0], "localfs")
     returners = salt.loader.returners(master.opts, {})
     source = {name: returners[f"local_cache.{name}"] for name in ("prep_jid", "save_load", "returner")}

@@ -213,19 +213,19 @@ class Contract:
             "m3": {"return": 1},
         }
 
-    def test_no_return_is_stored_where_nobody_wants_it(self, job_cache):
+    def test_a_return_of_a_job_with_nocache_is_not_stored(self, job_cache):
         jid = job_cache.prep_jid(nocache=True)
         assert job_cache.returner(a_return("web1", jid)) is None
         assert job_cache.get_jid(jid) == {}
         assert job_cache.fetch("jobs/nocache", jid) is True
 
-    def test_a_return_that_asks_for_a_jid_gets_one(self, job_cache):
+    def test_a_return_without_a_jid_gets_one(self, job_cache):
         load = a_return("web1", "req")
         assert job_cache.returner(load) is None
         assert salt.utils.jid.is_jid(load["jid"])
         assert list(job_cache.get_jid(load["jid"])) == ["web1"]
 
-    def test_of_eight_processes_with_the_same_return_one_stores_it(self, job_cache):
+    def test_one_of_eight_processes_with_the_same_return_stores_it(self, job_cache):
         job_cache.get_load(JID)  # the parent has talked to the server: its connection must not be used by the others
         for attempt in range(2):
             jid = f"2026051612000000000{attempt}"
@@ -239,7 +239,7 @@ class Contract:
         assert (answers.count(None), answers.count(False)) == (10, 30)
         assert len(job_cache.get_jid(JID)) == 10
 
-    def test_what_was_run_under_a_borrowed_jid_is_no_return_of_the_job(self, job_cache, caplog):
+    def test_a_run_under_a_borrowed_jid_is_no_return_of_the_job(self, job_cache, caplog):
         job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
         borrower = {**LOAD, "fun": "test.ping", "arg": [], "user": "anna"}
         job_cache.save_load(JID, borrower, minions=["web1"])
@@ -255,14 +255,14 @@ class Contract:
             assert job_cache.returner(a_return(minion, **more)) is None
         assert sorted(job_cache.get_jid(JID)) == ["web1", "web2"]
 
-    def test_other_arguments_tell_of_another_job_where_one_was_published_under_the_jid(self, job_cache):
+    def test_other_arguments_mark_another_job_if_one_was_published_under_the_same_jid(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
         assert job_cache.returner(a_return("web1", fun_args=["other"])) is None
         job_cache.save_load(JID, {**LOAD, "arg": ["other"]}, minions=["web2"])
         assert job_cache.returner(a_return("web2", fun_args=["other"])) is False
         assert job_cache.returner(a_return("web2", fun_args=tuple(LOAD["arg"]))) is None
 
-    def test_nobody_has_the_returns_of_a_published_job_thrown_away(self, job_cache, caplog):
+    def test_no_publish_has_the_returns_of_a_published_job_thrown_away(self, job_cache, caplog):
         job_cache.save_load(JID, LOAD, minions=["web1"])
         assert job_cache.prep_jid(nocache=True, passed_jid=JID) == JID
         assert job_cache.returner(a_return("web1")) is None
@@ -308,7 +308,7 @@ class Contract:
         job_cache.save_load(JID, LOAD, ["web1"])
         assert job_cache.get_load(JID)["fun"] == "state.apply"
 
-    def test_a_publish_that_matched_nobody_is_a_publish(self, job_cache):
+    def test_a_publish_that_matched_no_minion_is_a_publish(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=[])
         job_cache.save_load(JID, {"fun": "forged"})
         assert job_cache.get_load(JID) == LOAD
@@ -359,7 +359,7 @@ class Contract:
             assert (stored["eauth"], stored["username"], stored["user"]) == ("pam", "anna", "sudo_anna")
             assert stored["kwargs"] == {"metadata": {"a": 1}}
 
-    def test_the_minions_of_a_syndic_s_job_are_those_that_it_names(self, job_cache):
+    def test_the_minions_of_a_job_of_a_syndic_are_those_that_the_syndic_names(self, job_cache):
         job_cache.save_load(JID, {**LOAD, "Minions": ["low1", "low2"]})
         assert job_cache.get_load(JID)["Minions"] == ["low1", "low2"]
         assert "Minions" not in job_cache.fetch("jobs/loads", JID)
@@ -456,7 +456,7 @@ class Contract:
 
     # -- several processes --------------------------------------------------------------------------------
 
-    def test_what_one_process_stores_another_reads_at_once(self, opts):
+    def test_one_process_reads_at_once_what_another_has_stored(self, opts):
         one, other = Store(opts), Store(opts)
         for number in range(30):
             key = str(number)
@@ -602,7 +602,7 @@ class Contract:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def test_what_is_not_there_reads_as_nothing(self, job_cache):
+    def test_a_missing_record_reads_as_empty(self, job_cache):
         assert job_cache.get_load(JID) == {}
         assert job_cache.get_jid(JID) == {}
         assert job_cache.get_jids() == {}
@@ -642,7 +642,7 @@ class Contract:
         assert len(job_cache.get_jids_filter(100)) == 29
         assert job_cache.get_jids_filter(0) == []
 
-    def test_one_odd_job_does_not_hide_the_others(self, job_cache):
+    def test_one_malformed_job_does_not_hide_the_others(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=[])
         job_cache.save_load("20260599-deploy-prod", LOAD, minions=[])  # 20 characters and no month
         job_cache.save_load("odd", {"fun": "x", "arg": None, "kwargs": None}, minions=[])
@@ -686,7 +686,7 @@ class Contract:
         job_cache.sweep_in(3700)
         assert job_cache.get_jids() == {}
 
-    def test_what_is_left_without_a_load_is_removed_once_it_is_old(self, job_cache, opts):
+    def test_records_without_a_load_are_removed_once_they_are_old(self, job_cache, opts):
         job_cache.returner(a_return("web1", OLD))
         job_cache.prep_jid(nocache=True, passed_jid="marker")
         job_cache.update_endtime("ended", "now")
@@ -716,7 +716,7 @@ class Contract:
         job_cache.sweep_in(keep + 2)
         assert job_cache.get_jids() == {} and job_cache.get_jid(OLD) == {}
 
-    def test_what_was_published_lately_is_known_under_whatever_jid(self, job_cache):
+    def test_a_recent_publish_is_known_whatever_its_jid_looks_like(self, job_cache):
         began, yesterday = time.time() - 1, jid_at(time.time() - 86400.0)
         jids = {now_jid(0), yesterday, "20260516-special"}
         for jid in jids:
@@ -725,7 +725,7 @@ class Contract:
         assert known.published_since(began).keys() == jids
         assert known.published_since(time.time() + 60) == {}
 
-    def test_of_some_jobs_all_are_removed_or_only_those_that_are_old(self, job_cache):
+    def test_jobs_are_removed_all_or_only_if_old(self, job_cache):
         jids, other = [OLD, "20260516-special", now_jid(0)], now_jid(1)
         for jid in (*jids, other):
             job_cache.save_load(jid, LOAD, minions=["web1"])
@@ -800,7 +800,7 @@ class Contract:
         job_cache.sweep_in(3700)
         assert job_cache.get_jids() == {} and job_cache.get_jid("20200101120000000000") == {}
 
-    def test_the_oldest_jobs_go_where_there_are_more_than_are_wanted(self, opts):
+    def test_the_oldest_jobs_are_removed_if_there_are_too_many(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"max_jobs": 3}, "keep_jobs_seconds": 0})
         jids = [f"202605161200000000{number:02}" for number in range(8)]
         for jid in ("deploy", *jids):
@@ -870,7 +870,7 @@ class ServerContract(Contract):
         job_cache.returner(a_return("web1"))  # the server may have taken what it was sent while it was frozen
         assert list(job_cache.get_jid(JID)) == ["web1"]
 
-    def test_of_several_masters_with_the_same_return_one_stores_it(self, opts, tmp_path):
+    def test_one_of_several_masters_with_the_same_return_stores_it(self, opts, tmp_path):
         masters = [Store({**opts, "cachedir": str(tmp_path / f"master{number}")}) for number in range(4)]
         for number in range(4):
             (tmp_path / f"master{number}").mkdir()
@@ -931,7 +931,7 @@ class TestLocalfs(Contract):
         assert "Skipped in the job cache" in caplog.text
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for somebody else")
-    def test_what_root_stores_belongs_to_the_user_of_the_master(self, opts):
+    def test_files_that_root_writes_belong_to_the_user_of_the_master(self, opts):
         os.chown(opts["cachedir"], 65534, 65534)
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
@@ -940,7 +940,7 @@ class TestLocalfs(Contract):
             for name in [*folders, *files]:
                 assert os.lstat(os.path.join(folder, name)).st_uid == 65534, (folder, name)
 
-    def test_what_a_killed_process_left_does_not_stand_in_the_way(self, job_cache, opts):
+    def test_a_file_left_by_a_killed_process_does_not_stand_in_the_way(self, job_cache, opts):
         job_cache.save_load(OLD, LOAD, minions=["web1"])
         for bank in ("loads", "minions"):
             draft = os.path.join(opts["cachedir"], "jobs", bank, f".{os.getpid()}-{threading.get_ident()}")
@@ -1090,7 +1090,7 @@ class TestSqlite(Contract):
         in_processes(1, lambda _: in_processes(1, lambda _: Returner(opts).clean_old_jobs()))
         assert damaged() != []
 
-    def test_the_oldest_jobs_go_where_they_take_more_than_is_wanted(self, opts):
+    def test_the_oldest_jobs_are_removed_if_they_take_too_much_space(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"max_bytes": "1M", "sync": "none"}})
         jids = [f"202605161200000000{number:02}" for number in range(60)]
         for jid in jids:
@@ -1182,7 +1182,7 @@ class TestMmapCache(Contract):
     __test__ = salt.version.__saltstack_version__.major >= 3008  # which brought the driver
 
     @pytest.mark.parametrize("jobs", [70, 250])
-    def test_a_job_takes_less_than_a_megabyte_and_is_let_go_of(self, job_cache, opts, jobs, caplog):
+    def test_a_job_takes_less_than_a_megabyte_of_memory_and_is_released(self, job_cache, opts, jobs, caplog):
         before = len(os.listdir("/proc/self/fd"))
         for number in range(jobs):
             jid = f"20260516120000{number:06}"
@@ -1244,7 +1244,7 @@ class TestRedis(ServerContract):
         assert (job_cache.get_jid(OLD), job_cache.get_load(OLD)) == ({}, {})
         assert list(job_cache.get_jids()) == [JID]
 
-    def test_what_is_stored_here_is_what_the_driver_stores(self, job_cache, opts):
+    def test_the_records_stored_here_are_those_of_the_driver(self, job_cache, opts):
         import redis
 
         cache = salt.cache.Cache(opts)

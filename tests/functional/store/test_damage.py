@@ -82,7 +82,7 @@ def meet(opts):
     assert len(banks_of(opts).damaged()) == 1
 
 
-def test_the_new_file_has_all_but_jobs_from_the_beginning_and_what_is_owed(filled, path, caplog):
+def test_the_new_file_has_everything_but_jobs_from_the_beginning_and_jobs_that_are_owed(filled, path, caplog):
     damage(path, lambda pages: [pages * 4 // 5])
     meet(filled)
     banks = banks_of(filled)
@@ -137,7 +137,7 @@ def test_processes_that_meet_the_damage_together_begin_one_file_with_it(filled, 
     assert len(banks_of(filled).damaged()) == 1
 
 
-def test_a_file_that_was_taken_away_is_made_empty_whatever_lies_beside_it(filled, path):
+def test_a_file_that_was_taken_away_is_made_anew_and_empty_whatever_lies_beside_it(filled, path):
     damage(path, lambda pages: [pages * 4 // 5])
     meet(filled)
     assert banks_of(filled).keys("grains")
@@ -146,7 +146,7 @@ def test_a_file_that_was_taken_away_is_made_empty_whatever_lies_beside_it(filled
     assert banks_of(filled).keys("grains") == []
 
 
-def test_an_unreadable_file_is_reported_and_delays_nobody(filled, path, caplog):
+def test_an_unreadable_file_is_reported_and_delays_no_user(filled, path, caplog):
     damage(path, lambda pages: [])
     with open(path, "r+b") as stream:
         stream.write(b"\0" * 4096)
@@ -155,7 +155,7 @@ def test_an_unreadable_file_is_reported_and_delays_nobody(filled, path, caplog):
     Store(filled).driver.tidy()
 
 
-def test_as_long_as_the_disk_is_too_small_nothing_is_begun(filled, path):
+def test_no_repair_begins_while_the_disk_is_too_small(filled, path):
     """What comes before is told by the error; the next who comes once there is room finds all of it."""
     damage(path, lambda pages: [pages * 4 // 5])
 

@@ -58,7 +58,7 @@ def test_a_cache_in_order_has_no_findings(opts, disk):
     }
 
 
-def test_whatever_umask_the_master_has_nobody_else_may_write_what_it_stores(opts, disk):
+def test_no_other_user_may_write_stored_records_whatever_the_umask_of_the_master(opts, disk):
     before = os.umask(0)
     try:
         Returner(opts).save_load(JID, LOAD, minions=["web1"])
@@ -72,7 +72,7 @@ def test_whatever_umask_the_master_has_nobody_else_may_write_what_it_stores(opts
 
 @pytest.mark.parametrize("opts", ["localfs"], indirect=True)
 @pytest.mark.parametrize("name", ["jobs", "jobs/published", f"jobs/published/{JID}.p"])
-def test_what_others_may_write_is_told(opts, disk, name):
+def test_a_file_that_others_may_write_is_reported(opts, disk, name):
     Returner(opts).save_load(JID, LOAD, minions=["web1"])
     path = pathlib.Path(opts["cachedir"], name)
     path.chmod(path.stat().st_mode | 0o002)
@@ -93,7 +93,7 @@ def test_jobs_without_a_record_of_a_publish_are_told(opts, disk):
     assert "no record of a publish (jobs/published)" in told(opts)
 
 
-def test_jobs_that_nobody_published_have_no_record_of_a_publish(opts, disk):
+def test_jobs_that_were_not_published_have_no_record_of_a_publish(opts, disk):
     """All that a new master may have: what a runner ran (the doctor), a minion on its own, and salt-ssh."""
     ran = {"fun": "test.ping", "return": True}
     Returner(opts).save_load(JID, {**ran, "id": "m_master", "tgt": "m_master"})
@@ -129,7 +129,7 @@ def test_many_jobs_in_files_are_told(opts, disk):
     assert ("with cache: sqlite they are one file" in told(opts)) is (opts["cache"] == "localfs")
 
 
-def test_what_was_set_aside_is_told(opts, disk):
+def test_records_that_were_set_aside_are_reported(opts, disk):
     if opts["cache"] == "sqlite":
         name = os.path.join(opts["cachedir"], "cache.sqlite.damaged-20260516120000")
     else:

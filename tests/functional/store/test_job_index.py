@@ -172,7 +172,7 @@ def found(store, **query):
 
 
 class TestAFileOfAnEarlierVersion:
-    def test_it_is_brought_up_in_its_place_and_nothing_is_lost(self, opts, path, first_version):
+    def test_a_file_of_an_earlier_version_is_upgraded_in_place_and_nothing_is_lost(self, opts, path, first_version):
         store = Store(opts)
         assert store.fetch("minions/web1", "data") == {"grains": {}}
         assert version_of(path) == schema.VERSION
@@ -197,13 +197,13 @@ class TestAFileOfAnEarlierVersion:
         assert set(all_jobs(Store(opts), False)) == {*LOADS, *ODD}
         assert sorted(found(Store(opts), minion="web2")) == sorted((*LOADS, *ODD))
 
-    def test_processes_that_open_it_together_bring_it_up_once(self, opts, path, first_version):
+    def test_processes_that_open_it_together_upgrade_it_once(self, opts, path, first_version):
         asked = in_processes(6, lambda _: len(all_jobs(Store(opts), False)))
         assert asked == [len({**LOADS, **ODD})] * 6
         with contextlib.closing(sqlite3.connect(path)) as sql:
             assert sql.execute("SELECT count(*) FROM jobs WHERE mark").fetchone()[0] == len({**LOADS, **ODD})
 
-    def test_one_that_is_killed_meanwhile_leaves_it_as_it_was(self, opts, path, first_version, monkeypatch):
+    def test_an_upgrade_that_is_killed_leaves_the_file_as_it_was(self, opts, path, first_version, monkeypatch):
         monkeypatch.setattr(sqlite3, "connect", dying("PRAGMA user_version=", 0))
         process = FORK.Process(target=lambda: Database(path).read("SELECT 1"))
         process.start()
@@ -212,7 +212,7 @@ class TestAFileOfAnEarlierVersion:
         assert process.exitcode == -signal.SIGKILL and version_of(path) == 1
         assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
 
-    def test_it_goes_on_as_one_that_was_made_anew(self, opts, first_version):
+    def test_an_upgraded_file_works_like_a_new_one(self, opts, first_version):
         job_cache = Returner(opts)
         jid = jid_at(NOW)
         job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web9"])
@@ -221,7 +221,7 @@ class TestAFileOfAnEarlierVersion:
         job_cache.sweep_in(86400 * 90)
         assert sorted(job_cache.get_jids()) == [] and not job_cache.store.driver.banks("jobs/returns")
 
-    def test_what_is_left_of_a_damaged_one_can_be_read(self, opts, path, first_version):
+    def test_the_rest_of_a_damaged_file_of_an_earlier_version_can_be_read(self, opts, path, first_version):
         aside = f"{path}.damaged-20260101000000"
         os.rename(path, aside)
         from saltext.jobs.core.sqlite.salvage import Salvage
@@ -252,7 +252,7 @@ ODD_JIDS += ("20260516120000000000_", "20260516120000000000-7", "202605161200000
 
 class TestWhatIsShownOfJobs:
     @pytest.mark.parametrize("name", SHOWN)
-    def test_it_is_what_their_loads_show(self, opts, tmp_path, name):
+    def test_the_list_of_jobs_shows_what_their_loads_show(self, opts, tmp_path, name):
         other = tmp_path / "other"
         other.mkdir()
         stores = [Store(opts), Store({**opts, "cache": "localfs", "cachedir": str(other)})]
@@ -271,7 +271,7 @@ class TestWhatIsShownOfJobs:
             sql.execute("UPDATE records SET value = x'c1'")
         assert len(all_jobs(store, False)) == len(jids)
 
-    def test_what_is_damaged_of_it_is_read_from_the_load(self, opts):
+    def test_a_damaged_row_of_the_index_is_read_from_the_load(self, opts):
         store = Store(opts)
         for jid in JIDS:
             store.store("jobs/loads", jid, LOADS[jid])
@@ -283,7 +283,7 @@ class TestWhatIsShownOfJobs:
                 sql.execute("UPDATE jobs SET shown = ? WHERE jid = ?", (damaged, jid))
         assert all_jobs(store, False) == whole
 
-    def test_it_goes_with_the_load(self, opts):
+    def test_a_row_of_the_index_is_removed_with_its_load(self, opts):
         store = Store(opts)
         for remove in (
             lambda: store.flush("jobs/loads", JIDS[0]),
@@ -307,7 +307,7 @@ class TestJobsOfAMinion:
     """By a value a job, and one for each stretch of some hundred of them; what a dictionary knows is the truth."""
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_they_are_found_however_jobs_came_and_went(self, opts, seed):
+    def test_jobs_are_found_however_jobs_came_and_went(self, opts, seed):
         chance, job_cache, truth = random.Random(seed), Returner(opts), {}
         banks, order = job_cache.store.driver.banks_file, list(range(2600))
         if seed % 2:
@@ -343,7 +343,7 @@ class TestJobsOfAMinion:
             ((jobs, known),) = sql.execute("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM stretches)")
             assert jobs == len(truth) and known > 3
 
-    def test_a_publish_writes_no_more_for_the_jobs_before_it(self, opts, path):
+    def test_a_publish_writes_no_more_because_of_earlier_jobs(self, opts, path):
         job_cache = Returner(opts)
         fleet = [f"web{number:04}" for number in range(1000)]
 
@@ -357,7 +357,7 @@ class TestJobsOfAMinion:
         sizes = [written(number) for number in range(1, 90)]
         assert max(sizes) < 150_000 and sum(sizes[-20:]) < 1.3 * sum(sizes[:20])
 
-    def test_numbers_that_were_taken_back_are_nobodys(self, opts):
+    def test_numbers_of_minions_that_were_rolled_back_are_given_again(self, opts):
         """Those of many minions are kept in memory."""
         job_cache = Returner(opts)
         banks = job_cache.store.driver.banks_file
@@ -375,7 +375,7 @@ class TestJobsOfAMinion:
         assert found(Store(opts), minion="b7") == [JIDS[1]]
         assert found(Store(opts), minion="a7") == [JIDS[0], JIDS[2]]
 
-    def test_those_of_a_file_that_was_replaced_are_not_used_for_the_new_one(self, opts, path):
+    def test_numbers_of_minions_in_a_replaced_file_are_not_used_for_the_new_one(self, opts, path):
         first, second = ([f"{name}{number}" for number in range(200)] for name in ("a", "b"))
         job_cache = Returner(opts)
         job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=first)
@@ -408,7 +408,7 @@ class TestJobsOfAMinion:
 
     @pytest.mark.parametrize("table", ["jobs", "stretches"])
     @pytest.mark.parametrize("damaged", [b"", b"\x02\xff", None])
-    def test_what_is_damaged_hides_no_job(self, opts, table, damaged):
+    def test_damage_to_the_index_hides_no_job(self, opts, table, damaged):
         job_cache = Returner(opts)
         banks = job_cache.store.driver.banks_file
         with banks.transaction():

@@ -48,7 +48,7 @@ def ran(opts):
     return store
 
 
-def test_of_each_minion_the_newest_return_counts_and_a_newer_job_that_it_missed_is_named(run, ran):
+def test_the_newest_return_of_each_minion_counts_and_a_newer_job_that_it_missed_is_named(run, ran):
     ran(9 * HOUR, web1=2, web2=2, web3=0, db1=0)
     second = ran(5 * HOUR, web1=0, web2=0)
     ran(1 * HOUR, fun="cmd.run", web1=7, db1=7)
@@ -70,7 +70,7 @@ def test_a_minion_that_never_ran_it_has_no_result(run, ran):
     assert run()["db1"] == dict.fromkeys(("jid", "at", "fun", "arguments", "outcome", "retcode", "missed"))
 
 
-def test_who_has_not_run_it_since_can_be_asked_for(run, ran):
+def test_minions_that_have_not_run_it_since_can_be_asked_for(run, ran):
     ran(8 * 24 * HOUR, web1=0, web2=0)
     ran(HOUR, web2=1)
     assert sorted(run(not_since="-7d")) == ["db1", "web1", "web3"]

@@ -73,7 +73,7 @@ def test_no_job_is_lost_where_another_loader_has_other_sizes_of_mmap_cache(optio
     assert sorted(salt.cache.Cache(opts).list("jobs/loads")) == sorted([JID, "later"])
 
 
-def test_of_functions_that_a_permitted_one_has_carried_the_log_tells(options, caplog):
+def test_functions_carried_by_a_permitted_function_are_logged(options, caplog):
     opts = options("a", publisher_acl={"ann": ["test.*", {"web*": ["state.*"]}]}, __role="master")
     for minion in ("web1", "db1"):
         (pathlib.Path(opts["pki_dir"]) / "minions").mkdir(exist_ok=True)

@@ -29,7 +29,7 @@ def test_a_lock_that_cannot_be_had_is_an_error_that_says_which_and_leaves_nothin
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_error_of_what_is_done_under_a_lock_is_that_error(tmp_path):
+def test_an_error_under_a_lock_is_passed_on_as_it_is(tmp_path):
     locks = Locks(str(tmp_path))
     with pytest.raises(ZeroDivisionError), locks.hold("a"):
         raise ZeroDivisionError
@@ -37,7 +37,7 @@ def test_an_error_of_what_is_done_under_a_lock_is_that_error(tmp_path):
         pass
 
 
-def test_of_processes_that_take_a_name_at_one_moment_one_gets_it(tmp_path):
+def test_one_of_the_processes_that_take_a_name_at_one_moment_gets_it(tmp_path):
     names = [f"20260516{number:012}" for number in range(60)]
     got = in_processes(6, lambda _: [name for name in names if Locks(str(tmp_path)).take(name)])
     assert sorted(name for each in got for name in each) == names

@@ -117,7 +117,7 @@ def test_only_a_publish_is_one(job_cache, tail):
     assert tail() == []
 
 
-def test_a_return_that_was_stored_is_a_record_and_so_is_a_second_one(job_cache, tail):
+def test_a_stored_return_is_a_record_and_so_is_a_second_one(job_cache, tail):
     said = {"jid": JID, "id": "web1", "fun": "state.apply", "return": 1, "retcode": 2, "success": True}
     assert job_cache["returner"](said) is None
     assert job_cache["returner"]({**said, "fun": "test.ping", "retcode": 0}) is False
@@ -129,7 +129,7 @@ def test_a_return_that_was_stored_is_a_record_and_so_is_a_second_one(job_cache, 
     assert all(isinstance(record, Returned) for record in found)
 
 
-def test_what_is_not_stored_is_none(job_cache, tail):
+def test_a_return_that_is_not_stored_is_no_record(job_cache, tail):
     job_cache["prep_jid"](nocache=True, passed_jid=JID)
     job_cache["returner"]({"jid": JID, "id": "web1", "fun": "test.ping", "return": 1})
     job_cache["returner"]({"jid": "../x", "id": "web1", "fun": "test.ping", "return": 1})
@@ -146,7 +146,7 @@ def test_a_publish_is_in_the_log_also_where_the_job_cache_fails(job_cache, tail,
     assert [record.jid for record in tail()] == [JID]
 
 
-def test_what_a_minion_keeps_with_this_returner_is_in_no_log(tmp_path):
+def test_records_that_a_minion_keeps_with_this_returner_are_in_no_log(tmp_path):
     opts = options_in(tmp_path, master_job_cache="salt_cache", cache="localfs", __role="minion")
     utils = salt.loader.utils(opts)
     loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
@@ -157,7 +157,7 @@ def test_what_a_minion_keeps_with_this_returner_is_in_no_log(tmp_path):
 # -- who has published --------------------------------------------------------------------------------------------------
 
 
-def test_what_an_engine_publishes_with_its_pass_has_its_name(job_cache, tail, opts, tmp_path):
+def test_the_publish_record_of_an_engine_with_a_pass_has_the_name_of_the_engine(job_cache, tail, opts, tmp_path):
     pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
     for jid, named in ((JID, pass_for(opts, JID, "job_retry")), ("2", "2"), (JID, JID)):
         assert job_cache["prep_jid"](nocache=False, passed_jid=named) == jid
@@ -179,7 +179,7 @@ def test_a_load_that_is_only_kept_is_no_publish(tail, opts):
     assert not record.sent
 
 
-def test_a_return_of_another_function_than_the_job_s_is_none(job_cache, tail):
+def test_a_return_of_another_function_than_the_jobs_is_no_record(job_cache, tail):
     job_cache["save_load"](JID, {**LOAD, "jid": JID}, minions=["web1"])
     tail()
     assert job_cache["returner"]({"jid": JID, "id": "web1", "fun": "test.ping", "return": 1}) is False

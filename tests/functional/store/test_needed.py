@@ -33,7 +33,7 @@ def journals(opts):
     return path
 
 
-def test_nothing_is_published_under_a_given_jid_as_long_as_it_may_be_that_of_a_batch(job_cache, journals, caplog):
+def test_nothing_is_published_under_a_given_jid_while_it_may_be_the_jid_of_a_batch(job_cache, journals, caplog):
     assert job_cache["salt_cache.prep_jid"](passed_jid=JID) is None
     assert f"Nobody may publish under the jid {JID} now" in caplog.text
     assert job_cache["salt_cache.prep_jid"](), "a new one is no batch's"
@@ -41,7 +41,7 @@ def test_nothing_is_published_under_a_given_jid_as_long_as_it_may_be_that_of_a_b
     assert job_cache["salt_cache.prep_jid"](passed_jid=JID) == JID
 
 
-def test_no_job_is_removed_as_long_as_it_may_be_that_of_a_batch(job_cache, journals, opts, caplog):
+def test_no_job_is_removed_while_it_may_be_the_job_of_a_batch(job_cache, journals, opts, caplog):
     job_cache["salt_cache.save_load"](JID, {"fun": "test.ping", "tgt": "*"}, minions=["a"])
     for folder, _, names in os.walk(os.path.join(opts["cachedir"], "jobs")):
         for name in names:

@@ -92,7 +92,7 @@ class TestWhatSaltAsksOfADriver(test_sqlite.TestWhatSaltAsksOfADriver):
     def test_any_text_is_a_key(self, cache, key):
         super().test_any_text_is_a_key(cache, key)
 
-    def test_a_key_that_the_server_cannot_hold_is_refused_and_that_for_good(self, opts, cache):
+    def test_a_key_that_the_server_cannot_hold_is_refused_for_good(self, opts, cache):
         long = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=9000))
         for key in ("a\0b", long, "\ud800"):
             with pytest.raises(SaltCacheError, match=r"postgresql could not store bank='bank'") as refused:
@@ -401,7 +401,7 @@ class TestFaults:
             salt.cache.Cache({**opts, "postgresql.user": "limited"}).store("bank", "key", 1)
         assert isinstance(told.value.__cause__, Away)
 
-    def test_who_may_make_no_table_is_told_what_is_missing(self, opts, server):
+    def test_a_role_that_may_make_no_table_is_told_what_is_missing(self, opts, server):
         server.server.execute("DROP ROLE IF EXISTS poor")
         server.server.execute("CREATE ROLE poor LOGIN")
         with pytest.raises(SaltCacheError, match=r"user poor.*permission denied for schema public.*rights"):
@@ -436,7 +436,7 @@ class TestFaults:
         banks.store_all([("bank", key, 1) for key in keys])
         assert [salt.payload.loads(data) for _, data in banks.items("bank")] == [1] * 5
 
-    def test_what_is_written_while_old_jobs_are_removed_stays(self, opts):
+    def test_records_written_while_old_jobs_are_removed_stay(self, opts):
         """A job is removed as a whole, or a write of any of it keeps it."""
         banks, jids = banks_of(opts), [f"20200101{number:012}" for number in range(40)]
         now = time.time() + 3600
@@ -511,7 +511,7 @@ class TestFaults:
             server.server.execute(f"DROP TABLESPACE IF EXISTS s{name}")
             subprocess.run(["umount", "-l", str(folder)], check=False)
 
-    def test_all_errors_tell_whether_another_time_will_do(self, opts, cache):
+    def test_every_error_says_whether_a_later_try_may_succeed(self, opts, cache):
         cache.store("bank", "key", 1)
         banks = banks_of(opts)
         for statement, kind in (

@@ -146,7 +146,7 @@ class TestMigrate:
         master.run("migrate")
         assert master.ours("get_load", JIDS[0])["user"] == "publish"
 
-    def test_what_cannot_be_read_does_not_stop_the_rest(self, on_disk, caplog):
+    def test_an_unreadable_record_does_not_stop_the_rest(self, on_disk, caplog):
         on_disk.fill_source()
         on_disk.damage_source(JIDS[0], "web2/return.p", b"\xc1")
         on_disk.damage_source(JIDS[1], "endtime", b"\xc1")
@@ -210,7 +210,7 @@ class TestMigrate:
 
 
 class TestStats:
-    def test_it_counts_what_is_there(self, on_disk):
+    def test_stats_count_the_records(self, on_disk):
         on_disk.fill_source()
         on_disk.run("migrate")
         on_disk.ours("save_load", "20260517120000000000", LOAD, minions=["web1"])
@@ -280,7 +280,7 @@ class TestVerify:
         assert list(on_disk.ours("get_jid", JIDS[2])) == ["web1"]
         assert cache.fetch("jobs/nocache", "20200101000000000001") is True, "it may belong to a job just beginning"
 
-    def test_what_was_damaged_is_set_aside_and_not_lost(self, on_disk):
+    def test_damaged_records_are_set_aside_and_not_lost(self, on_disk):
         for bank, key in (("jobs/loads", JIDS[0]), (f"jobs/returns/{JIDS[0]}", "web1")):
             on_disk.ours("save_load", JIDS[0], LOAD, minions=["web1"])
             on_disk.ours("returner", {"jid": JIDS[0], "id": "web1", "return": True})
@@ -296,7 +296,7 @@ class TestVerify:
         found = Verification(Store(on_disk.opts, driver(on_disk.opts)), dict, True).run(lambda *_: None)
         return found["problems"]
 
-    def test_what_is_whole_and_cannot_be_read_is_left_alone(self, on_disk):
+    def test_a_sound_record_that_cannot_be_read_is_left_alone(self, on_disk):
         class Refusing(Local):
             def _read(self, bank, key):
                 raise self.error("fetch", bank, key, PermissionError(13, "Permission denied"))
@@ -312,7 +312,7 @@ class TestVerify:
         assert on_disk.ours("get_load", JIDS[0]) == {**LOAD, "Minions": ["web1", "web2"]}
         assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
 
-    def test_what_is_whole_when_it_is_read_again_is_left_alone(self, on_disk):
+    def test_a_record_that_is_sound_when_read_again_is_left_alone(self, on_disk):
         once = set()
 
         class DamagedOnce(Local):
@@ -395,7 +395,7 @@ class TestBetweenDrivers:
         first, second = masters
         return second.run("migrate", **{"from": first.driver.name, "to": second.opts["cache"], **more})
 
-    def test_jobs_come_over_whole_with_what_vouches_for_them(self, masters):
+    def test_jobs_come_over_whole_with_their_records_of_publishes(self, masters):
         first, second = masters
         assert self.move(masters, dry_run=True)["loads"] == 5 and second.ours("get_jids") == {}
         done = self.move(masters)

@@ -133,7 +133,7 @@ def wanted(jobs, query, now):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=QUERIES)
-def test_it_finds_what_a_look_at_every_job_finds(jobs, query):
+def test_a_search_finds_what_a_look_at_every_job_finds(jobs, query):
     now = NOW + 30
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: now)  # the clock stands still while pages are asked for
@@ -192,7 +192,7 @@ class TestOneAtATime:
         assert [job["JID"] for job in jobs.search(limit=4, after=jids[7])["jobs"]] == jids[8:]
 
     @pytest.mark.parametrize("limit", [1, 3, 4, 5, 8, 9])
-    def test_that_there_are_more_is_said_only_where_there_are(self, jobs, limit):
+    def test_more_pages_are_announced_only_if_there_are_more(self, jobs, limit):
         for number in range(9):
             jobs.add(jid_at(NOW - number), fun="a.b" if number % 2 else "c.d", returns={"web1": number % 2})
         for query, count in (
@@ -237,7 +237,7 @@ class TestOneAtATime:
         searching.records.drop(_store(jobs), jid)
         assert jobs.found() == jobs.found(search_function="state.*") == jobs.found(user="root") == []
 
-    def test_what_was_called_on_the_master_and_what_only_looks_is_left_out_unless_it_is_asked_for(self, jobs):
+    def test_jobs_of_the_master_and_jobs_that_only_look_are_left_out_unless_they_are_asked_for(self, jobs):
         run = {
             fun: jid_at(NOW - number)
             for number, fun in enumerate(
@@ -295,7 +295,7 @@ class TestCountsBesideTheRecords:
         return Jobs({**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache": "salt_cache", **own})
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_they_are_what_the_records_tell_whatever_was_done(self, jobs, seed):
+    def test_the_index_matches_the_records_whatever_was_done(self, jobs, seed):
         chance, store = random.Random(seed), _store(jobs)
         (banks, lookup), minions = _inside(store, jobs.opts), [f"web{number}" for number in range(70)]
         jids = [jid_at(NOW - number) for number in range(12)]

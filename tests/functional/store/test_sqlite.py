@@ -183,7 +183,7 @@ class TestWhatSaltAsksOfADriver:
                 cache.store("bank", key, value)
         assert cache.fetch("bank", "key") == "old" and cache.list("bank") == ["key"]
 
-    def test_a_value_is_made_anew_only_when_it_is_old(self, cache):
+    def test_a_value_is_recomputed_only_when_it_is_old(self, cache):
         assert cache.cache("bank", "key", lambda **kwargs: "made") == "made"
         assert cache.cache("bank", "key", lambda **kwargs: "again") == "made"
         assert cache.cache("bank", "key", lambda **kwargs: "again", expire=-1) == "again"
@@ -191,7 +191,7 @@ class TestWhatSaltAsksOfADriver:
             cache.store("bank", "key", empty)
             assert cache.cache("bank", "key", lambda **kwargs: "filled") == "filled"
 
-    def test_the_cache_in_memory_works_on_it(self, opts):
+    def test_salts_memcache_works_on_top_of_it(self, opts):
         cache = salt.cache.factory({**opts, "memcache_expire_seconds": 5})
         cache.store("bank", "key", {"x": 1})
         assert cache.fetch("bank", "key") == {"x": 1}
@@ -377,7 +377,7 @@ class TestTheFile:
         salt.cache.Cache(own).store("bank", "key", 1)
         assert salt.cache.Cache(own).fetch("bank", "key") == 1
 
-    def test_to_look_at_its_beginning_lets_go_of_no_lock(self, opts, cache, path):
+    def test_a_look_at_the_head_of_the_file_releases_no_lock(self, opts, cache, path):
         """What a process closes of a file takes all its locks of that file with it."""
         cache.store("bank", "key", 1)
         threads = [threading.Thread(target=cache.fetch, args=("bank", "key")) for _ in range(3)]
@@ -441,7 +441,7 @@ class TestManyWriters:
             assert in_processes(6, work) == [None] * 6
             assert sorted(salt.cache.Cache(own).list("bank")) == [str(number) for number in range(6)]
 
-    def test_a_writer_waits_for_one_that_takes_its_time(self, opts, cache):
+    def test_a_writer_waits_for_a_slow_one(self, opts, cache):
         banks = banks_of(opts)
         cache.store("bank", "key", 0)
         begun = threading.Event()
@@ -462,7 +462,7 @@ class TestManyWriters:
         thread.join()
         assert sorted(cache.list("bank")) == ["key", "slow"]
 
-    def test_one_of_those_who_wait_that_is_frozen_holds_up_nobody_once_nobody_writes(self, opts, cache, path):
+    def test_a_frozen_waiter_holds_up_no_writer_once_the_lock_is_free(self, opts, cache, path):
         cache.store("bank", "key", 0)
         begun = FORK.Event()
 
@@ -484,7 +484,7 @@ class TestManyWriters:
         waiting.join(SOON)
         assert waiting.exitcode == 0 and cache.fetch("bank", "frozen") == 1
 
-    def test_one_of_those_who_wait_that_is_frozen_and_then_killed_lets_the_others_go_on(self, opts, cache, path):
+    def test_a_waiter_that_is_frozen_and_then_killed_lets_the_others_go_on(self, opts, cache, path):
         cache.store("bank", "key", 0)
         begun = [FORK.Event(), FORK.Event()]
 
@@ -507,7 +507,7 @@ class TestManyWriters:
         first.join(SOON)
 
     @pytest.mark.parametrize("there", ["nothing", "a file", "a link", "a full pipe"])
-    def test_writers_need_nobody_to_wake_them(self, opts, cache, path, there, tmp_path):
+    def test_writers_go_on_even_if_no_process_wakes_them(self, opts, cache, path, there, tmp_path):
         cache.store("bank", "key", 0)
         pipe = None
         if there == "a file":
@@ -538,7 +538,7 @@ class TestManyWriters:
         if pipe is not None:
             os.close(pipe)
 
-    def test_those_who_sleep_are_woken_one_by_one_in_the_order_in_which_they_came(self, tmp_path):
+    def test_waiters_are_woken_one_by_one_in_the_order_in_which_they_came(self, tmp_path):
         path, woken = str(tmp_path / "turn"), FORK.Queue()
         wakeup = Wakeup(path, longest=600)
 
@@ -560,7 +560,7 @@ class TestManyWriters:
             process.join(SOON)
         wakeup.wake()  # nobody sleeps
 
-    def test_a_writer_finds_the_pauses_of_one_that_writes_all_the_time(self, opts, cache):
+    def test_a_writer_gets_its_turn_between_the_writes_of_a_busy_one(self, opts, cache):
         banks = banks_of(opts)
         cache.store("bank", "key", 0)
         turns, held, ended = [0], threading.Event(), threading.Event()
@@ -587,7 +587,7 @@ class TestManyWriters:
         thread.join()
         assert max(missed) <= 5, missed
 
-    def test_the_log_stays_small_and_is_small_again_once_nobody_reads_what_was_before(self, cache, path):
+    def test_the_log_stays_small_and_is_small_again_once_old_readers_have_ended(self, cache, path):
         def size():
             return os.stat(f"{path}-wal").st_size
 
@@ -646,7 +646,7 @@ class TestManyWriters:
         ended.set()
         reading.join(SOON)
 
-    def test_who_reads_without_an_end_keeps_others_from_writing_for_a_second_at_times(self, cache, path):
+    def test_an_endless_reader_keeps_writers_waiting_for_a_second_at_times(self, cache, path):
         cache.store("bank", "key", 0)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
@@ -659,7 +659,7 @@ class TestManyWriters:
         assert os.stat(f"{path}-wal").st_size > 100 << 20
         assert max(waits) < stretched(5) and sum(wait > 0.9 for wait in waits) <= stretched(4), sorted(waits)[-5:]
 
-    def test_a_write_that_is_interrupted_as_it_begins_holds_up_nobody(self, opts, path, monkeypatch):
+    def test_a_write_that_is_interrupted_as_it_begins_holds_up_no_other(self, opts, path, monkeypatch):
         class Interrupted(sqlite3.Connection):
             left = 1
 
@@ -679,7 +679,7 @@ class TestManyWriters:
         assert in_processes(1, lambda _: cache.store("bank", "other", 3)) == [None]
         assert sorted(cache.list("bank")) == ["key", "other"]
 
-    def test_to_look_for_what_has_expired_holds_up_nobody_and_waits_for_nobody(self, opts, cache):
+    def test_a_look_for_expired_records_neither_holds_up_nor_waits_for_other_processes(self, opts, cache):
         banks = banks_of(opts)
         for number in range(1200):
             banks.store("tokens", str(number), number, expires=0.001 if number % 2 else 1000)
@@ -721,7 +721,7 @@ class TestManyWriters:
             thread.join()
         assert len(os.listdir("/proc/self/fd")) <= before + 9
 
-    def test_of_files_that_are_gone_a_process_keeps_only_those_open_that_sqlite_has_open(self, tmp_path):
+    def test_a_process_keeps_a_removed_file_open_only_while_sqlite_has_it_open(self, tmp_path):
         def opened():
             links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
             return sorted(
@@ -891,15 +891,13 @@ class TestFaults:
         with contextlib.closing(sqlite3.connect(disk / "cache.sqlite")) as last:
             last.execute("SELECT count(*) FROM records").fetchone()
 
-    def test_a_file_that_nobody_has_open_on_a_disk_that_may_only_be_read_is_told_of(self, opts, disk):
+    def test_a_file_that_no_process_has_open_on_a_read_only_disk_is_reported(self, opts, disk):
         self.close(disk)
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         (error,) = in_processes(1, lambda _: _error_of(lambda: salt.cache.Cache(opts).fetch("bank", "key")))
         assert "is on a disk that may only be read" in error and "look at a copy" in error
 
-    def test_what_killed_processes_have_left_on_a_disk_that_may_only_be_read_can_be_read_and_not_written(
-        self, opts, disk
-    ):
+    def test_files_left_by_killed_processes_on_a_read_only_disk_can_be_read_and_not_written(self, opts, disk):
         assert os.path.exists(disk / "cache.sqlite-wal")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
 
@@ -937,7 +935,7 @@ class TestFaults:
         assert in_processes(1, lambda _: cache.fetch("bank", "later")) == ["x" * 5000]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-    def test_what_may_not_be_written_is_an_error_that_names_it(self, opts, cache, path, tmp_path):
+    def test_a_file_that_may_not_be_written_is_an_error_that_names_it(self, opts, cache, path, tmp_path):
         for folder in (opts["cachedir"], tmp_path, *tmp_path.parents):
             os.chmod(folder, 0o755)
         cache.store("bank", "key", 1)
@@ -1045,7 +1043,7 @@ class TestFaults:
         assert len(banks_of(filled).damaged()) == 1
         assert banks_of(filled).is_sound()
 
-    def test_the_check_finds_damage_that_nobody_has_met(self, filled, path, caplog):
+    def test_the_check_finds_damage_that_no_read_has_met(self, filled, path, caplog):
         banks = banks_of(filled)
         assert banks.is_sound()
         self.damage(path, lambda pages: [pages // 2])
@@ -1103,7 +1101,7 @@ class TestALogThatIsRemoved:
         assert len(told) > 20 and told <= stored, sorted(told - stored)[:5]
         assert banks.is_sound() and banks.damaged() == []
 
-    def test_it_is_reported_once_and_saved_by_the_next_writer(self, opts, cache, path, caplog):
+    def test_a_removed_log_is_reported_once_and_saved_by_the_next_writer(self, opts, cache, path, caplog):
         for number in range(50):
             cache.store("bank", str(number), number)
         os.unlink(f"{path}-wal")
@@ -1113,9 +1111,7 @@ class TestALogThatIsRemoved:
         assert len(in_processes(1, lambda _: cache.list("bank"))[0]) == 51
 
     @pytest.mark.parametrize("more", [{}, {"sqlite_cache_synchronous": "FULL"}], ids=["NORMAL", "FULL"])
-    def test_what_must_survive_a_power_cut_is_saved_when_it_is_removed_during_the_transaction(
-        self, opts, path, more, caplog
-    ):
+    def test_a_durable_transaction_saves_a_log_that_is_removed_during_it(self, opts, path, more, caplog):
         banks = banks_of({**opts, **more})
         banks.store("bank", "before", 1)
         with banks.transaction(durable=True):
@@ -1125,7 +1121,7 @@ class TestALogThatIsRemoved:
         with contextlib.closing(sqlite3.connect(path)) as sql:
             assert sql.execute("SELECT count(*) FROM records").fetchone() == (2,)
 
-    def test_what_need_not_is_saved_by_the_next_writer(self, opts, path, caplog):
+    def test_a_log_removed_during_an_ordinary_transaction_is_saved_by_the_next_writer(self, opts, path, caplog):
         banks = banks_of(opts)
         banks.store("bank", "before", 1)
         with banks.transaction():
@@ -1135,7 +1131,7 @@ class TestALogThatIsRemoved:
         assert "nothing is lost" in caplog.text
         assert in_processes(1, lambda _: sorted(banks.keys("bank"))) == [["after", "before", "key"]]
 
-    def test_another_one_in_its_place_is_no_place_for_what_must_survive(self, opts, path, caplog):
+    def test_a_durable_transaction_fails_if_another_log_is_in_the_place_of_the_removed_one(self, opts, path, caplog):
         banks = banks_of(opts)
         banks.store("bank", "before", 1)
         lost = pytest.raises(StateError, match="could not be saved: another one is in its place")
@@ -1144,7 +1140,7 @@ class TestALogThatIsRemoved:
             os.rename(f"{path}-wal", f"{path}-moved")
             shutil.copy(f"{path}-moved", f"{path}-wal")
 
-    def test_a_process_that_neither_saved_it_nor_wrote_meanwhile_goes_on_with_the_next_one(self, opts, path):
+    def test_a_process_that_did_not_save_the_log_itself_goes_on_with_the_new_one(self, opts, path):
         banks = banks_of(opts)
         banks.store("bank", "before", 1)
         ready, removed = FORK.Event(), FORK.Event()
@@ -1165,7 +1161,7 @@ class TestALogThatIsRemoved:
         banks.store("bank", "mine", 1)
         assert banks.keys("bank") == ["before", "mine", "there"] and banks.count("after") == 30
 
-    def test_a_process_that_comes_meanwhile_waits_for_those_who_have_it(self, opts, cache, path):
+    def test_a_new_process_waits_until_the_log_is_saved(self, opts, cache, path):
         cache.store("bank", "key", 1)
         os.unlink(f"{path}-wal")
         answers = []
@@ -1176,9 +1172,7 @@ class TestALogThatIsRemoved:
         other.join(stretched(SOON))
         assert answers == [1]
 
-    def test_a_process_that_comes_after_the_memory_was_removed_is_refused_and_those_who_have_it_go_on(
-        self, opts, cache, path
-    ):
+    def test_a_new_process_is_refused_if_the_shared_memory_was_removed_and_the_others_go_on(self, opts, cache, path):
         own = {name: opts[name] for name in ("cachedir", "pki_dir", "extension_modules", "cache")}
         command = "import salt.config; from saltext.jobs.core.sqlite.banks import banks_of; "
         command += f"banks_of({{**salt.config.DEFAULT_MASTER_OPTS, **{own!r}}}).keys('bank')"
@@ -1192,7 +1186,7 @@ class TestALogThatIsRemoved:
         cache.store("bank", "last", 1)
         assert sorted(cache.list("bank")) == ["after", "key", "last"]
 
-    def test_a_thread_that_comes_meanwhile_saves_what_another_has(self, cache, path):
+    def test_a_new_thread_saves_the_removed_log_of_another(self, cache, path):
         cache.store("bank", "key", 1)
         os.unlink(f"{path}-wal")
         answers = []

@@ -79,7 +79,7 @@ def test_a_minion_s_own_job_gets_a_jid_and_is_shown_with_its_target(master, opts
     assert "s3cret" not in repr(call(master, "get_load", load["jid"]))
 
 
-def test_a_return_nobody_wants_is_not_stored(master, opts):
+def test_a_return_of_a_job_with_nocache_is_not_stored(master, opts):
     load = give_back(master, opts, jid="req", nocache=True)
     assert call(master, "get_jid", load["jid"]) == {}
 

@@ -50,7 +50,7 @@ def test_a_batch_is_what_that_version_says_of_it(store, said):
 
 
 @pytest.mark.parametrize("version", ["0_3_0", "0_4_0"])
-def test_an_open_batch_is_gone_on_with_and_no_minion_that_may_have_the_job_is_sent_it_again(store, said):
+def test_an_open_batch_goes_on_and_no_minion_that_may_have_the_job_is_sent_it_again(store, said):
     assert store.open_jids() == sorted(said["batches"])[:-1]
     go_on_with(store, said)
 

@@ -84,7 +84,7 @@ def test_a_batch_that_is_written_anew_has_its_format_in_it(opts):
     assert Batch.restore(Journal(path).read().snapshot).snapshot() == batch.snapshot()
 
 
-def test_what_was_asked_for_while_no_engine_ran_is_there(opts):
+def test_a_request_made_while_no_engine_ran_is_there(opts):
     ((_, stop),) = Inbox(opts, BATCH_MANAGER).take()
     assert (stop["do"], stop["jid"]) == ("stop", min(SAID["batches"]))
     ((_, cancel),) = Inbox(opts, JOB_RETRY).take()
@@ -135,7 +135,7 @@ def test_jobs_are_published_by_this_master_and_have_their_returns(opts):
 # -- the recorder ------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_recorder_had_is_in_its_spool_and_what_was_delivered_is_not_delivered_again(opts):
+def test_undelivered_records_are_in_the_spool_and_delivered_ones_are_not_delivered_again(opts):
     folder = FileSite(opts).path(JOB_RECORDER)
     carry_over(folder)
     spool = Spool(folder / "spool", 1 << 20)

@@ -61,13 +61,13 @@ def test_why_a_batch_is_paused_is_known_by_its_code(opts):
     assert codes == {RUNNING: None, PAUSED: "operator", WAITING: "approval", TIMED: "window"}
 
 
-def test_an_open_batch_is_gone_on_with_and_nobody_is_sent_to_again_who_may_have_the_job(opts):
+def test_an_open_batch_goes_on_and_no_minion_that_may_have_the_job_is_sent_it_again(opts):
     store = BatchStore(opts)
     assert store.open_jids() == [RUNNING, PAUSED, WAITING, TIMED, STOPPING]
     go_on_with(store, SAID)
 
 
-def test_what_was_asked_for_while_no_engine_ran_is_there(opts):
+def test_a_request_made_while_no_engine_ran_is_there(opts):
     ((_, approve),) = Inbox(opts, BATCH_MANAGER).take()
     assert (approve["do"], approve["jid"], approve["stage"]) == ("approve", WAITING, 1)
     ((_, cancel),) = Inbox(opts, JOB_RETRY).take()
@@ -125,14 +125,14 @@ def test_the_queue_goes_on_after_a_look_at_the_job_cache_since_there_is_no_log(s
     stage.until(lambda: stage.state("d", OWED) is State.CANCELLED)  # as was asked for while no engine ran
 
 
-def test_who_missed_a_job_that_was_published_while_no_engine_ran_is_owed_it(stage):
+def test_a_minion_that_missed_a_job_published_while_no_engine_ran_is_owed_it(stage):
     stage.until(lambda: stage.state("e", OPEN) is State.PENDING and stage.state("f", OPEN) is State.PENDING)
     assert stage.state("a", OPEN) in (State.RUNNING, State.HELD)  # has begun it
     assert stage.state("b", OPEN) is None  # was settled
     assert stage.state("d", OPEN) is None  # has returned it
 
 
-def test_whom_an_operator_killed_a_job_for_does_not_get_it(stage):
+def test_a_minion_whose_job_an_operator_killed_does_not_get_it(stage):
     stage.until(lambda: stage.state("f", OPEN) is State.PENDING)
     assert stage.state("c", OPEN) in (None, State.CANCELLED)
 

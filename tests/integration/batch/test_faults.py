@@ -126,7 +126,9 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
     assert work.most_at_once() <= 2
 
 
-def test_an_engine_that_is_killed_every_two_seconds_ends_its_batch_and_sends_to_nobody_twice(engine, run, store, job):
+def test_an_engine_that_is_killed_every_two_seconds_ends_its_batch_and_sends_to_no_minion_twice(
+    engine, run, store, job
+):
     work, lives = job(1), 1
     engine.start()
     jid = start(run, work, "batch=1", *timeouts(5))
@@ -145,7 +147,9 @@ def test_an_engine_that_is_killed_every_two_seconds_ends_its_batch_and_sends_to_
 
 @pytest.mark.parametrize("point", ["ping", "question"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice(engine, run, store, job, when, point):
+def test_an_engine_killed_around_a_question_asks_again_and_sends_to_no_minion_twice(
+    engine, run, store, job, when, point
+):
     work = job(lasting(5) if point == "question" else 0.2)
     engine.start(f"{when} {point} 1")
     options = ("batch=2", *timeouts(2))
@@ -240,7 +244,7 @@ def test_without_an_engine_status_watch_and_stop_say_so(engine, run, command, st
     assert ended(store, jid).state == "halted"
 
 
-def test_a_batch_that_hands_minions_over_is_refused_where_nobody_could_take_them(engine, complaint, job):
+def test_a_batch_that_hands_minions_over_is_refused_without_a_retry_queue(engine, complaint, job):
     engine.start()
     told = complaint("batch.start", "f*", "cmd.run", job().command, "offline=queue")
     assert "job_retry" in told, told
@@ -569,7 +573,7 @@ def test_an_accepted_minion_that_answers_for_a_dead_one_does_not_make_it_present
 
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that is shown a state file")
-def test_nobody_is_shown_what_is_written_into_the_state_file(engine, run, store, job):
+def test_the_contents_of_the_state_file_are_never_shown(engine, run, store, job):
     engine.start()
     jid = start(run, job(gated=True), "batch=4")
     assert store.native_path(jid).exists()
@@ -579,7 +583,7 @@ def test_nobody_is_shown_what_is_written_into_the_state_file(engine, run, store,
     assert run("batch.stop", jid, "kill=True") is True
 
 
-def test_of_two_stops_at_once_one_stops_the_batch(engine, run, command, complaint, store, job):
+def test_one_of_two_stops_at_once_stops_the_batch(engine, run, command, complaint, store, job):
     engine.start()
     work = job(60)
     jid = start(run, work, "batch=2", *timeouts(2))

@@ -102,7 +102,7 @@ def begin(run, work, batch):
 
 @pytest.mark.parametrize("happens", [kill_the_manager, stop_the_master, kill_the_master])
 @pytest.mark.parametrize(("state", "seconds"), [(paused, 3), (in_the_first_wave, 600), (at_the_limit, 600)])
-def test_nothing_is_published_but_by_us(master, run, store, tmp_path, state, seconds, happens):
+def test_only_this_extension_publishes_for_its_batches(master, run, store, tmp_path, state, seconds, happens):
     work = CountedJob(tmp_path, "work", seconds)
     jid, begun = state(run, store, work)
     seen = len(log_of(master))

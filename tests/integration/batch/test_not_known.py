@@ -66,7 +66,7 @@ def ended(look, jid):
 @pytest.mark.skipif(
     not compat.SENDS_COMPOUND_WITHOUT_DATA, reason="Salt 3008 sends no such target to minions it has no data of"
 )
-def test_a_minion_of_which_the_master_knows_nothing_runs_only_what_its_grains_match(run, look, job):
+def test_a_minion_unknown_to_the_master_runs_only_a_job_that_its_grains_match(run, look, job):
     work = job()
     jid = run("batch.start", "role:db", "cmd.run", work.command, "tgt_type=grain", "presence=none", *timeouts(2))["jid"]
     found = ended(look, jid)
@@ -82,7 +82,7 @@ def test_a_target_that_neither_the_master_nor_the_minions_can_decide_is_refused(
     assert not store.open_jids()
 
 
-def test_what_all_minions_are_away_for_is_delivered_later_with_a_job_cache_that_is_trusted(master, run, look, returned):
+def test_a_batch_whose_minions_are_all_away_is_delivered_later_with_a_trusted_job_cache(master, run, look, returned):
     away = master.fleet["n3"]
     away.terminate()
     try:

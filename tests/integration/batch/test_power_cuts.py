@@ -50,7 +50,7 @@ def outcomes(batch):
 
 @pytest.mark.parametrize("presence", ["none", "ping"])
 @pytest.mark.parametrize("seconds", [0.2, 4])
-def test_after_a_power_cut_right_after_the_publish_nobody_runs_twice_and_nobody_counts_as_away(
+def test_after_a_power_cut_right_after_the_publish_no_minion_runs_twice_or_counts_as_away(
     master, engine, run, store, job, presence, seconds
 ):
     work = job(seconds)
@@ -91,7 +91,7 @@ def test_a_minion_that_started_anew_while_the_engine_was_dead_does_not_run_its_j
     assert work.begun() == begun
 
 
-def test_what_was_never_published_is_sent_after_a_power_cut(master, engine, run, store, job):
+def test_a_job_that_was_never_published_is_sent_after_a_power_cut(master, engine, run, store, job):
     work = job(0.2)
     engine.start("before publish 1")
     jid = run("batch.start", "p*", "cmd.run", work.command, "presence=none", "batch=3", *timeouts(3))["jid"]

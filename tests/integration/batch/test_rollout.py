@@ -184,7 +184,7 @@ def test_a_batch_waits_for_approval_through_the_death_of_its_engine(run, look, c
         ("max_runtime=0", "max_runtime is 0"),
     ],
 )
-def test_what_is_malformed_is_refused_in_one_line(command, option, word):
+def test_a_malformed_option_is_refused_in_one_line(command, option, word):
     done = command("batch.start", "c*", "test.ping", option)
     assert done.returncode == 1
     assert word in done.stderr.splitlines()[0]

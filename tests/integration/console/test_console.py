@@ -116,7 +116,7 @@ def test_a_batch_is_paused_resumed_and_killed(page, run):
     assert run("batch.status", jid)["killed"] == 1
 
 
-def test_what_has_failed_is_tried_again(page, run):
+def test_failed_minions_are_tried_again(page, run):
     page.be("admin")
     jid = start(page, "test.exception", size="2")
     state(page, "unsuccessful")
@@ -164,7 +164,7 @@ def test_the_doctors_and_the_figures_of_the_last_hour_are_shown(page):
     page.wait_text("Minions in flight")
 
 
-def test_who_may_look_sees_and_may_do_nothing(page, run):
+def test_a_user_who_may_only_look_sees_everything_and_may_do_nothing(page, run):
     jid = run("batch.start", "a*", "test.sleep", "300", "batch=1")["jid"]
     page.be("reader")
     page.wait_text(jid, "tbody")
@@ -181,7 +181,7 @@ def test_who_may_look_sees_and_may_do_nothing(page, run):
     run("batch.stop", jid, "kill=True")
 
 
-def test_who_may_batch_starts_what_he_may_publish_and_sees_no_queue(page, run):
+def test_a_user_who_may_batch_starts_jobs_that_they_may_publish_and_sees_no_queue(page, run):
     page.be("batcher")
     start(page, "test.version", size="2")
     state(page, "succeeded")

@@ -137,7 +137,7 @@ def test_a_login_that_has_ended_at_the_api_asks_for_another(page, api):
 # -- reading and following ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_shown_is_read_once_and_then_follows_the_events(page, api):
+def test_each_view_is_read_once_and_then_follows_the_events(page, api):
     batch = summary(completed=2, active=3, pending=5)
     has_batch(api, batch, {})
     page.enter(api.login())
@@ -179,7 +179,7 @@ def test_which_master_leads_is_shown_with_a_batch_and_on_the_health_page(page, a
     page.wait_text("The answer names no engines")
 
 
-def test_nobody_is_asked_while_nothing_happens_however_long_that_is(page, api, fast):
+def test_the_api_is_not_asked_while_nothing_happens(page, api, fast):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     # How many calls it takes to read each view.
     for view, calls in {"batches": 1, f"batches/{JID}": 2, "queue": 2, "jobs": 1, "health": 9}.items():
@@ -223,7 +223,7 @@ def test_an_engine_that_hangs_is_known_by_its_beat_and_the_counts_are_those_of_t
     page.wait_text("the engine has not answered for", ".remark")
 
 
-def test_many_events_are_one_read(page, api):
+def test_many_events_cause_one_read(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
@@ -263,7 +263,7 @@ def test_an_outage_is_told_with_the_age_of_what_is_shown_and_ends_in_one_read(pa
     assert api.calls == [("batch.list", {"limit": 50})]
 
 
-def test_what_happens_while_it_reads_is_not_lost(page, api):
+def test_events_during_a_read_are_not_lost(page, api):
     asked, answer = threading.Event(), threading.Event()
 
     def slow(limit):
@@ -354,7 +354,7 @@ def test_what_the_api_denies_is_shown_as_not_permitted(page, api):
     assert page.exists("header"), "nobody is logged out for that"
 
 
-def test_what_the_access_list_of_the_login_lacks_looks_so_at_once_and_the_api_decides(page, api):
+def test_calls_that_the_access_list_lacks_look_disabled_at_once_but_the_api_decides(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     api.perms = [{"@runner": ["batch.status", "batch.list", "job_retry.*"]}]
     api.runners["batch.pause"] = lambda jid: True
@@ -521,7 +521,7 @@ def test_a_queue_that_is_still_being_read_is_not_shown_as_empty(page, api):
     assert "Reading…" not in page.text("main")
 
 
-def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page, api):
+def test_an_action_on_the_queue_is_confirmed_and_done_to_the_entries_that_are_shown(page, api):
     asked = []
     api.runners |= {
         "job_retry.list": lambda **_: [entry("web1", state="held", reason="it may have been begun"), entry("web2")],
@@ -556,7 +556,7 @@ def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page
     ]
 
 
-def test_what_is_done_to_a_group_is_done_to_all_of_it(page, api):
+def test_an_action_on_a_group_is_done_to_all_of_it(page, api):
     asked = []
     api.runners |= {
         "job_retry.list": lambda **_: [entry(name) for name in ("web1", "web2")],
@@ -574,7 +574,7 @@ def test_what_is_done_to_a_group_is_done_to_all_of_it(page, api):
     assert asked == [{"jid": JID}]
 
 
-def test_entries_are_chosen_and_dealt_with_together(page, api):
+def test_chosen_entries_are_dealt_with_together(page, api):
     asked = []
     api.runners |= {
         "job_retry.list": lambda **_: [
@@ -599,7 +599,7 @@ def test_entries_are_chosen_and_dealt_with_together(page, api):
     wait_for(lambda: page.find("Retry the chosen…") is None, what="nothing is chosen any more")
 
 
-def test_what_would_go_out_although_its_window_is_shut_is_asked_about(page, api):
+def test_a_replay_outside_the_window_is_confirmed(page, api):
     asked = []
     api.runners |= {
         "job_retry.list": lambda **_: [entry("web1", waits_for="Sat 02:00-05:00", opens_at=2094516000.0)],
@@ -616,7 +616,7 @@ def test_what_would_go_out_although_its_window_is_shut_is_asked_about(page, api)
     assert asked == [{"minion": "web1"}]
 
 
-def test_a_double_click_is_one_and_a_key_that_is_held_confirms_nothing(page, api):
+def test_a_double_click_counts_once_and_a_key_held_down_confirms_nothing(page, api):
     started, answer = [], threading.Event()
     shown = {"fun": "test.ping", "total": 2, "minions": ["web1", "web2"], "sizes": [2], "groups": None, "unsure": []}
 
@@ -643,7 +643,7 @@ def test_a_double_click_is_one_and_a_key_that_is_held_confirms_nothing(page, api
     page.click("Cancel", "dialog")
 
 
-def test_the_keyboard_stays_in_a_row_when_one_before_it_goes(page, api):
+def test_the_focus_stays_in_its_row_when_an_earlier_row_goes(page, api):
     api.runners["job_retry.list"] = lambda **_: [entry(name) for name in ("web1", "web2", "web3")]
     page.enter(api.login())
     page.go("queue")
@@ -731,7 +731,7 @@ def test_from_a_batch_lead_links_to_batches_like_it_and_to_what_a_minion_has_run
     assert len(page.all("tbody tr")) == 1
 
 
-def test_what_a_stopped_batch_has_not_reached_can_be_retried(page, api):
+def test_minions_that_a_stopped_batch_has_not_reached_can_be_retried(page, api):
     batch = summary(completed=1, pending=3, state="halted", halted_reason="stop", publishes=1)
     has_batch(api, batch, minions_of({"a": "completed"}))
     asked = []
@@ -811,7 +811,7 @@ def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, 
     assert page.chrome.execute_script("return document.getElementById('noise').checked")
 
 
-def test_what_runs_now_is_asked_for_and_a_job_is_copied_into_the_form(page, api):
+def test_running_jobs_are_listed_on_demand_and_a_job_is_copied_into_the_form(page, api):
     jobs = [
         {"jid": JID, "kind": "batch", "fun": "state.apply", "arguments": ["nginx"], "user": "anna", "state": "running"}
     ]
@@ -911,7 +911,7 @@ def test_nothing_in_the_page_can_be_made_markup_or_run_inline(page, api):
     page.complaints()
 
 
-def test_events_that_are_none_change_nothing(page, api):
+def test_malformed_events_change_nothing(page, api):
     other = summary("20260516101112131416", completed=1, active=4)
     api.runners["batch.list"] = lambda limit: [summary(completed=2, active=3, pending=5), other]
     page.enter(api.login())
@@ -1338,7 +1338,7 @@ def test_an_event_moves_a_minion_only_to_where_it_may_go(page):
     assert states == ["active", "failed", "completed", "failed"]
 
 
-def test_what_is_typed_is_taken_as_what_it_looks_like(page):
+def test_a_typed_value_gets_the_type_that_it_looks_like(page):
     meant = {
         "5": 5,
         "5.5": 5.5,
@@ -1381,7 +1381,7 @@ def test_values_read_as_json_however_deep_or_large_they_are(page):
     assert 500 < found[3] < 600
 
 
-def test_characters_that_nobody_sees_are_shown_as_their_escapes(page):
+def test_invisible_characters_are_shown_as_their_escapes(page):
     page.close()
     text = "web\u202e1\r\nx\ty\x07 \u00e9 \U0001f600"
     shown = page.tell('return (await import("/console/dom.js")).plain(arguments[0])', text)

@@ -63,7 +63,7 @@ def ended(desk, jid):
     return desk.run("batch.status", jid)
 
 
-def test_nobody_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(master, desk, tmp_path):
+def test_no_user_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(master, desk, tmp_path):
     begins = time.time() + 5
     jid = start(desk, tmp_path / "runs", start_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begins)))
     assert not borrow(desk, jid)
@@ -73,7 +73,7 @@ def test_nobody_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(master
     assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
 
 
-def test_nobody_publishes_under_the_jid_of_a_batch_that_runs_or_has_its_returns_thrown_away(desk, tmp_path):
+def test_no_user_publishes_under_the_jid_of_a_running_batch_or_has_its_returns_thrown_away(desk, tmp_path):
     jid = start(desk, tmp_path / "runs", batch_wait=1)
     borrowed = [borrow(desk, jid), borrow(desk, jid, nocache=True)]
     status = ended(desk, jid)
@@ -83,7 +83,7 @@ def test_nobody_publishes_under_the_jid_of_a_batch_that_runs_or_has_its_returns_
     assert sorted(desk.returned(jid)) == ["m1", "m2", "m3"]
 
 
-def test_what_a_borrowed_jid_ran_is_no_return_of_the_job_that_is_owed(master, desk, bert, tmp_path):
+def test_a_run_under_a_borrowed_jid_is_no_return_of_the_owed_job(master, desk, bert, tmp_path):
     jid = desk.publish("cmd.run", f"echo x >> {tmp_path / 'runs'}", tgt="bert")
     desk.await_state("bert", jid, "pending")
     desk.run("job_retry.pause")
@@ -100,7 +100,7 @@ def test_what_a_borrowed_jid_ran_is_no_return_of_the_job_that_is_owed(master, de
     assert lines(tmp_path / "runs") == 1
 
 
-def test_the_same_function_with_other_arguments_is_no_return_of_the_job_either(desk, bert):
+def test_a_run_of_the_same_function_with_other_arguments_is_no_return_of_the_owed_job(desk, bert):
     jid = desk.publish("test.arg", "in earnest", tgt="bert")
     desk.await_state("bert", jid, "pending")
     desk.run("job_retry.pause")
@@ -115,7 +115,7 @@ def test_the_same_function_with_other_arguments_is_no_return_of_the_job_either(d
     wait_for(lambda: not desk.queue(), what="nothing is owed any more")
 
 
-def test_nobody_has_the_returns_of_somebody_elses_job_thrown_away(master, desk):
+def test_no_user_has_the_returns_of_the_job_of_another_user_thrown_away(master, desk):
     jid = desk.publish("test.sleep", 3, tgt="m1")
     assert borrow(desk, jid, tgt="m1", nocache=True)
     desk.await_return("m1", jid)

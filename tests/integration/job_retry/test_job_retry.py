@@ -63,7 +63,7 @@ def test_jobs_come_oldest_first_with_their_own_limits_and_options(desk, bert, tm
     wait_for(lambda: desk.queue() == {("bert", brief): "expired"}, what="only what has expired is left")
 
 
-def test_whoever_a_job_was_published_to_later_under_the_same_jid_gets_it_too(desk, anna, bert, tmp_path):
+def test_a_minion_of_a_later_publish_under_the_same_jid_gets_the_job_too(desk, anna, bert, tmp_path):
     command = f"echo x >> {tmp_path}/ran"
     jid = desk.publish("cmd.run", command, tgt="anna")
     desk.await_return("anna", jid)
@@ -127,7 +127,7 @@ def test_a_job_that_stops_its_minion_does_not_loop(desk, bert, tmp_path):
     assert lines(ran) == 1
 
 
-def test_a_forged_event_gets_nobody_a_job_and_harms_no_queue(desk, anna, bert, tmp_path):
+def test_a_forged_event_gets_no_minion_a_job_and_harms_no_queue(desk, anna, bert, tmp_path):
     ran = tmp_path / "ran"
     owed = desk.publish("cmd.run", f"echo owed >> {ran}", tgt="bert")
     others = desk.publish("cmd.run", f"echo others >> {tmp_path}/others", tgt="anna")

@@ -52,7 +52,7 @@ def test_a_job_that_an_operator_killed_is_not_run_again_when_its_minion_restarts
     assert (lines(ran), desk.state("bert", jid)) == (1, "cancelled")
 
 
-def test_a_minion_that_the_target_does_not_match_any_more_does_not_get_the_job(desk, bert, tmp_path):
+def test_a_minion_that_no_longer_matches_the_target_does_not_get_the_job(desk, bert, tmp_path):
     ran, grains = tmp_path / "ran", pathlib.Path(bert.config["conf_file"]).parent / "grains"
     grains.write_text("role: web\n")
     bert.start()
@@ -74,7 +74,7 @@ def test_a_minion_that_the_target_does_not_match_any_more_does_not_get_the_job(d
         grains.unlink()
 
 
-def test_what_is_recovered_of_the_queue_is_delivered(master, desk, bert, tmp_path):
+def test_entries_recovered_from_a_damaged_file_are_delivered(master, desk, bert, tmp_path):
     ran = tmp_path / "ran"
     jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="bert")
     desk.await_state("bert", jid, "pending")
@@ -93,9 +93,7 @@ def test_what_is_recovered_of_the_queue_is_delivered(master, desk, bert, tmp_pat
     assert lines(ran) == 1
 
 
-def test_what_is_owed_outlives_a_damaged_file_and_is_delivered_without_anybody_who_sees_to_it(
-    master, desk, bert, tmp_path
-):
+def test_owed_jobs_outlive_a_damaged_file_and_are_delivered_without_an_operator(master, desk, bert, tmp_path):
     kill(bert)
     ran = tmp_path / "ran"
     jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="bert")

@@ -286,7 +286,7 @@ def test_a_job_that_may_be_repeated_is_dead_after_its_attempts_and_runs_again_wh
     assert lines(ran) == 3
 
 
-def test_an_operator_lists_shows_queues_and_forgets_and_is_told_what_is_wrong(desk, master, bert, tmp_path):
+def test_an_operator_lists_shows_enqueues_and_purges_and_is_told_what_is_wrong(desk, master, bert, tmp_path):
     def refused(message, function, *args, **kwargs):
         with pytest.raises(CommandExecutionError, match=message):
             desk.run(f"job_retry.{function}", *args, **kwargs)
@@ -333,7 +333,7 @@ def test_an_operator_lists_shows_queues_and_forgets_and_is_told_what_is_wrong(de
     assert desk.queue() == {("carol", owed): "pending"}
 
 
-def test_an_accepted_minion_that_forges_loads_and_targets_gets_nobody_a_job(desk, mallory, bert, tmp_path):
+def test_an_accepted_minion_that_forges_loads_and_targets_gets_no_minion_a_job(desk, mallory, bert, tmp_path):
     ran = tmp_path / "ran"
     owed = desk.publish("cmd.run", f"echo owed >> {ran}", tgt="bert")
     carols = desk.publish("cmd.run", f"echo carols >> {ran}", tgt="carol")
@@ -404,7 +404,9 @@ def test_an_accepted_minion_that_answers_for_another_ends_nothing_and_runs_nothi
     assert (desk.returned(jid) or {})["bert"] != "forged"
 
 
-def test_only_presence_or_an_operator_gets_a_minion_its_jobs_where_that_is_wanted(desk, master, engine, bert, tmp_path):
+def test_with_triggers_presence_only_presence_or_an_operator_gets_a_minion_its_jobs(
+    desk, master, engine, bert, tmp_path
+):
     """Salt tells by their addresses who is there, so while somebody else is connected from here it does not miss bert."""
     ran = tmp_path / "ran"
     first = desk.publish("cmd.run", f"echo first >> {ran}", tgt="bert")

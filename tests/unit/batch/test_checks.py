@@ -75,7 +75,7 @@ def test_a_group_beyond_its_budget_is_not_checked():
     assert kinds(bench.returns("a", "b", retcode=1)) == ["halted", "Close"]
 
 
-def test_a_stage_in_which_nobody_completed_is_checked_as_well():
+def test_a_stage_without_a_completed_minion_is_checked_as_well():
     bench = Bench("ab", "1,1", check=FUNCTION, presence="none")
     bench.sent()
     assert bench.returns("a", retcode=1)[-1] == facts.Check(0, ())
@@ -91,7 +91,7 @@ def test_a_check_without_an_answer_halts_the_batch():
 @pytest.mark.parametrize(
     "late", [facts.Checked(0, False, "late"), facts.Checked(0, True), facts.Checked(7, False, "other")]
 )
-def test_an_answer_that_is_not_of_the_check_under_way_changes_nothing(late):
+def test_an_answer_to_another_check_changes_nothing(late):
     bench = at_check()
     bench.tell(facts.Checked(0, True))
     before = bench.batch.snapshot()
@@ -156,7 +156,7 @@ def test_a_batch_waits_for_approval_as_long_as_it_takes():
     assert summary(bench.batch, bench.now)["approve"] is None
 
 
-def test_nobody_approving_in_time_halts_the_batch():
+def test_a_batch_that_is_not_approved_in_time_halts():
     bench = at_check(APPROVE, approve_timeout=600.0)
     assert not bench.wait(599)
     assert kinds(bench.wait(2)) == ["halted", "Close"]

@@ -92,7 +92,7 @@ def test_a_publish_that_a_dying_master_may_not_have_sent_is_doubted_by_it_and_by
     assert published(bench.gone("a")) == ["a"]
 
 
-def test_a_publish_that_is_older_than_that_is_not():
+def test_an_older_publish_is_not_doubted():
     bench = Bench("a", "1", acks=True)
     bench.sent()
     bench.tell(facts.Tick(), after=20)
@@ -126,7 +126,7 @@ def test_a_minion_that_was_given_up_and_begins_while_the_batch_is_killed_is_kill
 # -- a new engine ------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_engine_asks_nobody_whose_answer_is_in_the_journal():
+def test_a_new_engine_does_not_ask_minions_whose_answers_are_in_the_journal():
     bench = Bench("abcde", "4")
     bench.sent()
     asked = bench.until_probe(62)
@@ -137,7 +137,7 @@ def test_a_new_engine_asks_nobody_whose_answer_is_in_the_journal():
     assert effects == [facts.Probe(("c", "d"))]
 
 
-def test_a_new_engine_sends_at_once_what_is_certain():
+def test_a_new_engine_fills_at_once_the_slots_that_are_certainly_free():
     bench = Bench("abcd", "2")
     bench.sent()
     bench.until_probe(62)
@@ -166,7 +166,7 @@ def test_on_a_master_that_has_just_started_a_free_slot_waits_for_the_first_sign_
     assert not published(bench.tell(facts.Seen(("d", "f"))))
 
 
-def test_an_engine_that_lives_for_moments_asks_nobody_again_before_that_is_due():
+def test_an_engine_that_lives_for_moments_asks_no_minion_again_before_that_is_due():
     bench = Bench("ab", "2")
     bench.sent()
     for _ in range(30):
@@ -207,7 +207,7 @@ def test_a_journal_of_another_policy_leads_to_questions_and_not_to_a_second_run(
     assert bench.states() == {"a": "completed", "b": "active", "c": "completed", "d": "active"}
 
 
-def test_where_the_database_may_have_lost_the_last_facts_everybody_is_asked_before_anything_is_sent():
+def test_if_the_database_may_have_lost_the_last_facts_every_minion_is_asked_before_anything_is_sent():
     bench = Bench("abcd", "2")
     bench.tell(facts.Recovered(history="1"))
     bench.sent()
@@ -227,7 +227,7 @@ def test_where_the_database_may_have_lost_the_last_facts_everybody_is_asked_befo
     assert not bench.looked(bench.tell(facts.Recovered(history="2"))), "what is known by now stays known"
 
 
-def test_a_batch_may_have_begun_where_the_database_has_lost_that():
+def test_a_batch_may_have_begun_even_if_the_database_has_lost_that():
     bench = Bench("ab", "1")
     accepted = Batch(bench.spec, bench.now)
     accepted.history = "1"
@@ -238,7 +238,7 @@ def test_a_batch_may_have_begun_where_the_database_has_lost_that():
     assert not published(bench.tell(facts.Tick()))
 
 
-def test_a_minion_that_answered_no_ping_was_sent_nothing_whatever_the_database_has_lost():
+def test_a_minion_that_did_not_answer_the_ping_was_sent_nothing_whatever_the_database_has_lost():
     bench = Bench("ab", "2", presence="ping", offline="skip")
     bench.tell(facts.Recovered(history="1"))
     bench.tell(facts.Pinged(("a",)))

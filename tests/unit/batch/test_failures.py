@@ -35,7 +35,7 @@ def drawn(data, width=80):
     return lines
 
 
-def test_those_that_did_not_succeed_are_read_and_no_others():
+def test_only_returns_of_minions_that_did_not_succeed_are_read():
     records = {"a": ("completed", 0), "b": ("failed", 1), "c": ("pending", None), "d": ("active", None)}
     result, wanted = found(records, {"b": {"return": "no such package"}})
     assert wanted == ["b"]
@@ -45,7 +45,7 @@ def test_those_that_did_not_succeed_are_read_and_no_others():
     ]
 
 
-def test_who_returned_nothing_is_told_by_what_became_of_it():
+def test_a_minion_that_returned_nothing_is_described_by_its_state():
     records = {name: (name, None) for name in ("failed", "timed_out", "lost", "killed", "offline")}
     result, _ = found(records, {"timed_out": {"return": "so far"}})
     assert {group["state"]: group["text"] for group in result["groups"]} == {
@@ -57,7 +57,7 @@ def test_who_returned_nothing_is_told_by_what_became_of_it():
     }
 
 
-def test_why_is_told_on_a_few_lines_for_each_reason_that_of_most_minions_first():
+def test_each_reason_takes_a_few_lines_and_the_most_frequent_comes_first():
     records = {f"web{n}": ("failed", 2) for n in range(1204)} | {"db1": ("offline", None)}
     returns = {name: {"return": f"E: {name}: no space left\nE: giving up"} for name in records if name != "db1"}
     assert drawn(found(records, returns, success=False)[0]) == [
@@ -90,7 +90,7 @@ def test_very_many_reasons_are_folded():
     assert "… and 88 more reasons; --out=json shows all" in lines
 
 
-def test_where_nobody_failed_there_is_nothing_to_retry():
+def test_without_failed_minions_there_is_nothing_to_retry():
     lines = drawn(found({"a": ("completed", 0)}, {}, success=True)[0])
     assert lines == [
         f"{JID}  succeeded  state.apply nginx on *",

@@ -44,7 +44,7 @@ def test_it_goes_by_the_run_time_and_the_size_and_falls_as_time_passes():
     assert later == first - 5
 
 
-def test_it_does_not_rise_while_nothing_ends_and_is_not_known_where_the_last_ones_are_late():
+def test_an_estimate_does_not_rise_while_nothing_ends_and_is_not_known_if_the_last_minions_are_late():
     bench = begun("abcd", "4")
     ended(bench, 10, "a", "b")
     left = [seconds_left(bench.batch, bench.now + wait) for wait in (0, 5, 50)]
@@ -62,7 +62,7 @@ def test_later_waves_and_groups_count_each_for_itself():
     assert seconds_left(bench.batch, BEGIN + 10) == pytest.approx(20, abs=1)
 
 
-def test_a_batch_that_has_ended_has_nothing_left_and_of_one_that_is_paused_nobody_knows():
+def test_an_ended_batch_has_no_time_left_and_that_of_a_paused_one_is_not_known():
     bench = begun("ab", "1")
     ended(bench, 10, "a")
     bench.tell(facts.PauseRequested("ann"))

@@ -160,7 +160,7 @@ moves = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(places, moves)
-def test_nobody_is_taken_before_the_turn_of_the_group_and_what_is_available_is_always_known(places, moves):
+def test_no_minion_is_taken_before_the_turn_of_its_group_and_the_number_available_is_always_known(places, moves):
     ids = [f"m{number}" for number in range(len(places))]
     membership = Membership(ids, [places.count(place) for place in range(4)])
     pending, there, turn = Pending(ids, membership), set(ids), 0

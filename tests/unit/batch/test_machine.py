@@ -60,7 +60,7 @@ def test_a_minion_the_master_no_longer_knows_is_offline():
     assert bench.state_of("a") == "active"
 
 
-def test_a_late_outcome_of_the_publish_does_not_revive_who_has_returned():
+def test_a_late_outcome_of_the_publish_does_not_revive_a_minion_that_has_returned():
     bench = Bench("ab", "2")
     bench.returns("a")
     bench.sent()

@@ -197,7 +197,7 @@ def test_after_a_crash_a_job_that_was_told_to_end_is_killed():
     assert bench.probed(running="a") == [facts.Kill(("a",))]
 
 
-def test_of_two_kills_under_way_each_is_ended_by_its_own():
+def test_each_of_two_kills_under_way_ends_with_its_own_outcome():
     bench = Bench("ab", "2", max_runtime=100.0, timeout=200.0)
     bench.sent()
     bench.tell(facts.Acknowledged("b"), after=50)

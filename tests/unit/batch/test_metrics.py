@@ -34,7 +34,7 @@ def test_the_batch_that_waits_longest_is_told_unless_it_is_paused():
     assert figures["saltext_jobs_batch_without_progress_seconds"] == BEGIN + 500 - running.batch.last_progress
 
 
-def test_the_limit_is_told_where_there_is_one_and_who_waits_for_others_is_not_stuck():
+def test_the_limit_is_reported_if_there_is_one_and_a_batch_that_waits_for_others_is_not_stuck():
     waits = Bench("ab", "1")
     waits.batch.room.shared = True
     waits.tell(facts.Allotted((), "total", 7))

@@ -37,7 +37,7 @@ from saltext.jobs.core.grouping import By, parse_by
         ("nodegroups:[canary,eu,us]", By("nodegroups", "", ("canary", "eu", "us"))),
     ],
 )
-def test_what_a_batch_is_grouped_by_is_read(text, by):
+def test_the_option_by_is_read(text, by):
     assert parse_by(text) == by
 
 
@@ -61,7 +61,7 @@ def test_what_a_batch_is_grouped_by_is_read(text, by):
         ["grains:rack"],
     ],
 )
-def test_what_names_no_group_is_refused_with_what_is_accepted(value):
+def test_an_invalid_by_is_refused_with_what_is_accepted(value):
     with pytest.raises(ValueError, match="accepted") as caught:
         parse_by(value)
     assert f"by is {value!r}" in str(caught.value)
@@ -80,7 +80,7 @@ def test_a_label_can_be_shown_on_a_terminal_whatever_a_minion_says():
 
 
 @pytest.mark.parametrize("value", [None, "", " ", {}, {"a": 1}, [], [None]])
-def test_what_names_no_group_is_no_label(value):
+def test_a_value_that_names_no_group_is_no_label(value):
     assert labels_of(value) == ()
 
 
@@ -183,14 +183,14 @@ def test_a_check_is_read(text, check):
 @pytest.mark.parametrize(
     "value", ["", "ping", "runner:", "runner:ping", "approve now", "test.ping '", "a b.c", None, True, 7]
 )
-def test_what_is_no_check_is_refused_with_what_is_accepted(value):
+def test_an_invalid_check_is_refused_with_what_is_accepted(value):
     with pytest.raises(ValueError, match="accepted") as caught:
         parse_check(value)
     assert f"check is {value!r}" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [True, None, 0, "", "fine", {}, {"result": True, "retcode": 0}, {"result": None}, []])
-def test_what_a_function_returns_lets_a_batch_go_on(value):
+def test_these_returns_of_a_check_let_a_batch_go_on(value):
     assert not_passed(value) == ""
 
 
@@ -207,7 +207,7 @@ def test_what_a_function_returns_lets_a_batch_go_on(value):
         ({"retcode": "x" * 99}, 0, "returned retcode: '" + "x" * 39),
     ],
 )
-def test_what_a_function_returns_does_not_let_it_go_on(value, retcode, reason):
+def test_these_returns_of_a_check_do_not_let_a_batch_go_on(value, retcode, reason):
     assert not_passed(value, retcode) == reason
 
 

@@ -49,7 +49,7 @@ def test_minions_that_are_waited_for_are_pending():
     assert bench.batch.count_pending() == 1
 
 
-def test_a_paused_batch_pings_nobody():
+def test_a_paused_batch_pings_no_minion():
     bench = Bench("ab", "2", presence="ping")
     bench.tell(facts.PauseRequested())
     assert not pings(bench.tell(facts.Pinged(("a",))))
@@ -180,7 +180,7 @@ def test_minions_that_the_retry_queue_refuses_have_failed_and_the_reason_is_know
 # -- a young master ----------------------------------------------------------------------------------------------------
 
 
-def test_on_a_young_master_nobody_is_sent_to_before_a_sign_of_life():
+def test_on_a_young_master_no_minion_is_sent_to_before_a_sign_of_life():
     bench = Bench("abcd", "1")
     bench.sent()
     bench.returns("a")
@@ -192,7 +192,7 @@ def test_on_a_young_master_nobody_is_sent_to_before_a_sign_of_life():
     assert published(bench.tell(facts.Seen(("d",)))) == ["d"]
 
 
-def test_on_a_young_master_nobody_is_given_up_before_it_has_settled():
+def test_no_minion_is_given_up_before_a_young_master_has_settled():
     bench = Bench("ab", "1", presence="ping", probe_attempts=1)
     bench.tell(facts.Seen(("a", "b")))
     bench.tell(facts.Pinged())

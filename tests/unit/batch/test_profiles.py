@@ -55,5 +55,5 @@ def test_in_two_thousand_of_each_too(profile):
         (profiles.Rollcrash, 1013871),
     ],
 )
-def test_what_once_went_wrong_does_not_again(profile, seed):
+def test_worlds_that_once_went_wrong_go_right(profile, seed):
     live_through(profile, seed)

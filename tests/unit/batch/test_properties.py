@@ -94,7 +94,7 @@ def test_the_fold_of_the_journal_equals_the_live_state(options, history):
 
 @COMMON
 @given(any_options, any_history)
-def test_a_batch_that_shares_sends_to_whom_it_was_just_allotted_and_to_nobody_else(options, history):
+def test_a_batch_that_shares_sends_only_to_minions_that_it_was_just_allotted(options, history):
     bench = Bench(MINIONS, **options)
     bench.tell(facts.Recovered(shared=True))
     for fact, pause in history:
@@ -234,7 +234,7 @@ class World:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data(), st.sampled_from(["1", "2", "1,2", "3"]), st.sampled_from([None, 60.0]))
-def test_in_a_world_that_fails_the_limit_holds_and_nobody_runs_twice(data, batch, stop_after):
+def test_in_a_world_that_fails_the_limit_holds_and_no_minion_runs_twice(data, batch, stop_after):
     world = World(data.draw, batch=batch, publish_retries=100, failures_allowed=None)
     if stop_after is not None:
         world.bench.now += data.draw(st.sampled_from([0.0, 1.0, 25.0]))

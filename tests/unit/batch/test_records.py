@@ -76,7 +76,7 @@ def test_a_minion_that_has_shown_records_is_believed_that_it_would_have_said_tha
 
 
 @pytest.mark.parametrize("fact", [facts.EventsLost(), facts.Started("a"), facts.Recovered(), facts.Acknowledged("a")])
-def test_that_is_no_evidence_if_a_start_may_have_been_missed_or_was_heard(fact):
+def test_records_are_no_evidence_if_a_start_may_have_been_missed_or_was_heard(fact):
     bench = Bench("a", "1")
     bench.sent()
     assert published(given_up(bench, "a")) == ["a"]
@@ -111,7 +111,7 @@ def test_a_minion_that_has_lost_its_executor_meanwhile_is_not_believed_that_it_w
 
 
 @pytest.mark.parametrize("seconds", [0, 12])
-def test_an_engine_that_starts_asks_for_records_again_because_nobody_has_taken_the_answer(seconds):
+def test_an_engine_that_starts_asks_for_records_again_because_the_answer_was_lost(seconds):
     bench = Bench("a", "1")
     bench.sent()
     assert facts.AskRecords(("a",)) in bench.twice_idle("a")

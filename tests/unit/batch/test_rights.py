@@ -34,13 +34,13 @@ def tell(bench, reason="", trouble=""):
 
 
 @pytest.mark.parametrize("owner", [{}, {**OWNER, "kind": "master"}])
-def test_of_who_is_not_limited_or_not_known_nothing_is_asked(owner):
+def test_the_rights_of_an_owner_without_limits_or_of_an_unknown_one_are_not_checked(owner):
     bench = Bench("abcd", "2", owner=owner)
     assert published(bench.effects) == ["ab"]
     assert asked(bench.effects) is None
 
 
-def test_nothing_is_pinged_and_sent_before_it_is_said_that_the_owner_may():
+def test_nothing_is_pinged_or_sent_before_the_rights_of_the_owner_are_confirmed():
     bench = limited("abcd", "2", presence="ping")
     assert asked(bench.effects) == "abcd"
     assert not any(isinstance(effect, facts.Ping) for effect in bench.effects)
@@ -84,7 +84,7 @@ def test_a_start_time_is_waited_for_before_it_is_asked():
     assert bench.batch.paused.reason == LOST
 
 
-def test_it_is_asked_again_at_each_stage_and_before_its_check():
+def test_rights_are_checked_again_at_each_stage_and_before_its_check():
     bench = limited("abcd", "1,1,2", check={"kind": "runner", "fun": "x.y", "arg": [], "kwargs": {}})
     tell(bench)
     bench.sent()
@@ -99,7 +99,7 @@ def test_it_is_asked_again_at_each_stage_and_before_its_check():
     assert not any(isinstance(effect, facts.Check) for effect in tell(bench, LOST))
 
 
-def test_it_is_asked_again_at_each_group():
+def test_rights_are_checked_again_at_each_group():
     bench = limited("abcd", "2", groups=(("1", 2), ("2", 2)))
     assert published(tell(bench)) == ["ab"]
     bench.sent()
@@ -107,7 +107,7 @@ def test_it_is_asked_again_at_each_group():
     assert published(tell(bench)) == ["cd"]
 
 
-def test_it_is_asked_again_after_an_approval():
+def test_rights_are_checked_again_after_an_approval():
     bench = limited("abcd", "1,3", check={"kind": "approve", "fun": "", "arg": [], "kwargs": {}})
     tell(bench)
     bench.sent()
@@ -118,7 +118,7 @@ def test_it_is_asked_again_after_an_approval():
     assert published(tell(bench)) == ["bcd"]
 
 
-def test_who_resumes_a_batch_that_was_paused_by_hand_does_not_vouch_for_it():
+def test_a_user_who_resumes_a_batch_that_was_paused_by_hand_does_not_take_it_over():
     bench = limited("abcd", "2")
     bench.tell(facts.PauseRequested("root"))
     effects = bench.tell(facts.ResumeRequested("root", ROOT))
@@ -128,7 +128,7 @@ def test_who_resumes_a_batch_that_was_paused_by_hand_does_not_vouch_for_it():
     assert bench.batch.rights.owner == OWNER
 
 
-def test_who_resumes_a_batch_that_lacks_rights_takes_it_over():
+def test_a_user_who_resumes_a_batch_that_lacks_rights_takes_it_over():
     bench = limited("abcd", "2")
     tell(bench, LOST)
     effects = bench.tell(facts.ResumeRequested("root", ROOT))
@@ -137,7 +137,7 @@ def test_who_resumes_a_batch_that_lacks_rights_takes_it_over():
     assert bench.batch.rights.on_behalf == {}
 
 
-def test_the_rights_of_who_has_taken_a_batch_over_are_looked_at_likewise():
+def test_the_rights_of_a_user_who_has_taken_a_batch_over_are_checked_likewise():
     bench = limited("abcd", "2")
     tell(bench, LOST)
     assert asked(bench.tell(facts.ResumeRequested("bert", BERT))) == "abcd"
@@ -161,7 +161,7 @@ def test_an_answer_that_was_overtaken_does_not_count():
     assert published(tell(bench)) == ["ab"]
 
 
-def test_where_it_cannot_be_said_the_batch_waits_and_it_is_asked_again():
+def test_a_batch_waits_and_rights_are_checked_again_if_they_are_not_known():
     bench = limited("abcd", "2")
     assert tell(bench, trouble="the server is down") == []
     assert "the server is down" in bench.batch.waits_for().reason
@@ -172,7 +172,7 @@ def test_where_it_cannot_be_said_the_batch_waits_and_it_is_asked_again():
     assert bench.batch.waits_for() is None
 
 
-def test_the_start_of_an_engine_doubts_what_was_said_and_the_check_that_was_under_way():
+def test_an_engine_that_starts_checks_the_rights_again_even_if_a_check_was_under_way():
     bench = limited("abcd", "1,3", check={"kind": "function", "fun": "x.y", "arg": [], "kwargs": {}})
     tell(bench)
     bench.sent()
@@ -199,12 +199,12 @@ def test_a_snapshot_holds_all_of_it():
     assert again.rights.taken_over["user"] == "bert"
 
 
-def test_a_batch_of_an_earlier_version_goes_on_under_the_rule_of_then():
+def test_a_batch_of_an_earlier_version_goes_on_under_the_earlier_rule():
     bench = Bench("abcd", "2", on_behalf={"name": "anna", "grants": [], "account": "anna", "eauth": "file"})
     assert published(bench.effects) == ["ab"]
 
 
-def test_while_its_window_is_shut_nothing_is_due_because_the_rights_were_not_known():
+def test_no_check_of_unknown_rights_is_due_while_the_window_is_shut():
     bench = limited("abcd", "2", window="02:00-05:00", timezone="UTC")
     bench.tell(facts.OpeningFound(bench.now, bench.now + 5))
     tell(bench, trouble="the server is down")

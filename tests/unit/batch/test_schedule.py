@@ -115,7 +115,7 @@ def test_an_open_window_does_not_end_a_pause():
     assert published(bench.tell(facts.ResumeRequested("ann"))) == ["a"]
 
 
-def test_a_window_that_is_not_to_be_understood_any_more_is_shut_and_asked_for_again():
+def test_a_window_that_can_no_longer_be_read_is_shut_and_asked_for_again():
     bench = Bench("ab", "1", **WINDOW)
     (paused,) = bench.tell(facts.OpeningFound(None, trouble="no such zone"))
     assert "no such zone" in paused.details["reason"]

@@ -371,13 +371,15 @@ def live_through(root, seed, world=World):
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
-def test_in_a_world_that_fails_in_many_ways_the_limit_holds_nobody_meets_and_all_end(tmp_path, first):
+def test_in_a_world_that_fails_in_many_ways_the_limit_holds_and_exclusive_batches_never_meet_and_all_end(
+    tmp_path, first
+):
     for seed in range(first, first + 10):
         live_through(tmp_path, seed)
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
-def test_so_it_is_with_rollouts_of_all_kinds_and_engines_with_other_options(tmp_path, first):
+def test_the_same_holds_for_rollouts_of_all_kinds_and_engines_with_other_options(tmp_path, first):
     for seed in range(first, first + 10):
         live_through(tmp_path, seed, Rollouts)
 
@@ -450,7 +452,7 @@ class WhatIsNotReadHoldsNobody(Book):
         return True
 
 
-def test_nor_does_one_in_two_hundred_worlds_of_rollouts(tmp_path):
+def test_a_defect_does_not_go_unnoticed_in_two_hundred_worlds_of_rollouts(tmp_path):
     class Defective(Rollouts):
         book = WhatIsNotReadHoldsNobody
 

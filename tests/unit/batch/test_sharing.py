@@ -39,7 +39,7 @@ def given_to(shares):
 
 @settings(deadline=None)
 @given(limits, any_demands)
-def test_nobody_gets_more_than_is_wanted_and_there_and_all_of_that_is_used(limit, demands):
+def test_no_batch_gets_more_than_it_wants_or_than_there_is_and_no_room_is_left_over(limit, demands):
     shares = share(limit, demands)
     got = given_to(shares)
     flying = collections.Counter()
@@ -65,7 +65,7 @@ def test_nobody_gets_more_than_is_wanted_and_there_and_all_of_that_is_used(limit
 
 @settings(deadline=None)
 @given(st.integers(1, 30), any_demands)
-def test_whoever_has_less_than_others_gets_something_before_they_do(total, demands):
+def test_a_batch_that_has_less_than_others_gets_room_before_they_do(total, demands):
     got = given_to(share(InFlightLimit(total), demands))
     for jid, demand in demands.items():
         if got.get(jid, 0) < min(demand.wanted, sum(demand.lanes.values())):
@@ -80,12 +80,12 @@ def test_batches_that_want_more_than_there_is_get_the_same_and_a_small_one_all_t
     assert given_to(shares) == {"A": 9, "B": 9, "C": 2}
 
 
-def test_what_becomes_free_goes_to_who_has_least_also_beside_a_batch_that_had_everything():
+def test_freed_room_goes_to_the_batch_that_has_least_even_beside_one_that_had_everything():
     shares = share(InFlightLimit(20), {"A": Demand(16, 1000, ONE), "B": Demand(0, 500, ONE)})
     assert given_to(shares) == {"B": 4}
 
 
-def test_among_equals_who_was_served_last_is_last_so_one_slot_goes_round_all():
+def test_among_equal_batches_the_one_served_last_is_last_so_that_one_slot_goes_round():
     served, order = dict.fromkeys("ABC", 0), []
     for number in range(1, 7):
         (jid,) = share(InFlightLimit(1), {jid: Demand(0, 5, ONE, served=served[jid]) for jid in "ABC"})
@@ -100,23 +100,23 @@ def test_a_group_of_minions_that_is_full_keeps_no_other_one_waiting():
     assert shares == {"A": {"us": 4}}
 
 
-def test_what_becomes_free_in_a_group_goes_to_who_has_least_of_that_group():
+def test_freed_room_in_a_group_goes_to_the_batch_that_has_least_of_that_group():
     limit = InFlightLimit(1000, "grains:dc", 100)
     demands = {"A": Demand(99, 50, {"eu": 50}, {"eu": 99}), "B": Demand(400, 5, {"eu": 5}, {"us": 400})}
     assert share(limit, demands) == {"B": {"eu": 1}}
 
 
-def test_a_limit_that_is_exceeded_already_gives_nobody_anything():
+def test_an_exceeded_limit_gives_no_batch_anything():
     assert share(InFlightLimit(5), {"A": Demand(9, 3, ONE), "B": Demand(0, 3, ONE)}) == {}
 
 
-def test_without_a_limit_everybody_gets_what_is_wanted():
+def test_without_a_limit_every_batch_gets_what_it_wants():
     assert share(InFlightLimit(), {"A": Demand(9, 3, ONE), "B": Demand(0, 3, {"": 2})}) == {"A": {"": 3}, "B": {"": 2}}
 
 
 @settings(deadline=None)
 @given(st.integers(1, 6), st.lists(st.integers(1, 25), min_size=1, max_size=6), st.randoms(use_true_random=False))
-def test_nobody_starves_whatever_becomes_free_when(total, sizes, chance):
+def test_no_batch_starves_whenever_room_becomes_free(total, sizes, chance):
     left = {f"B{number}": size for number, size in enumerate(sizes)}
     flying, served = collections.Counter(), collections.Counter()
     waited = collections.Counter()
@@ -150,7 +150,7 @@ def nobody(_minion):
     return ""
 
 
-def test_the_next_of_a_lane_are_named_in_order_and_stay_where_they_are():
+def test_the_next_minions_of_a_lane_are_named_in_order_and_stay_pending():
     pending = in_lanes(eu="bde", us="acf")
     assert pending.lanes() == {"us": 2, "eu": 2}, "of the group whose turn it is, the lane of the first one first"
     assert pending.first("eu", 5, nobody) == (["b", "d"], {})
@@ -160,7 +160,7 @@ def test_the_next_of_a_lane_are_named_in_order_and_stay_where_they_are():
     assert pending.first("eu", 5, nobody) == (["b", "d", "e"], {})
 
 
-def test_one_that_is_passed_over_is_not_asked_for_again_and_then_has_its_place():
+def test_a_minion_that_is_passed_over_keeps_its_place_and_is_offered_once_it_is_let_go():
     pending = in_lanes(eu="abcdef")
     assert pending.first("eu", 2, {"a": "A", "c": "C"}.get) == (["b", "d"], {"a": "A", "c": "C"})
     assert (pending.lanes(), pending.available, "".join(pending)) == ({"eu": 2}, 4, "abcdef")

@@ -48,7 +48,7 @@ def test_a_stop_is_answered_when_the_publish_under_way_has_ended(bench):
     assert held == [1]
 
 
-def test_local_cache_keeps_the_job_of_a_batch_for_as_long_as_that_is_under_way(bench):
+def test_local_cache_keeps_the_job_of_a_batch_while_the_batch_is_under_way(bench):
     for minion in bench.master.minions.values():
         minion.seconds = 30.0
     bench.begin("abcd", "2", timeout=60.0)
@@ -71,7 +71,7 @@ def test_an_unknown_request_is_refused_with_its_name(bench):
     assert "dance" in why
 
 
-def test_a_new_engine_finds_what_was_returned_meanwhile_and_goes_on(bench):
+def test_a_new_engine_finds_the_returns_that_came_meanwhile_and_goes_on(bench):
     bench.begin("abcd", "2", timeout=60.0)
     bench.run(0.5)
     bench.shell.close()

@@ -84,7 +84,7 @@ def test_a_forged_answer_that_a_killed_job_has_ended_is_not_believed(tmp_path):
 
 
 @pytest.mark.parametrize("offline, state", [("skip", "offline"), ("queue", "offline")])
-def test_a_forged_answer_to_a_ping_makes_nobody_present(tmp_path, offline, state):
+def test_a_forged_answer_to_a_ping_makes_no_minion_present(tmp_path, offline, state):
     with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
         Liar(bench, "a", test_ping=True)
         bench.begin("ab", "2", presence="ping", offline=offline, **QUICK)
@@ -139,7 +139,7 @@ def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
         assert journal_path(bench.store, JID).stat().st_size - size < 500
 
 
-def test_where_the_job_cache_cannot_tell_who_answered_the_events_are_believed(tmp_path):
+def test_the_events_are_believed_if_the_job_cache_cannot_tell_which_minion_answered(tmp_path):
     with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
         bench.master.cache.why_unauthenticated = "job_cache is False"
         Liar(bench, "a", test_ping=True)
@@ -172,7 +172,7 @@ def test_what_a_check_has_found_stays_in_the_job_cache(tmp_path):
         assert list(bench.master.cache.answered.values()) == [{"a": (True, 0)}]
 
 
-def test_a_job_cache_that_is_down_for_a_while_makes_nobody_absent_or_lost(tmp_path):
+def test_a_job_cache_that_is_down_for_a_while_makes_no_minion_absent_or_lost(tmp_path):
     with ShellBench(tmp_path, [FakeMinion(name, seconds=40) for name in "ab"]) as bench:
         bench.master.cache.failing = True
         bench.begin("ab", "2", presence="ping", **QUICK)

@@ -83,7 +83,7 @@ def test_a_batch_whose_target_no_key_matches_any_more_ends(tmp_path):
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_restart_of_the_master_nobody_is_sent_to_before_it_has_connected_again(tmp_path):
+def test_after_a_restart_of_the_master_no_minion_is_sent_to_before_it_has_connected_again(tmp_path):
     with bench_of(tmp_path, *"abcd") as bench:
         bench.begin("abcd", "1")
         bench.run(0.5)
@@ -386,7 +386,7 @@ def test_the_engine_s_own_options_hold_for_a_batch(tmp_path):
 # -- targets -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_minion_that_is_not_known_to_match_only_gets_the_job_with_the_target_in_it(tmp_path):
+def test_a_minion_that_is_not_known_to_match_gets_the_job_only_with_the_target_in_it(tmp_path):
     with bench_of(tmp_path, *"abc") as bench:
         sent = []
         publish = bench.master.publish

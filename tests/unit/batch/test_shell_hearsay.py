@@ -42,7 +42,7 @@ def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
         assert not bench.bus.errors
 
 
-def test_what_a_genuine_return_says_is_what_the_job_cache_says(tmp_path):
+def test_a_genuine_return_counts_as_the_job_cache_has_it(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=30, retcode=7), "b") as bench:
         bench.begin("ab", "2")
         bench.run(29.5)
@@ -75,7 +75,7 @@ def test_many_returns_are_proven_by_one_look_up(tmp_path):
         assert set(bench.states().values()) == {"completed"}
 
 
-def test_a_slot_is_taken_again_as_soon_as_without_the_look_up_give_or_take_a_moment(tmp_path):
+def test_a_look_up_delays_the_next_publish_by_no_more_than_a_moment(tmp_path):
     ends = {}
     for unproven in ("", "it cannot tell"):
         with bench_of(tmp_path / (unproven or "proven"), *(FakeMinion(name, seconds=5) for name in "abcd")) as bench:
@@ -108,7 +108,7 @@ def test_while_the_job_cache_is_down_nothing_counts_and_afterwards_all_of_it_doe
         assert 1 <= sum("waits for the job cache" in line for line in caplog.messages) <= 3
 
 
-def test_a_job_cache_that_fails_in_a_way_that_nobody_foresaw_stops_no_batch(tmp_path):
+def test_a_job_cache_that_fails_in_an_unforeseen_way_stops_no_batch(tmp_path):
     with bench_of(tmp_path, *"ab") as bench:
         bench.begin("ab", "1")
         true, bench.master.cache.returned = bench.master.cache.returned, None  # calling it is a TypeError

@@ -100,7 +100,7 @@ def test_a_job_of_several_functions_is_told_by_all_of_them(tmp_path):
         assert bench.states() == {"a": "completed"}
 
 
-def test_of_a_return_that_was_not_the_first_the_job_cache_says_what_counts(tmp_path):
+def test_for_a_second_return_the_job_cache_says_which_one_counts(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=30)) as bench:
         bench.begin("a", "1", presence="none")
         bench.run(1)
@@ -142,7 +142,7 @@ def test_a_log_that_is_damaged_in_the_middle_of_a_batch_costs_one_look(tmp_path)
         assert set(bench.states().values()) == {"completed"}
 
 
-def test_a_log_that_is_removed_in_the_middle_is_made_good_and_so_is_one_that_comes_late(tmp_path):
+def test_a_log_removed_in_the_middle_of_a_batch_costs_no_return(tmp_path):
     with bench_of(tmp_path, *"abcd") as bench:
         bench.begin("abcd", "1", presence="none", timeout=600.0)
         bench.run(0.5)
@@ -167,7 +167,7 @@ def test_without_a_log_returns_are_looked_for_as_they_are_heard_of(tmp_path):
         assert bench.master.cache.looked
 
 
-def test_what_was_returned_while_no_engine_ran_is_found_at_its_start(tmp_path):
+def test_returns_from_while_no_engine_ran_are_found_at_its_start(tmp_path):
     with bench_of(tmp_path, *(FakeMinion(name, seconds=5) for name in "abc")) as bench:
         bench.begin("abc", "3", presence="none", timeout=600.0)
         bench.run(1)
@@ -187,7 +187,7 @@ def test_a_late_return_corrects_the_record_of_a_batch_that_has_ended_and_a_forei
         assert bench.states() == {"a": before["a"], "b": "completed"}
 
 
-def test_a_second_return_of_an_ended_batch_is_looked_for_where_it_counts(tmp_path):
+def test_a_second_return_of_an_ended_batch_is_read_from_the_job_cache(tmp_path):
     with bench_of(tmp_path, "a") as bench:
         bench.master.minions["a"].there = False
         bench.begin("a", "1", timeout=1.0, presence="none")

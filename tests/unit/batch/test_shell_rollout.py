@@ -147,7 +147,7 @@ def test_a_batch_waits_for_its_start_time_through_a_restart_of_the_engine(tmp_pa
         assert all(1000 <= when < 1002 for when in times(bench).values())
 
 
-def test_the_clock_on_the_wall_counts_and_not_the_one_that_deadlines_go_by(tmp_path):
+def test_a_start_time_goes_by_the_wall_clock_and_not_by_the_steady_one(tmp_path):
     with ShellBench(tmp_path, "ab") as bench:
         behind = 5000.0
         bench.restart(wall=lambda: bench.clock.now() + behind)
@@ -315,7 +315,7 @@ def test_a_new_engine_looks_at_the_rights_before_it_sends_on(tmp_path):
         assert bench.end().rights.taken_over["user"] == "root"
 
 
-def test_where_it_cannot_be_said_the_batch_waits_and_goes_on_by_itself(tmp_path, caplog):
+def test_a_batch_waits_while_the_rights_cannot_be_checked_and_goes_on_by_itself(tmp_path, caplog):
     with ShellBench(tmp_path) as bench:
         bench.permission.failing = True
         bench.begin(owner=ANNA)
@@ -326,7 +326,7 @@ def test_where_it_cannot_be_said_the_batch_waits_and_goes_on_by_itself(tmp_path,
         assert bench.end(200.0).success is True
 
 
-def test_a_batch_keeps_with_its_load_whom_salt_had_authenticated(tmp_path):
+def test_a_batch_keeps_the_authenticated_user_with_its_load(tmp_path):
     with ShellBench(tmp_path) as bench:
         bench.begin(owner=ANNA)
         bench.end()

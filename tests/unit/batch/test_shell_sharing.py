@@ -53,7 +53,7 @@ def test_a_small_batch_does_not_wait_for_a_large_one(tmp_path):
         assert bench.batch(A).count_pending()
 
 
-def test_what_a_batch_waits_for_is_told_until_it_gets_it(tmp_path):
+def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
     with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
         for minion in bench.master.minions.values():
             minion.seconds = 100.0
@@ -196,7 +196,7 @@ def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path
         assert bench.end(jid=B).success
 
 
-def test_a_limit_that_is_taken_away_holds_nobody_from_the_next_start_on(tmp_path):
+def test_a_limit_that_is_removed_holds_no_batch_from_the_next_start_on(tmp_path):
     with ShellBench(tmp_path, EIGHT, max_in_flight=by(total=1, each=1)) as bench:
         bench.begin(EIGHT, "8", jid=A)
         bench.run(0.5)
@@ -216,7 +216,7 @@ def test_how_long_a_batch_takes_is_not_known_while_others_have_the_room(tmp_path
         assert seconds_left(bench.batch(B), bench.clock.now()) is None
 
 
-def test_a_limit_that_was_lowered_counts_from_the_next_start_for_batches_that_run(tmp_path):
+def test_a_lowered_limit_counts_for_running_batches_from_the_next_start_on(tmp_path):
     with ShellBench(tmp_path, EIGHT) as bench:
         bench.begin(EIGHT, "4", jid=A)
         bench.run(0.5)
@@ -229,7 +229,7 @@ def test_a_limit_that_was_lowered_counts_from_the_next_start_for_batches_that_ru
         assert bench.master.most == 1
 
 
-def test_a_minion_of_which_nothing_is_known_takes_its_room_until_it_is_given_up(tmp_path):
+def test_a_minion_in_doubt_takes_its_room_until_it_is_given_up(tmp_path):
     minions = [FakeMinion("a", seconds=1e9), FakeMinion("b")]
     with ShellBench(tmp_path, minions, max_in_flight=InFlightLimit(1)) as bench:
         bench.begin("a", "1", jid=A, timeout=30.0)
@@ -268,7 +268,7 @@ def test_returns_that_come_one_by_one_lead_to_few_publishes(tmp_path):
 # -- exclusive ---------------------------------------------------------------------------------------------------------
 
 
-def test_two_exclusive_batches_of_states_never_meet_on_a_minion_and_say_for_whom_they_wait(tmp_path):
+def test_two_exclusive_batches_of_states_never_meet_on_a_minion_and_say_which_batch_they_wait_for(tmp_path):
     with ShellBench(tmp_path, [FakeMinion(name, seconds=50.0) for name in "abcd"]) as bench:
         bench.begin("abc", "3", jid=A, exclusive=True)
         bench.begin("bcd", "3", jid=B, exclusive=True)
@@ -309,7 +309,7 @@ def test_names_keep_batches_of_different_functions_apart(tmp_path):
     assert abs(begun[C] - begun[B]) >= 50
 
 
-def test_one_that_is_not_exclusive_waits_for_nobody(tmp_path):
+def test_a_batch_that_is_not_exclusive_waits_for_no_other(tmp_path):
     with ShellBench(tmp_path, [FakeMinion("a", seconds=50.0)]) as bench:
         bench.begin("a", "1", jid=A, exclusive=True)
         bench.begin("a", "1", jid=B)
@@ -399,7 +399,7 @@ def test_a_request_that_waited_for_the_engine_lets_no_batch_send_beyond_its_new_
 
 
 @pytest.mark.parametrize(("before", "after"), [(InFlightLimit(2), None), (None, InFlightLimit(2))])
-def test_a_batch_that_was_only_written_down_goes_by_the_options_of_the_engine_that_begins_it(tmp_path, before, after):
+def test_a_batch_that_has_not_begun_goes_by_the_options_of_the_engine_that_begins_it(tmp_path, before, after):
     with ShellBench(tmp_path, EIGHT, max_in_flight=before) as bench:
         batch = Batch(spec(EIGHT, "8", jid=A, fun="state.apply"), bench.clock.now())
         batch.room.shared = before is not None
@@ -436,7 +436,7 @@ def test_whatever_a_driver_raises_the_groups_are_read_again(tmp_path, trouble):
         assert bench.end(jid=A).success
 
 
-def test_a_batch_says_that_it_waits_for_the_groups_and_the_others_that_they_do_so_for_it(tmp_path):
+def test_batches_say_that_they_wait_for_the_groups_of_one_of_them(tmp_path):
     with Unreadable(tmp_path, [FakeMinion(name, seconds=100.0) for name in "abc"], max_in_flight=by(each=1)) as bench:
         bench.begin("a", "1", jid=A)
         bench.run(1)

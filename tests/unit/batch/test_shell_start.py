@@ -60,7 +60,7 @@ def test_a_full_disk_at_the_start_with_a_request_waiting_keeps_no_batch_from_goi
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), RuntimeError("a mistake")])
-def test_whatever_fails_at_the_start_is_tried_again_and_keeps_nothing_else_from_its_turn(bench, name, error):
+def test_a_failure_at_the_start_is_tried_again_and_delays_nothing_else(bench, name, error):
     bench.begin("ab", "1", timeout=60.0)
     bench.shell.close()
     bench.store.fails_at, bench.store.trouble = name, error
@@ -193,7 +193,7 @@ def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(benc
     assert bench.end(seconds=120).success is True
 
 
-def test_what_a_killed_engine_left_unfinished_is_removed(bench):
+def test_unfinished_files_of_a_killed_engine_are_removed(bench):
     (journals(bench.store) / f".{JID}.journal.x").write_bytes(b"half")
     bench.restart()
     assert os.listdir(journals(bench.store)) == []
@@ -250,7 +250,7 @@ def test_a_batch_that_was_closed_but_not_renamed_when_the_engine_died_is_not_lef
     assert (bench.store.open_jids(), bench.store.ended_jids()) == ([], [JID])
 
 
-def test_one_batch_that_cannot_be_looked_after_harms_no_other_when_events_were_lost(bench):
+def test_one_batch_that_cannot_be_caught_up_after_lost_events_harms_no_other(bench):
     bench.master.minions["a"].seconds = 300.0
     bench.begin("ab", "2", timeout=600.0)
     bench.begin("cd", "2", timeout=600.0, jid=OTHER)

@@ -115,7 +115,7 @@ def test_what_has_not_succeeded_is_never_green(success, colour):
     assert set(re.findall(r"\x1b(\[3.m)", page.text())) == {colour}
 
 
-def test_of_a_batch_that_is_scheduled_it_is_said_when_it_begins_and_that_it_has_not():
+def test_a_scheduled_batch_is_shown_with_its_start_and_as_not_begun():
     waits = {"state": "paused", "paused_by": "start", "paused_reason": "before its start time", "opens_at": NOW + 5400}
     lines = drawn(tables.standing, standing(**waits, publishes=0))
     assert "  scheduled: before its start time; begins 2026-05-17 08:10:00 (in 1 h)" in lines
@@ -145,7 +145,7 @@ def test_all_batches_that_were_asked_for_are_shown():
     assert len(drawn(tables.listed, [standing()] * 100)) == 103
 
 
-def test_of_very_many_batches_under_way_those_that_need_an_operator_come_first():
+def test_among_very_many_batches_under_way_those_that_need_an_operator_come_first():
     waits = standing(state="paused", failed=0)
     lines = drawn(tables.active, [standing(failed=0)] * 499 + [waits])
     assert len(lines) == 44
@@ -154,7 +154,7 @@ def test_of_very_many_batches_under_way_those_that_need_an_operator_come_first()
     assert lines[-2] == "… and 460 more; --out=json shows all"
 
 
-def test_where_there_is_no_batch_something_is_said():
+def test_an_empty_list_of_batches_says_so():
     assert drawn(tables.active, [])[0] == "No batch is under way."
     assert drawn(tables.listed, [])[0] == "There is no such batch."
 
@@ -180,7 +180,7 @@ def test_on_a_narrow_terminal_the_jid_and_the_state_stay(width):
 # -- one batch ----------------------------------------------------------------------------------------------------------
 
 
-def test_how_a_batch_stands_takes_a_few_lines():
+def test_the_status_of_a_batch_takes_a_few_lines():
     assert drawn(tables.standing, standing()) == [
         f"{JID}  running  state.apply on web*, by root",
         "########............ 44 of 104: 38 completed, 2 failed, 4 offline, 10 active,",
@@ -248,7 +248,7 @@ def test_how_a_batch_stands_takes_a_few_lines():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_there_is_to_say_of_a_batch_is_a_line_each(more, told):
+def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
     assert told in drawn(tables.standing, standing(**more))
 
 
@@ -312,7 +312,7 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
     ]
 
 
-def test_of_those_that_run_it_who_has_done_so_for_longest_comes_first():
+def test_the_minion_that_has_run_longest_comes_first():
     found = minions(active=4)
     for number, name in enumerate(found):
         found[name]["since"] = None if number == 1 else NOW - 60 * (number + 1)
@@ -320,7 +320,7 @@ def test_of_those_that_run_it_who_has_done_so_for_longest_comes_first():
     assert drawn(tables.minions, found)[1:3] == [told, "    active0, active1"]
 
 
-def test_what_failed_with_different_exit_codes_is_told_apart():
+def test_failures_with_different_exit_codes_are_told_apart():
     found = minions(failed=12)
     for number, record in enumerate(found.values()):
         record["retcode"] = number // 2 if number < 4 else number

@@ -53,7 +53,7 @@ def test_on_40_columns_what_has_failed_is_still_in_sight():
     assert progress_line(SUMMARY, 39) == "1470/5000 running, 17 failed, 3 lost"
 
 
-def test_what_is_short_has_its_whole_bar():
+def test_a_short_line_has_its_whole_bar():
     assert progress_line({**SUMMARY, "rate": None, "eta_seconds": None}, 200) == progress_line(
         {**SUMMARY, "rate": None, "eta_seconds": None}
     )
@@ -99,7 +99,7 @@ def test_a_pipe_gets_no_control_code_and_a_line_for_each_change():
     assert all(line.isprintable() for line in lines)
 
 
-def test_why_a_batch_stands_still_beside_others_has_a_line_and_no_more_while_it_sends():
+def test_a_batch_that_waits_for_others_says_why_and_stops_saying_it_when_it_sends():
     told = "waits for room: 5 of 5 minions are in flight over all batches, {} of them of this"
     looks = [({**SUMMARY, "active": active, "blocked_reason": told.format(active)}, {}) for active in (3, 2, 0, 0)]
     assert [line for line in lines_of(*looks) if "room" in line] == [told.format(0)]
@@ -117,7 +117,7 @@ def test_the_bar_has_no_colours(monkeypatch):
         assert drawn.replace("\x1b[K", "").isprintable()
 
 
-def test_of_many_that_are_not_there_the_first_are_named():
+def test_the_first_of_many_absent_minions_are_named():
     away = {f"m{number}": {"state": "offline"} for number in range(5000)}
     lines = lines_of((SUMMARY, away), (SUMMARY, {**away, "late": {"state": "offline"}}))
     assert lines[0] == "m0: offline"
@@ -126,7 +126,7 @@ def test_of_many_that_are_not_there_the_first_are_named():
     assert lines[11:] == ["late: offline"]
 
 
-def test_why_it_waits_is_told_once_with_what_to_do():
+def test_the_reason_for_a_wait_is_shown_once_with_what_to_do():
     waits = {**SUMMARY, "jid": "1", "state": "paused", "paused_reason": "waits for approval", "approve": 0}
     told = "paused: waits for approval; salt-run batch.approve 1 lets it go on"
     lines = lines_of((waits, {}), (waits, {}), ({**waits, "completed": 1300}, {}))
@@ -144,7 +144,7 @@ def test_a_minion_that_is_named_to_act_on_the_terminal_does_not(harmful):
     assert all(line.isprintable() for line in lines)
 
 
-def test_that_no_engine_is_there_is_said():
+def test_a_missing_engine_is_reported():
     assert "(no engine)" in progress_line({**SUMMARY, "engine": False}, 79)
     assert "no engine" not in progress_line(SUMMARY, 79)
     assert "no engine" not in progress_line({**SUMMARY, "engine": None}, 79)
@@ -170,7 +170,7 @@ def test_the_wait_ends_when_its_time_is_up():
         quickly(SUMMARY, timeout=0.05)
 
 
-def test_nobody_waits_for_ever_for_an_engine_that_is_gone():
+def test_no_command_waits_for_ever_for_an_engine_that_is_gone():
     with pytest.raises(Refused, match="No engine drives batch 1"):
         quickly({**SUMMARY, "engine": False}, engine_patience=0.05)
 

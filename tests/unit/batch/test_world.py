@@ -22,7 +22,7 @@ def test_in_a_world_that_fails_in_every_way_batches_keep_their_promises(first):
         live_through(seed)
 
 
-def test_what_once_went_wrong_in_such_a_world_does_not_again():
+def test_worlds_that_once_went_wrong_go_right():
     for seed in (
         1569,  # an entry of the heap that was out of date decided whether minions were overdue
         2207,  # a minion that survived its kills, beyond its run time, was asked without a pause

@@ -46,7 +46,7 @@ def test_nothing_makes_markup_or_code_of_text():
         assert not forbidden.search(code), path
 
 
-def test_what_goes_by_time_asks_nobody():
+def test_timers_ask_the_api_nothing():
     # One interval, for "3 min ago"; every read follows from an event, or from the user at the page.
     used = {path.name: path.read_text(encoding="utf-8").count("setInterval(") for path in SCRIPTS}
     assert {name: count for name, count in used.items() if count} == {"main.js": 1}

@@ -21,7 +21,7 @@ def unreadable(folder):
     return "loop/1"
 
 
-def test_what_cannot_be_looked_up_is_not_taken_for_absent(folder, unreadable):
+def test_a_file_that_cannot_be_looked_up_is_not_taken_for_absent(folder, unreadable):
     for look in (folder.exists, folder.read, folder.modified, folder.remove):
         with pytest.raises(OSError, match="symbolic links"):
             look(unreadable)
@@ -30,11 +30,11 @@ def test_what_cannot_be_looked_up_is_not_taken_for_absent(folder, unreadable):
 
 
 @pytest.mark.parametrize("name", ["requests/2", "nowhere/1", "requests/1/below", "requests/" + "x" * 300])
-def test_what_cannot_be_there_is_absent(folder, name):
+def test_a_file_that_cannot_be_there_is_absent(folder, name):
     assert not folder.exists(name)
 
 
-def test_what_a_process_was_writing_that_was_killed_is_no_file_and_is_swept_away(folder):
+def test_an_unfinished_file_of_a_killed_process_is_no_file_and_is_swept_away(folder):
     unfinished = folder.path / "requests" / ".1.abc"
     unfinished.write_bytes(b"ha")
     assert folder.names("requests") == ["requests/1"]
@@ -44,7 +44,7 @@ def test_what_a_process_was_writing_that_was_killed_is_no_file_and_is_swept_away
     folder.sweep("nowhere")
 
 
-def test_whoever_does_not_lead_changes_nothing(folder):
+def test_a_master_that_does_not_lead_changes_nothing(folder):
     def fence():
         raise OSError("another one leads")
 

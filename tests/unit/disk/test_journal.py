@@ -112,7 +112,7 @@ def test_a_tail_of_zeros_is_torn(path, whole, tail):
     assert held(path, whole[0] + bytes(tail)) == RECORDS
 
 
-def test_cut_at_any_byte_it_holds_what_was_whole_before(path, whole):
+def test_a_journal_cut_at_any_byte_holds_the_records_that_were_whole_before(path, whole):
     data, ends = whole
     for cut in range(len(data)):
         expected = sum(end <= cut for end in ends) - 1
@@ -131,7 +131,7 @@ def test_a_byte_flipped_anywhere_but_in_the_last_record_is_damage(path, whole):
             assert found == (None if position < ends[-2] else RECORDS[:-1]), (position, mask)
 
 
-def test_with_any_range_zeroed_it_is_damage_or_holds_what_was_whole_before(path, whole):
+def test_a_journal_with_any_range_zeroed_is_damaged_or_holds_the_records_before_it(path, whole):
     data, ends = whole
     for begin in range(len(data)):
         for end in range(begin + 1, len(data) + 1):
@@ -247,7 +247,7 @@ def test_a_record_that_only_the_old_file_takes_while_the_new_one_is_put_in_its_p
     assert Journal(path).read()[:2] == ({"up to": "c"}, [["d"]])
 
 
-def test_after_a_record_that_was_not_taken_no_other_one_is_until_the_journal_is_rewritten(path):
+def test_after_a_refused_record_no_other_is_taken_until_the_journal_is_rewritten(path):
     opened = filled(path, ["a"])
     with full_disk(), pytest.raises(OSError, match="too large"):
         opened.append(["b"])
@@ -343,7 +343,7 @@ class Takeover:
 @pytest.mark.parametrize(
     ("at", "found"), [(1, None), (2, (1, [[1]])), (3, (1, [[1]])), (4, (2, [[2]])), (5, (2, [[2]]))]
 )
-def test_what_a_former_holder_has_made_sure_of_is_there_and_nothing_that_it_writes_after_it_was_frozen(path, at, found):
+def test_records_that_a_former_leader_has_synced_are_there_and_none_that_it_writes_after_a_freeze(path, at, found):
     takeover = Takeover(path, at)
     former = Journal(path, takeover)
     for number in (1, 2, 3):

@@ -31,7 +31,7 @@ def test_an_age_is_told_in_one_unit(before, told):
 
 
 @pytest.mark.parametrize("value", [None, True, "yesterday", "2026-05-17T06:40:00", math.nan, math.inf, [], {}, "\x1b"])
-def test_what_is_no_time_is_not_known(value):
+def test_an_invalid_time_is_shown_as_not_known(value):
     assert (moments.ago(value, NOW), moments.local(value, None)) == ("-", "-")
 
 
@@ -40,7 +40,7 @@ def test_a_time_is_a_number():
         assert moments.local(value, datetime.timezone.utc) == "2026-05-17 06:40:00"
 
 
-def test_a_time_is_that_of_the_zone():
+def test_a_time_is_shown_in_the_zone():
     assert moments.local(NOW, datetime.timezone(datetime.timedelta(hours=2))) == "2026-05-17 08:40:00"
 
 

@@ -120,5 +120,5 @@ def test_lines_end_between_words_and_never_after_a_number():
     assert wrap("38 completed, 2 failed, 50 pending", 30, "  ") == ["38 completed, 2 failed,", "  50 pending"]
 
 
-def test_one_is_told_from_many():
+def test_a_noun_has_its_plural():
     assert [counted(1, "minion"), counted(2000, "entry", "entries")] == ["1 minion", "2,000 entries"]

@@ -182,7 +182,7 @@ def test_the_executor_refuses_a_job_that_was_cut_unless_it_is_told_to_run_it_aga
 
 
 @pytest.mark.parametrize("natively", [True, False])
-def test_one_of_the_two_acknowledges_a_job(natively):
+def test_either_the_minion_or_the_executor_acknowledges_a_job(natively):
     minion = started(executor=True)
     load = job(executor_opts={"job_once": {"ack": True}}, **({"start_event": True} if natively else {}))
     (prepare,) = minion.take(load, 1.0)

@@ -41,20 +41,20 @@ def test_nothing_is_taken_over_of_an_engine_that_was_led_elsewhere():
         (4, (12.0, None)),  # a slot stayed free
     ],
 )
-def test_a_slot_is_in_doubt_whose_minion_had_not_returned_when_the_leader_died(limit, found):
+def test_a_slot_is_in_doubt_if_its_minion_had_not_returned_when_the_leader_died(limit, found):
     truth = truth_of(
         publish(80.0, "a1"), publish(85.0, "a2", "a3"), publish(112.0, "a4"), publish(120.0, "a5"), returned=["a1"]
     )
     assert takeover.into_slots(truth, JID, limit, KILL) == found
 
 
-def test_a_slot_that_was_freed_just_then_may_have_been_taken_again_and_counts_as_in_doubt():
+def test_a_slot_freed_just_before_the_leader_died_counts_as_in_doubt():
     truth = truth_of(publish(85.0, "a1", "a2"), publish(112.0, "a3"), publish(125.0, "a4"), returned=["a1"])
     truth.runs[0].answered = 99.5
     assert takeover.into_slots(truth, JID, 2, KILL) == (None, 12.0)
 
 
-def test_a_batch_that_nobody_had_got_is_not_gone_on_with():
+def test_a_batch_that_no_minion_had_got_has_no_time_of_takeover():
     assert takeover.into_slots(truth_of(publish(112.0, "a1")), JID, 2, KILL) == (None, None)
 
 

@@ -156,7 +156,7 @@ def test_a_second_run_is_excused_by_evidence_which_is_told(first, evidence, live
     assert check.good and "excused: 1" in check.found and why in check.found
 
 
-def test_an_engine_has_on_the_disk_what_it_heard_once_it_has_answered_what_it_was_asked_after_that():
+def test_an_engine_has_written_what_it_heard_once_it_has_answered_a_later_request():
     busy = Evidence(answers={ENGINE: [(0.0, 0.1), (4.0, 8.0), (8.0, 15.0), (15.0, 15.1)]})
     assert busy.written(ENGINE, 2.0) == 15.0 and busy.written(ENGINE, 30.0) == math.inf
     assert NOTHING.written(ENGINE, 2.0) == 7.0
@@ -201,7 +201,7 @@ def test_the_job_cache_tells_which_run_a_return_belongs_to():
     assert [run.stored for run in truth.runs] == [False, True]
 
 
-def test_what_the_master_took_and_could_not_store_is_missing_with_a_reason():
+def test_a_return_that_the_master_took_and_could_not_store_is_missing_with_a_reason():
     truth = truth_of(unstored())
     assert not verdict.taken(truth, {JID}, NOTHING).good
     check = verdict.taken(truth, {JID}, FULL)
@@ -213,19 +213,19 @@ def owed(truth, entries=()):
     return judged(verdict.owed(truth, [(M, JID)], entries, ENGINE, NOTHING))
 
 
-def test_what_is_owed_ran_once_or_stands_in_the_queue():
+def test_an_owed_job_ran_once_or_is_in_the_queue():
     assert all(owed(truth_of(ran())).values())
     assert all(owed(Truth(), entries=[{"minion": M, "jid": JID, "state": "held"}]).values())
 
 
-def test_what_is_owed_and_neither_ran_nor_stands_is_lost():
+def test_an_owed_job_that_neither_ran_nor_is_in_the_queue_is_lost():
     assert [good for good in owed(Truth()).values() if not good] == [False]
 
 
 @pytest.mark.parametrize(
     "there, state, good", [(True, "pending", False), (True, "held", True), (False, "pending", True)]
 )
-def test_what_is_owed_to_a_minion_that_is_there_must_not_wait(there, state, good):
+def test_a_job_owed_to_a_minion_that_is_there_must_not_wait(there, state, good):
     truth = Truth()
     truth.presence += [(0.0, M, True), *([] if there else [(1.0, M, False)])]
     assert all(owed(truth, entries=[{"minion": M, "jid": JID, "state": state}]).values()) is good
@@ -288,7 +288,7 @@ def test_the_first_answer_of_a_process_may_take_longer_and_no_other():
     assert not is_responsive([sample(0), *never]), "it must answer at some time"
 
 
-def test_so_may_the_first_one_after_a_time_in_which_none_could_be_expected():
+def test_the_first_answer_after_a_time_in_which_none_could_be_expected_may_take_longer():
     assert is_responsive([sample(0), sample(1), sample(3, seconds=12.0)], [(0.5, 2.0)])
     assert not is_responsive([sample(0), sample(1), sample(3), sample(4, seconds=12.0)], [(0.5, 2.0)])
 
@@ -305,7 +305,7 @@ def test_an_engine_must_not_end_unless_it_is_killed():
     assert not ends_well(ended, []) and not ends_well(ended, [(3.0, 3.0)]) and not ends_well(ended, [(10.0, 12.0)])
 
 
-def test_what_grows_is_told_once_it_lasts_long_enough_to_tell():
+def test_growth_is_reported_once_the_run_is_long_enough_to_show_it():
     steady = [sample(float(at)) for at in range(200)]
     assert all(judged(verdict.flat(steady, ["engine"])).values())
     growing = [sample(float(at), resident=100e6 + at * 1e6, files=20 + at, left=5 + at) for at in range(200)]
@@ -315,7 +315,7 @@ def test_what_grows_is_told_once_it_lasts_long_enough_to_tell():
     assert verdict.flat(growing[:60], ["engine"]) == []
 
 
-def test_what_batches_leave_for_as_long_as_jobs_are_kept_is_no_growth(tmp_path):
+def test_records_kept_as_long_as_jobs_are_no_growth(tmp_path):
     (tmp_path / "1.ended").write_text("123")
     (tmp_path / "2.journal").write_text("12")
     assert files_left(tmp_path) == (1, 2)

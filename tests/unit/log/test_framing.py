@@ -15,7 +15,7 @@ def read(data, final=False):
     return [records.read(found.body) for found in piece.records], piece
 
 
-def test_what_was_packed_is_read():
+def test_a_packed_record_is_read():
     assert read(b"".join(FRAMES))[0] == RECORDS
 
 
@@ -62,7 +62,7 @@ def test_no_text_of_a_minion_is_taken_for_a_record_when_that_one_is_torn():
                 assert found == [RECORDS[1]]
 
 
-def test_what_a_later_version_has_written_is_told_apart():
+def test_a_record_of_a_later_version_is_told_from_damage():
     later = bytearray(FRAMES[1])
     later[3] = framing.FORMAT + 1
     piece = framing.scan(FRAMES[0] + bytes(later) + FRAMES[2])

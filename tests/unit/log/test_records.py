@@ -40,7 +40,7 @@ def test_a_signal_names_the_jobs_that_it_ends_wherever_its_arguments_hold_them(f
     assert ended_by({"fun": fun, "arg": arg}) == ended
 
 
-def test_what_a_minion_says_is_checked_before_it_is_written():
+def test_fields_from_a_minion_are_checked_before_they_are_written():
     said = {"fun": ["a.b", "c.d"], "retcode": {"a.b": 0, "c.d": 2}, "success": "no"}
     record = return_of(JID, "web1", said, True)
     assert record[:5] == (JID, "web1", "a.b,c.d", 2, True)

@@ -41,7 +41,7 @@ def test_minions_that_keep_nothing_are_named():
     assert not isinstance(told, Advice)
 
 
-def test_of_a_silent_minion_it_is_not_known_and_not_said_that_it_keeps_nothing():
+def test_a_silent_minion_is_not_reported_as_one_that_keeps_nothing():
     (told,) = doubts_about(found(has=["a"], silent=["b"]))
     assert told == "of 1 silent minions it is not known whether they keep what they have run: b"
     assert isinstance(told, Advice)
@@ -51,7 +51,7 @@ def test_where_all_keep_what_they_have_run_nothing_is_said():
     assert doubts_about(found(has=["a"], lacks=["b"], keeps=["b"])) == []
 
 
-def test_of_many_minions_some_are_named():
+def test_some_of_many_minions_are_named():
     names = [f"m{number:02}" for number in range(30)]
     (told,) = doubts_about(found(lacks=names))
     assert told.endswith("m18, m19, …; job_retry.coverage names all")

@@ -13,7 +13,7 @@ def end_of(handed_on):
     return handed_on.end_of(PUBLISHED, EARLIEST, TIMEOUT)
 
 
-def test_where_nothing_is_handed_on_its_time_is_what_it_was_given():
+def test_without_late_answers_a_question_takes_the_time_that_it_was_given():
     assert end_of(HandedOn()) == EARLIEST
 
 
@@ -36,13 +36,13 @@ def test_a_question_with_little_time_waits_less_for_what_may_still_come():
     assert handed_on.end_of(PUBLISHED, PUBLISHED + 1.0, 1.0) == PUBLISHED + 0.5 + LEAST_QUIET
 
 
-def test_what_minions_were_asked_or_sent_before_prolongs_it_too():
+def test_late_answers_to_an_earlier_publish_prolong_a_question_too():
     handed_on = HandedOn()
     handed_on.note(PUBLISHED - 15.0, EARLIEST + 3.0)
     assert end_of(handed_on) == EARLIEST + 3.0 + QUIET
 
 
-def test_what_is_newer_says_that_the_master_has_got_further():
+def test_answers_to_a_later_publish_do_not_prolong_a_question():
     handed_on = HandedOn()
     handed_on.note(PUBLISHED + 0.2, EARLIEST + 3.0)
     assert end_of(handed_on) == EARLIEST
@@ -55,12 +55,12 @@ def test_nothing_prolongs_it_without_end():
     assert end_of(handed_on) == PUBLISHED + LONGEST * TIMEOUT
 
 
-def test_the_time_that_the_publish_itself_takes_counts_for_no_minion():
+def test_the_time_that_the_publish_itself_takes_is_added_to_the_time_of_a_question():
     published_late = EARLIEST + 4.0
     assert HandedOn().end_of(PUBLISHED, published_late, TIMEOUT) == published_late
 
 
-def test_what_has_been_handed_on_long_ago_is_forgotten():
+def test_old_answers_are_forgotten():
     handed_on = HandedOn()
     for number in range(100_000):
         handed_on.note(float(number), float(number))

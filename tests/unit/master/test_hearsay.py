@@ -213,7 +213,7 @@ def cache(loop, steady):
     return Cache(loop, steady)
 
 
-def test_what_was_announced_is_looked_for_and_told(cache, loop):
+def test_an_announced_return_is_looked_for_and_reported(cache, loop):
     cache.returns = {"a": 0, "b": 1}
     for minion in "ab":
         cache.search.heard(minion)

@@ -17,7 +17,7 @@ def test_an_invalid_time_vouches_for_nothing(seconds):
     assert record_of({"job_once": {"state": "never", "recorded_for": seconds}}) == Record("never", 0.0)
 
 
-def test_never_is_believed_of_a_job_that_is_younger_than_the_records():
+def test_the_state_never_is_believed_only_for_a_job_younger_than_the_records():
     record = record_of({"job_once": {"state": "never", "recorded_for": 100}})
     assert [record.about(age) for age in (0.0, 90.0, 99.0, 1000.0)] == ["never", "never", "unknown", "unknown"]
     assert Record("interrupted").about(1000.0) == "interrupted"
@@ -44,5 +44,5 @@ def test_never_is_believed_of_a_job_that_is_younger_than_the_records():
         (["cmd.run"], {"executor_opts": "text"}, True),
     ],
 )
-def test_what_the_executor_lets_pass_is_not_on_record(funs, options, recorded):
+def test_functions_that_the_executor_lets_pass_are_not_on_record(funs, options, recorded):
     assert is_recorded(funs, options) is recorded

@@ -50,7 +50,7 @@ def stage():
     return Stage()
 
 
-def test_what_can_be_told_is_what_the_option_names():
+def test_the_kinds_of_notices_are_those_of_the_option():
     assert tuple(KINDS) == NOTICES
 
 
@@ -73,7 +73,7 @@ def test_what_needs_an_operator_is_reported_once(stage, batch, kind):
 @pytest.mark.parametrize(
     "batch", [seen(), WELL, *(seen("paused", paused_by=by) for by in ("operator", "window", "start", "rights"))]
 )
-def test_what_needs_nobody_is_not_told(stage, batch):
+def test_a_batch_that_needs_no_operator_causes_no_notice(stage, batch):
     stage.look(batch)
     assert stage.told == []
 
@@ -107,7 +107,7 @@ def test_an_engine_that_hangs_and_answers_again_is_told(stage):
     assert first["text"] == "The batch_manager engine has not answered for 80 s: it hangs or is stopped"
 
 
-def test_what_was_there_before_the_first_start_is_not_told():
+def test_a_batch_from_before_the_first_start_causes_no_notice():
     ledger = Ledger("m", NOTICES, "", ["webhook"], None)
     ledger.take_batches({JID: HALTED, RETRY: seen("paused", RETRY, paused_by="approval", approve=0)}, [JID, RETRY], 1.0)
     assert ledger.waiting == {"webhook": []}
@@ -144,7 +144,7 @@ def test_nothing_is_told_again_after_a_restart_and_what_waited_still_does(stage)
     assert first["id"] != second["id"]
 
 
-def test_what_is_no_more_is_forgotten(stage):
+def test_a_batch_that_is_gone_is_forgotten(stage):
     stage.look(FAILED)
     stage.look()
     assert stage.ledger.record()["told"] == {}
@@ -169,7 +169,7 @@ def test_a_notice_says_which_minions_and_where_to_look(stage):
     )
 
 
-def test_of_many_minions_some_are_named():
+def test_some_of_many_minions_are_named():
     many = {f"web{number}": {"state": "failed"} for number in range(50)}
     stage = Stage()
     stage.look(Seen(FAILED.summary, many))
@@ -219,7 +219,7 @@ def given_up(*minions, jid=JID):
     return {jid: GivenUp(jid, "state.apply", dict.fromkeys(minions, REASON))}
 
 
-def test_what_was_given_up_before_the_first_look_is_not_told(stage):
+def test_jobs_given_up_before_the_first_look_cause_no_notice(stage):
     assert stage.ledger.take_given_up(given_up("a"), 1000.0)
     assert not stage.ledger.take_given_up(given_up("a"), 1001.0)
     assert stage.told == []
@@ -263,7 +263,7 @@ def test_many_jobs_that_are_given_up_at_once_are_one_short_notice_that_leads_to_
     assert len(notice["text"]) < 4000 and len(notice["jobs"]) == NAMED and notice["minions_in_all"] == 300
 
 
-def test_who_does_not_want_to_hear_of_owed_jobs_does_not():
+def test_owed_jobs_cause_no_notice_if_they_are_not_wanted():
     stage = Stage(kinds=("halted",))
     stage.ledger.take_given_up({}, 1000.0)
     stage.ledger.take_given_up(given_up("a"), 1001.0)

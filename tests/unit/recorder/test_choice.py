@@ -48,7 +48,7 @@ def test_functions_are_chosen_by_globs(fun, include, exclude, wanted):
         ["saltutil.find_job", "saltutil.find_cached_job", "match.compound"],
     ],
 )
-def test_what_the_engines_ask_minions_is_left_out_by_default(question):
+def test_questions_of_the_engines_are_left_out_by_default(question):
     settings = RecorderSettings()
     assert not is_wanted(question, settings.include, settings.exclude)
 
@@ -60,7 +60,7 @@ def test_digests_tell_jobs_and_minions_and_loads_apart():
     assert len({digest("1", "a"), digest("1", "b"), digest("2", "a"), digest("1"), digest("1a")}) == 5
 
 
-def test_what_was_added_last_is_remembered_and_what_was_long_ago_is_not():
+def test_recent_digests_are_remembered_and_old_ones_are_not():
     recent = Recent(10)
     for item in range(100):
         recent.add(item)

@@ -264,7 +264,7 @@ def test_no_more_is_parked_than_there_is_memory_for():
     assert {one.tries for one in refused} == {1}
 
 
-def test_what_is_parked_gives_its_memory_back():
+def test_parked_records_give_their_memory_back():
     pipeline = Pipeline(100)
     for attempt in range(50):
         pipeline.take(attempt, PARKED_BYTES)

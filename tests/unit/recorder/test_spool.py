@@ -111,7 +111,7 @@ def test_an_empty_append_changes_nothing(folder):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=300), max_size=8), max_size=12), st.integers(0, 60))
-def test_what_is_read_after_a_restart_is_what_was_appended(tmp_path_factory, appends, start):
+def test_appended_records_are_read_after_a_restart(tmp_path_factory, appends, start):
     folder = tmp_path_factory.mktemp("spool")
     spool = Spool(folder, 4000)
     for batch in appends:
@@ -150,14 +150,14 @@ def test_a_reader_that_was_overtaken_goes_on_with_the_oldest_and_knows_how_many_
     assert reader.lost == spool.first - 10
 
 
-def test_what_everybody_has_read_is_removed_and_nothing_else(folder):
+def test_only_segments_that_every_reader_has_read_are_removed(folder):
     spool = filled(folder, 1000, max_bytes=80_000, size=50)
     spool.trim(keep_from=500)
     assert 0 < spool.first <= 500
     assert [number for number, _ in all_of(Reader(spool, 500))] == list(range(500, 1000))
 
 
-def test_what_is_behind_is_counted_in_bytes(folder):
+def test_the_backlog_is_counted_in_bytes(folder):
     spool = filled(folder, 100, size=80)
     reader = Reader(spool, 0)
     assert reader.behind == spool.size == 100 * 100
@@ -259,7 +259,7 @@ def test_a_payload_that_looks_like_a_frame_is_none(folder):
 
 @pytest.mark.parametrize("number", [0, 2, 3, 4, 1 << 40, 2**64 - 1])
 @pytest.mark.parametrize("records", [3, 5])
-def test_what_looks_like_a_frame_in_a_damaged_record_is_none(folder, number, records):
+def test_bytes_like_a_frame_in_a_damaged_record_are_no_record(folder, number, records):
     spool = filled(folder, 2)
     spool.append([b"x" * 30 + framed(number, b"forged") + b"y" * 30])
     spool.append(payloads(3, records - 3))
@@ -274,7 +274,7 @@ def test_what_looks_like_a_frame_in_a_damaged_record_is_none(folder, number, rec
 
 
 @pytest.mark.parametrize("number", [0, 1 << 40, 2**64 - 1])
-def test_what_looks_like_a_frame_in_a_torn_record_makes_no_number_that_never_was(folder, number):
+def test_bytes_like_a_frame_in_a_torn_record_make_no_number_that_never_was(folder, number):
     spool = filled(folder, 2)
     spool.append([b"x" * 30 + framed(number, b"forged") + b"y" * 30])
     spool.close()
@@ -316,7 +316,7 @@ def test_a_segment_that_is_gone_is_counted(folder):
     assert reader.lost == int(third.stem) - int(second.stem)
 
 
-def test_a_spool_whose_files_are_gone_goes_on_above_what_was_read(folder):
+def test_a_spool_whose_files_are_gone_goes_on_above_the_last_number_read(folder):
     spool = Spool(folder, BIG)
     spool.skip_to(500)
     spool.append([b"a"])
@@ -386,7 +386,7 @@ def test_a_flipped_bit_in_a_mark_costs_that_mark(progress_path):
     assert Progress(progress_path, 0, 100).done == {8, 10}
 
 
-def test_rebasing_forgets_what_is_below(progress_path):
+def test_rebasing_forgets_lower_numbers(progress_path):
     progress = Progress(progress_path, 0, 0)
     for number in (0, 1, 5):
         progress.mark(number)
@@ -410,7 +410,7 @@ def test_a_torn_note_of_progress_is_passed_over(progress_path):
 # -- what was seen ----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_seen_is_known_after_a_restart(tmp_path):
+def test_seen_digests_are_known_after_a_restart(tmp_path):
     Seen(tmp_path, keep=1000).add([1, 2**64 - 1], now=5000)
     Seen(tmp_path, keep=1000).add([3], now=5001)
     known = Seen(tmp_path, keep=1000).load()
@@ -451,7 +451,7 @@ def test_known_is_a_set(items, probe):
 # -- set aside --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_set_aside_is_there_after_a_restart_and_can_be_taken_back(tmp_path):
+def test_records_set_aside_are_there_after_a_restart_and_can_be_taken_back(tmp_path):
     Aside(tmp_path, BIG).add(5, {"reason": "r"}, b"record")
     again = Aside(tmp_path, BIG)
     (name,) = again.names()

@@ -37,5 +37,5 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Adversary, 1420173),  # a search found a job before the part of it that a minion had begun, and forgot that
     ],
 )
-def test_what_once_went_wrong_does_not_again(profile, seed):
+def test_worlds_that_once_went_wrong_go_right(profile, seed):
     live_through(profile, seed)

@@ -51,7 +51,7 @@ def test_a_right_that_is_lost_while_the_minion_is_being_asked_counts():
     assert world.effects(facts.Publish) == []
 
 
-def test_who_enqueued_is_known_after_a_restart_of_the_engine():
+def test_the_user_who_enqueued_a_job_is_known_after_a_restart_of_the_engine():
     world = enqueued()
     world.restart()
     world.denied.add("ann")
@@ -67,7 +67,7 @@ def test_a_job_is_held_if_it_is_not_known_whether_it_may_still_be_sent():
     assert world.effects(facts.Publish) == []
 
 
-def test_who_has_a_held_job_tried_again_vouches_for_it():
+def test_a_user_who_retries_a_held_job_takes_it_over():
     world = enqueued()
     world.unsure.add("ann")
     back(world)
@@ -76,7 +76,7 @@ def test_who_has_a_held_job_tried_again_vouches_for_it():
     assert world.runs["b", "j1"] == 1
 
 
-def test_who_enqueues_an_entry_that_has_ended_takes_the_place_of_who_did_before():
+def test_a_user_who_enqueues_an_ended_entry_takes_the_place_of_the_earlier_one():
     world = enqueued()
     world.denied.add("ann")
     back(world)
@@ -85,7 +85,7 @@ def test_who_enqueues_an_entry_that_has_ended_takes_the_place_of_who_did_before(
     assert world.runs["b", "j1"] == 1
 
 
-def test_to_enqueue_what_is_owed_already_changes_nothing():
+def test_enqueuing_a_job_that_is_owed_already_changes_nothing():
     world = World(minions=("a", "b"))
     world.stop("b")
     world.publish("j1")
@@ -98,7 +98,7 @@ def test_to_enqueue_what_is_owed_already_changes_nothing():
 
 
 @pytest.mark.parametrize("asker", [None, ANN, ROOT])
-def test_who_asked_for_an_entry_is_stored_with_it(asker):
+def test_the_user_who_enqueued_an_entry_is_stored_with_it(asker):
     entry = Entry("b", "j1", 1.0, 2.0, "by an operator")
     entry.asker = asker
     assert Entry.from_record("b", "j1", entry.as_record()).asker == asker
@@ -111,7 +111,7 @@ def test_entries_of_earlier_versions_name_no_user():
 
 
 @pytest.mark.parametrize("asker", ["ann", ["ann"], ["ann", "pam", "yes"], [1, "pam", True], {}])
-def test_an_entry_that_names_who_asked_in_another_way_is_not_believed(asker):
+def test_an_entry_that_names_its_user_in_another_form_is_not_believed(asker):
     record = {**Entry("b", "j1", 1.0, 2.0, "was away").as_record(), "asker": asker}
     with pytest.raises(ValueError):
         Entry.from_record("b", "j1", record)

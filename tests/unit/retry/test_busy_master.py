@@ -103,7 +103,7 @@ def test_a_minion_that_is_not_there_keeps_no_other_waiting():
     assert world.now - begun < 2.0 + 2 * world.settings.gather + 1.0
 
 
-def test_those_that_answer_late_are_sent_their_job_together():
+def test_minions_that_answer_late_are_sent_their_job_together():
     world = World(minions=tuple("abcd"))
     for name in world.minions:
         world.stop(name)
@@ -129,7 +129,7 @@ def test_those_that_answer_late_are_sent_their_job_together():
     assert look.minions == ("c",), "nobody is left to wait for"
 
 
-def test_those_that_have_answered_do_not_wait_without_end_for_others_that_still_do():
+def test_minions_that_have_answered_do_not_wait_without_end_for_the_others():
     names = tuple(f"m{n:02}" for n in range(40))
     world = World(minions=names)
     for name in names:

@@ -196,7 +196,7 @@ def test_the_minions_of_a_fleet_that_has_begun_a_job_are_looked_at_a_few_times_e
     [(0, facts.KeysRead(frozenset("a"))), (MOST_BEGUN, facts.KeysRead(frozenset("abc"), none=True))],
     ids=["one key is not found", "no key is found at all"],
 )
-def test_who_has_begun_a_job_is_not_forgotten_because_keys_are_not_found_for_a_moment(more, read):
+def test_a_start_is_not_forgotten_because_keys_are_not_found_for_a_moment(more, read):
     world = World(minions=("a", "b", "c", *(f"m{number}" for number in range(more))), duration=1e6)
     world.publish("j1")
     world.run(2)
@@ -316,7 +316,7 @@ def test_a_kill_on_all_minions_cancels_nothing_that_is_published_to_others_long_
 
 @pytest.mark.parametrize("event", ["heard", "missed", "missed, which is noticed after the kill"])
 @pytest.mark.parametrize("acks", [False, True])
-def test_a_kill_counts_for_what_was_published_before_it_and_is_stored_after_it(event, acks):
+def test_a_kill_counts_for_a_job_that_was_published_before_it_and_stored_after_it(event, acks):
     world = World(minions=("a", "b"), acks=acks, duration=30.0)
     world.run(LATEST + 10)
     world.stop("b")
@@ -339,7 +339,7 @@ def test_a_kill_counts_for_what_was_published_before_it_and_is_stored_after_it(e
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
 
 
-def test_a_kill_cancels_nothing_later_although_what_was_published_before_it_is_stored_after_it():
+def test_a_kill_cancels_no_later_job_even_if_an_earlier_one_is_stored_after_it():
     world = World(minions=("a", "b", "c"), duration=30.0)
     world.run(LATEST + 10)
     world.stop("b")
@@ -453,7 +453,7 @@ def test_a_further_publish_that_the_master_stores_after_the_job_was_read_is_not_
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_what_another_question_says_about_the_jid_is_not_taken_for_the_answer_to_ones_own():
+def test_an_answer_to_the_question_of_another_user_is_not_taken_for_an_answer_to_this_engines():
     world = World(minions=("a", "b"))
     world.stop("a")
     world.publish("j1", targets=("a",))
@@ -546,7 +546,7 @@ def test_a_further_publish_whose_record_another_one_precedes_is_not_lost():
     assert "j1" not in world.machine.capture.open
 
 
-def test_a_further_publish_that_is_stored_after_an_earlier_replay_which_was_stored_late_is_not_lost():
+def test_a_further_publish_stored_after_a_late_stored_replay_is_not_lost():
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 10)
     world.stop("b")
@@ -564,7 +564,7 @@ def test_a_further_publish_that_is_stored_after_an_earlier_replay_which_was_stor
 
 
 @pytest.mark.parametrize("why", ["the engine was down", "events were lost"])
-def test_who_has_begun_what_was_published_unheard_and_is_stored_late_is_not_forgotten(why):
+def test_a_start_of_an_unheard_publish_that_is_stored_late_is_not_forgotten(why):
     world = World(minions=("a", "b"), duration=5.0)
     world.run(LATEST + 10)
     world.publish("j1", targets=("a",))
@@ -584,7 +584,7 @@ def test_who_has_begun_what_was_published_unheard_and_is_stored_late_is_not_forg
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
 
 
-def test_who_has_begun_what_is_stored_late_is_not_forgotten_though_its_job_has_been_open_since_before_events_were_lost():
+def test_a_start_of_a_publish_that_is_stored_late_is_not_forgotten_even_if_the_job_was_open_before_events_were_lost():
     world = World(minions=("a", "b", "c"), duration=1.0)
     world.run(LATEST + 50)
     world.notice()
@@ -651,7 +651,7 @@ def test_a_kill_of_a_kill_is_looked_at_and_over():
     assert (world.machine.capture.open, world.notes) == ({}, {})
 
 
-def test_a_job_that_still_runs_when_all_are_looked_at_again_is_looked_at_once():
+def test_a_running_job_is_looked_at_once_when_all_are_looked_at_again():
     world = World(duration=3000.0)
     world.publish("j1")
     world.run(500)
@@ -723,9 +723,7 @@ def test_a_kill_that_a_search_finds_too_while_the_log_tells_of_it_counts():
 
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("between", [0.1, 5.0, 60.0])
-def test_a_part_of_a_kill_that_a_power_cut_takes_from_the_log_counts_although_the_log_has_the_part_before_it(
-    between, everything
-):
+def test_a_part_of_a_kill_counts_even_if_a_power_cut_takes_only_this_part_from_the_log(between, everything):
     world = World(minions=("a", "b", "c"), acks=False, duration=500.0)
     world.run(LATEST + 10)
     world.publish("j1", targets=("a", "b"))
@@ -746,7 +744,7 @@ def test_a_part_of_a_kill_that_a_power_cut_takes_from_the_log_counts_although_th
 
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs", "test.ping,saltutil.kill_job"])
-def test_what_is_published_after_a_kill_is_owed_although_a_search_finds_that_kill_once_the_log_has_told_it(fun):
+def test_a_job_published_after_a_kill_is_owed_even_if_a_search_finds_the_kill_again(fun):
     world = World(minions=("a", "b", "c"), duration=1.0)
     world.run(LATEST + 10)
     world.stop("b")
@@ -779,7 +777,7 @@ def test_a_part_of_a_kill_that_is_stored_late_counts_although_another_one_preced
     assert [world.state(name, "j1") for name in "ab"] == [State.CANCELLED] * 2
 
 
-def test_a_further_part_of_a_kill_that_a_search_finds_leaves_alone_what_was_wanted_since_the_first_after_a_restart_too():
+def test_a_further_part_of_a_kill_found_by_a_search_leaves_alone_what_was_enqueued_since_the_first_part():
     world = World(duration=300.0)
     for name in ("a", "b"):
         world.stop(name)
@@ -892,7 +890,7 @@ def test_a_job_that_is_stored_late_is_queued_although_the_engine_dies_again(cach
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_what_was_purged_is_not_queued_again_by_a_further_publish():
+def test_a_purged_entry_is_not_queued_again_by_a_further_publish():
     world = World()
     world.stop("b")
     world.publish("j1")
@@ -1100,7 +1098,7 @@ def test_a_job_is_as_old_as_its_first_publish_although_only_the_job_cache_rememb
     assert world.machine.entry("b", "j1").expires_at == pytest.approx(START + 3600, abs=0.1)
 
 
-def test_a_job_that_is_published_again_after_its_time_is_owed_to_nobody_whom_an_operator_has_struck_off():
+def test_a_job_published_again_after_its_time_is_not_owed_to_minions_that_an_operator_cancelled():
     world = away(ttl=3600.0, keep=60.0)
     world.tell(facts.Requested("cancel", {"minion": "b", "jid": None}))
     world.run(7200)
@@ -1113,7 +1111,7 @@ def test_a_job_that_is_published_again_after_its_time_is_owed_to_nobody_whom_an_
 
 
 @pytest.mark.parametrize("ahead", [(7200.0, 7200.0), (-7200.0, -7200.0), (0.0, 7200.0)])
-def test_what_is_published_around_the_time_at_which_the_clock_is_set_is_found_where_the_log_was_lost(ahead):
+def test_a_job_published_around_a_change_of_the_clock_is_found_if_the_log_was_lost(ahead):
     world = World(minions=("b",))
     world.run(600)
     world.stop("b")
@@ -1156,7 +1154,7 @@ def test_a_log_that_was_made_anew_is_read_whole_whatever_the_clock_is_set_to():
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_what_is_stored_late_is_found_by_an_engine_that_starts_while_the_search_for_it_is_not_over():
+def test_a_publish_stored_late_is_found_by_an_engine_that_starts_before_the_search_is_over():
     world = World(minions=("b",))
     world.run(600)
     world.stop("b")
@@ -1184,7 +1182,7 @@ def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 @pytest.mark.parametrize("searches", [True, False])
-def test_a_kill_counts_that_the_checkpoint_knows_and_a_power_cut_takes_from_the_log(fun, searches):
+def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_log(fun, searches):
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 50)
     world.stop("b")
@@ -1209,9 +1207,7 @@ def test_a_kill_counts_that_the_checkpoint_knows_and_a_power_cut_takes_from_the_
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 @pytest.mark.parametrize("again", [True, False])
-def test_what_is_published_after_a_kill_is_owed_although_a_power_cut_follows_after_which_the_log_is_read_again(
-    fun, again
-):
+def test_a_job_published_after_a_kill_is_owed_even_if_the_log_is_read_again_after_a_power_cut(fun, again):
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 50)
     world.stop("b")
@@ -1236,7 +1232,7 @@ def test_what_is_published_after_a_kill_is_owed_although_a_power_cut_follows_aft
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 @pytest.mark.parametrize("wanted", [False, True])
-def test_a_kill_counts_that_the_checkpoint_knows_although_a_power_cut_brings_back_the_entry_that_it_ended(fun, wanted):
+def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_brings_back_the_entry_that_it_ended(fun, wanted):
     world = World(minions=("a", "b"), duration=300.0)
     world.run(LATEST + 50)
     world.stop("b")
@@ -1262,7 +1258,7 @@ def test_a_kill_counts_that_the_checkpoint_knows_although_a_power_cut_brings_bac
 
 @pytest.mark.parametrize(("kept", "is_new"), [("its entry", False), ("its entry", True), ("nothing", False)])
 @pytest.mark.parametrize("restarts", [1, 2])
-def test_a_job_is_not_sent_again_of_which_a_power_cut_leaves_the_return_in_the_log_alone(kept, is_new, restarts):
+def test_a_job_whose_return_a_power_cut_leaves_only_in_the_log_is_not_sent_again(kept, is_new, restarts):
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 50)
     world.stop("b")
@@ -1391,7 +1387,7 @@ def test_rights_that_cannot_be_checked_keep_no_further_publish_of_the_job_from_b
     assert world.state("c", "j1") is State.PENDING
 
 
-def test_a_note_lasts_as_long_as_its_job_is_owed_whatever_made_it():
+def test_a_note_lasts_as_long_as_its_job_is_owed_whatever_caused_it():
     world = World(minions=("a", "b", "c"), duration=1.0, ttl=3600.0, keep=60.0)
     world.run(LATEST + 10)
     world.stop("b")

@@ -9,7 +9,7 @@ def test_the_first_waits_for_as_long_as_is_configured():
     assert Inflow(2.0).wait("j", 1000.0) == 2.0
 
 
-def test_the_longer_they_have_been_coming_in_the_longer_they_wait_up_to_a_limit():
+def test_the_longer_minions_have_been_coming_in_the_longer_they_wait_up_to_a_limit():
     inflow = Inflow(2.0)
     waits = [inflow.wait("j", 1000.0 + second) for second in range(100)]
     assert waits[:5] == [2.0] * 5 and waits[10] == 5.0

@@ -52,7 +52,7 @@ def test_minions_that_an_operator_named_get_the_job_whatever_its_target():
         ("", "compound", "cannot be published again"),
     ],
 )
-def test_what_cannot_be_said_so_is_refused_with_the_reason(tgt, tgt_type, why):
+def test_a_target_that_cannot_be_sent_along_is_refused_with_the_reason(tgt, tgt_type, why):
     assert why in obstacle(load(tgt, tgt_type))
     with pytest.raises(ValueError, match=why):
         narrowed(load(tgt, tgt_type), ["a"], ())

@@ -114,7 +114,7 @@ def test_no_step_forgets_all_entries_that_were_kept_for_their_time():
 # -- what may happen meanwhile ----------------------------------------------------------------------------------------
 
 
-def test_it_is_answered_once_and_when_it_is_through(world):
+def test_a_long_request_is_answered_once_and_when_it_is_done(world):
     world.request("cancel", jid="j1")
     midway(world)
     assert not world.answers
@@ -148,7 +148,7 @@ def test_a_later_request_waits_until_it_is_through(world):
     assert states(world) == [None] * 39 + [State.PENDING]
 
 
-def test_what_is_cancelled_and_then_wanted_again_is_wanted(world):
+def test_an_entry_that_is_cancelled_and_then_enqueued_is_owed(world):
     hold(world)
     world.request("cancel", jid="j1")
     midway(world)
@@ -157,7 +157,7 @@ def test_what_is_cancelled_and_then_wanted_again_is_wanted(world):
     assert (world.answers, set(states(world))) == ([40, 40], {State.PENDING})
 
 
-def test_what_is_tried_again_and_then_cancelled_is_cancelled(world):
+def test_an_entry_that_is_retried_and_then_cancelled_is_cancelled(world):
     hold(world)
     world.request("retry", jid="j1")
     midway(world, State.PENDING)

@@ -15,7 +15,7 @@ def due(timers, now):
     return [key[1] for key in timers.due(now)]
 
 
-def test_those_of_a_job_are_looked_at_together_when_the_first_is_due():
+def test_minions_of_a_job_are_looked_at_together_when_the_first_is_due():
     looks, timers = gathering()
     looks.add("j1", "a", 13.0)
     looks.add("j1", "b", 10.3)
@@ -23,7 +23,7 @@ def test_those_of_a_job_are_looked_at_together_when_the_first_is_due():
     assert looks.take("j1", 10.3) == ["a", "b"]
 
 
-def test_no_look_for_another_hastens_one_that_is_due_no_sooner():
+def test_a_minion_with_a_fixed_time_is_not_looked_at_earlier_with_another():
     looks, timers = gathering()
     looks.add("j1", "a", 13.0, no_sooner=True)
     looks.add("j1", "b", 10.3)
@@ -33,7 +33,7 @@ def test_no_look_for_another_hastens_one_that_is_due_no_sooner():
     assert looks.take("j1", 13.0) == ["a"]
 
 
-def test_nor_does_another_reason_to_look_for_itself():
+def test_a_minion_with_a_fixed_time_is_not_looked_at_earlier_for_another_reason():
     looks, timers = gathering()
     looks.add("j1", "a", 13.0, no_sooner=True)
     looks.add("j1", "a", 10.3)

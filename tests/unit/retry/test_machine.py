@@ -324,7 +324,7 @@ def test_a_replay_whose_return_was_heard_and_could_not_be_stored_is_held_and_not
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
 
 
-def test_a_beginning_that_is_told_of_while_the_minion_is_asked_is_not_forgotten():
+def test_a_start_reported_while_the_minion_is_asked_is_not_forgotten():
     world = away(acks=False, duration=100.0)
     world.start("b")
     world.run_until(lambda: world.effects(facts.Publish))
@@ -341,7 +341,7 @@ def test_a_beginning_that_is_told_of_while_the_minion_is_asked_is_not_forgotten(
     assert world.runs["b", "j1"] == 1
 
 
-def test_a_beginning_that_is_told_of_when_the_job_counts_as_not_received_keeps_it_from_being_sent_again():
+def test_a_start_reported_when_the_job_counts_as_not_received_keeps_it_from_being_sent_again():
     world = away(acks=False, backoff=10.0, cooldown=5.0)
     world.publish("j2", targets=("b",))
     world.run(30)
@@ -549,7 +549,7 @@ def test_nothing_is_published_as_long_as_the_claim_cannot_be_stored():
     assert world.runs["b", "j1"] == 1
 
 
-def test_what_was_looked_up_long_before_its_claim_could_be_stored_is_looked_up_again_before_it_is_published():
+def test_a_job_looked_up_long_before_its_claim_was_stored_is_looked_up_again_before_it_is_published():
     world = away()
     world.store_up = False
     world.start("b")
@@ -622,7 +622,7 @@ def test_the_key_of_a_minion_being_deleted_purges_its_queue_only():
     assert ("b", "cancelled") in world.told("j1")
 
 
-def test_a_machine_with_a_new_key_gets_nothing_of_what_the_one_before_it_was_owed():
+def test_a_minion_with_a_new_key_gets_none_of_the_jobs_owed_to_the_old_one():
     world = World(minions=("b", "c"))
     for name in world.minions:
         world.stop(name)
@@ -651,7 +651,7 @@ def test_many_events_about_keys_make_one_look_at_them_and_none_if_nothing_is_owe
         assert len(world.effects(facts.CheckKeys)) == checks + looks
 
 
-def test_a_key_that_is_there_again_as_it_was_is_the_minion_s_own():
+def test_an_unchanged_key_that_is_there_again_is_the_key_of_the_same_minion():
     world = away()
     world.tell(facts.KeysRead(frozenset({"b"})))
     world.start("b")
@@ -752,7 +752,7 @@ def test_purging_removes_what_has_ended_and_nothing_else():
     assert [entry.jid for entry in world.machine.entries()] == ["j2"]
 
 
-def test_what_is_purged_while_its_job_is_looked_at_again_after_a_restart_stays_away():
+def test_an_entry_purged_while_its_job_is_looked_at_again_after_a_restart_stays_away():
     world = World()
     world.stop("b")
     world.publish("j1")
@@ -784,7 +784,7 @@ def test_entries_of_another_master_are_taken_over_as_they_stand():
     assert world.runs["b", "j9"] == 1
 
 
-def test_what_was_killed_after_it_was_wanted_on_a_clock_that_is_ahead_is_killed_where_another_master_takes_it_over():
+def test_an_entry_killed_after_it_was_enqueued_on_a_clock_ahead_is_killed_after_a_takeover_by_another_master():
     world = World()
     world.stop("b")
     load = {"jid": "j9", "fun": "state.apply", "tgt": "*", "tgt_type": "glob", "user": "root"}
@@ -1020,7 +1020,7 @@ def given_up(**options):
 @pytest.mark.parametrize("has_log", [True, False])
 @pytest.mark.parametrize("want", [want_it, enqueue_it])
 @pytest.mark.parametrize(("steps", "runs"), [("want kill", 0), ("kill want", 1)])
-def test_a_kill_counts_for_what_was_asked_for_before_it_and_is_done_later(want, steps, runs, has_log):
+def test_a_kill_counts_for_a_request_made_before_it_and_carried_out_later(want, steps, runs, has_log):
     world = given_up(has_log=has_log)
     world.crash()
     for step in steps.split():
@@ -1034,7 +1034,7 @@ def test_a_kill_counts_for_what_was_asked_for_before_it_and_is_done_later(want, 
     assert world.state("b", "j1") is (None if runs else State.CANCELLED)
 
 
-def test_a_kill_counts_for_what_was_asked_for_before_it_whatever_becomes_of_the_engine():
+def test_a_kill_counts_for_a_request_made_before_it_even_if_the_engine_restarts():
     world = given_up()
     world.crash()
     want_it(world)
@@ -1052,7 +1052,7 @@ def test_a_kill_counts_for_what_was_asked_for_before_it_whatever_becomes_of_the_
     assert (world.runs["b", "j1"], world.state("b", "j1")) == (0, State.CANCELLED)
 
 
-def test_what_is_asked_for_on_a_clock_that_is_ahead_is_asked_for_now():
+def test_a_request_made_on_a_clock_that_is_ahead_counts_as_made_now():
     world = given_up()
     kill_it(world)
     world.run(30)

@@ -44,7 +44,7 @@ def test_when_its_window_opens_a_job_is_replayed_without_a_further_sign_of_life(
     assert world.machine.total == 0
 
 
-def test_the_window_of_a_job_goes_before_that_of_the_options():
+def test_the_window_of_a_job_overrides_that_of_the_options():
     always = away(limits=Limits(given=True, window=""), **NIGHT)
     assert always.runs["b", "j1"] == 1
     later = away(limits=Limits(given=True, window="04:00-05:00"), **NIGHT)
@@ -150,7 +150,7 @@ def test_replay_means_now_and_not_whenever_the_minion_comes_back():
     assert publishes(world) == []
 
 
-def test_all_that_a_minion_waits_for_is_delivered_one_after_the_other_by_replay():
+def test_replay_delivers_all_jobs_of_a_minion_one_after_the_other():
     world = away(**NIGHT)
     world.stop("b")
     world.publish("j2", targets=("b",))

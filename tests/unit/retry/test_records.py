@@ -89,7 +89,7 @@ def test_a_job_that_takes_down_a_minion_which_cannot_record_it_is_held_soon(acks
     assert 1 <= world.runs["b", "j1"] <= most
 
 
-def test_only_where_all_minions_of_a_publish_have_records_of_the_job_no_other_acknowledgement_is_asked_for():
+def test_no_acknowledgement_is_asked_for_only_if_all_minions_of_a_publish_record_the_job():
     for full in (False, True):
         world = keeper()
         world.minions["b"].full = full
@@ -99,7 +99,7 @@ def test_only_where_all_minions_of_a_publish_have_records_of_the_job_no_other_ac
 
 
 @pytest.mark.parametrize("acks", [True, False])
-def test_nothing_is_held_that_never_reached_its_minion(acks):
+def test_a_job_that_never_reached_its_minion_is_not_held(acks):
     world = keeper(acks=acks)
     deliver, world.deliver = world.deliver, lambda jid, names: world.later(0.5, lambda: world.stop("b"), engine=False)
     for _ in range(6):
@@ -132,7 +132,7 @@ def test_a_job_that_was_interrupted_before_the_queue_had_it_is_held_and_not_sent
     assert world.machine.entry("b", "j1").reason == "it was begun and ended without a return"
 
 
-def test_a_job_that_is_to_be_run_again_is_sent_with_the_word_that_lets_it():
+def test_a_job_that_is_to_run_again_is_sent_as_a_rerun():
     world = keeper(retry_interrupted=True)
     world.minions["b"].begun.add("j1")
     world.start("b")

@@ -234,7 +234,7 @@ def test_a_job_that_a_living_minion_does_not_take_is_held_after_some_tries_and_t
     assert dict(world.runs) == {("b", "j2"): 1, ("b", "j3"): 1}
 
 
-def test_one_that_nothing_waits_for_is_tried_again_and_steps_aside_as_soon_as_something_does():
+def test_a_job_with_none_behind_it_is_tried_again_and_is_held_as_soon_as_another_waits():
     world = cut_off(jids=("j1",), ttl=1e6)
     world.run(3 * 3600)
     assert world.state("b", "j1") is State.PENDING
@@ -280,7 +280,7 @@ def test_a_job_that_the_master_does_not_match_to_its_minion_steps_aside_too():
     assert (world.state("b", "j1"), world.runs["b", "j2"]) == (State.HELD, 1)
 
 
-def test_what_an_operator_wants_tried_again_is_not_used_up_by_a_publish_for_which_the_master_matches_nobody():
+def test_a_retry_by_an_operator_is_not_used_up_by_a_publish_that_matches_no_minion():
     world = World(minions=("b",), duration=100.0)
     world.minions["b"].keeps = True
     world.publish("j1")
@@ -545,7 +545,7 @@ def test_an_answer_that_is_not_proven_concludes_nothing_about_a_job_that_may_hav
     assert world.machine.entry("b", "j1").lost == 0
 
 
-def test_one_that_begins_after_it_has_answered_that_it_runs_nothing_is_not_held():
+def test_a_job_that_begins_after_the_minion_has_answered_that_it_runs_nothing_is_not_held():
     world = sent_and_asked()
     world.run(0.1)
     world.tell(facts.Acknowledged("b", "j1"))
@@ -637,7 +637,7 @@ def test_receipts_of_others_put_a_question_off_for_two_minutes_or_so_at_most():
     assert [effect for effect in world.effects(facts.Ask)[asked:] if "c" in effect.minions]
 
 
-def test_what_is_said_again_and_again_in_the_name_of_one_minion_puts_no_question_about_another_off():
+def test_repeated_claims_in_the_name_of_one_minion_delay_no_question_to_another():
     world, asked = served_slowly(1.5, lost="c")
     for tenth in range(1200):
         world.later(tenth / 10, lambda: world.tell(facts.Acknowledged("a", "j1")), engine=False)

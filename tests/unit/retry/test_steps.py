@@ -25,7 +25,7 @@ def test_what_waits_for_a_look_goes_on_to_it_and_waits_again_where_that_fails(be
     assert after in TRANSITIONS[before]
 
 
-def test_no_way_leads_to_a_publish_but_by_question_second_look_and_claim():
+def test_every_way_to_a_publish_goes_through_the_question_the_second_look_and_the_claim():
     before = {to: {step for step, ways in TRANSITIONS.items() if to in ways} for to in Step}
     assert before[Step.SENDING] == {Step.CLAIMING}
     assert before[Step.CLAIMING] == {Step.TO_SEND}

@@ -98,7 +98,7 @@ def shown(**more):
     }
 
 
-def test_one_entry_has_all_that_is_known_of_it():
+def test_a_single_entry_is_shown_with_all_that_is_known_of_it():
     assert drawn(tables.entry, shown(state="dead", asked_for_by="anna")) == [
         "web1  20260516101112131415  dead  state.apply",
         "  why: the minion was away",

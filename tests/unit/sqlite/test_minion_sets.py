@@ -18,7 +18,7 @@ def members(data, top=70_001):
 
 
 @given(numbers=NUMBERS, others=NUMBERS)
-def test_a_set_has_what_was_put_into_it_and_a_union_what_is_in_one_of_both(numbers, others):
+def test_a_set_has_its_members_and_a_union_those_of_both(numbers, others):
     both = [minion_sets.pack(numbers), minion_sets.pack(list(others))]
     top = max(numbers | others, default=0) + 40
     assert members(both[0], top) == numbers
@@ -46,7 +46,7 @@ def test_all_of_a_large_fleet_take_a_few_bytes_and_half_of_it_a_bit_each():
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\x07abc", b"\x02nothing squeezed"])
-def test_what_is_damaged_may_have_any_number(damaged):
+def test_a_damaged_set_may_have_any_number(damaged):
     assert minion_sets.may_have(damaged, 3)
     with pytest.raises(Exception, match=r"begins with|decompressing"):
         minion_sets.union([damaged, minion_sets.pack([1])])

@@ -48,5 +48,5 @@ def test_no_statement_needs_a_later_sqlite(path):
 
 
 @pytest.mark.parametrize(("pattern", "example"), LATER.items(), ids=lambda value: value[:20])
-def test_what_a_later_one_has_brought_is_found(pattern, example):
+def test_a_statement_of_a_later_sqlite_is_found(pattern, example):
     assert needs(example) == [pattern]

@@ -75,13 +75,13 @@ def test_a_number_or_bytes_from_a_command_line_is_a_jid(value):
         st.one_of(st.text(max_size=5), st.sampled_from(["web1", "a" * 255, "a" * 256, "..", "x/y", "é", 7]))
     )
 )
-def test_many_that_are_taken_together_are_plain_one_by_one(values):
+def test_ids_that_are_taken_together_are_each_plain(values):
     if are_plain(values):
         assert values and all(plain(value) == value for value in values)
 
 
 @pytest.mark.parametrize("odd", ["", ".", "..", "a/b", "a\\b", "a\0b", "é", 7, None, b"web1", "x" * 256])
-def test_one_odd_one_among_many_has_them_looked_at_one_by_one(odd):
+def test_one_odd_id_among_many_has_them_checked_one_by_one(odd):
     many = ["web1.example.com", "web2"]
     assert are_plain(many)
     assert not any(are_plain(values) for values in ([odd, *many], [*many, odd], [odd]))

@@ -62,7 +62,7 @@ def test_the_age_of_a_job_goes_by_the_zone_of_the_jids():
 @pytest.mark.parametrize(
     "start", ["", None, "2026", "2026, Foo 17 04:40:00.131415", "2026, May 17", "2026, May 99 04:40:00.1"]
 )
-def test_an_age_that_nobody_knows_is_a_dash(start):
+def test_an_unknown_age_is_a_dash(start):
     assert found([job(StartTime=start)])[2].endswith("2  -")
 
 
@@ -70,7 +70,7 @@ def test_the_minions_of_a_job_may_not_be_known():
     assert "   100/?  " in found([job(Minions=0)])[2]
 
 
-def test_where_there_are_more_it_is_said_how_to_go_on():
+def test_a_list_that_has_more_says_how_to_go_on():
     assert found([job()], JID)[-2] == f"There are more: search on with after={JID}"
     assert found([], JID) == ["No job was found.", f"There are more: search on with after={JID}"]
 
