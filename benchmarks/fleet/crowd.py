@@ -181,9 +181,11 @@ class Crowd:
         listed = load["tgt_type"] == "list"
         names, size = len(named) if listed else -1, len(salt.payload.dumps(load))
         if first:
-            whom = frozenset(named) if listed and not question else frozenset()
+            targets = frozenset(named) if listed and not question else frozenset()
             number = self._wires.index(wire)
-            self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), names, question, size, whom, number))
+            self.truth.publishes.append(
+                Publish(now, str(load["jid"]), str(fun), names, question, size, targets, number)
+            )
         chosen = self._minions.keys() & named if listed else set(fnmatch.filter(self._minions, named))
         there = self._let_in[wire] if by is None else self._let_in[wire] & {by}
         if wire.key() != self._keys[wire]:

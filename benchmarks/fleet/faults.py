@@ -289,7 +289,7 @@ def flooded(
 def _flood(opts, rate: float, fired, names: Sequence[str], named) -> None:
     """Write to the publisher's socket as Salt's own senders do, many events at a time, as fast as it takes them."""
     path, begun = os.path.join(opts["sock_dir"], "master_event_pull.ipc"), time.monotonic()
-    events = _forgeries(names, named) if names else map(_nobodys, itertools.count())
+    events = _forgeries(names, named) if names else map(_unknown_return, itertools.count())
     while True:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as bus:  # the master may be killed
             bus.connect(path)
@@ -303,7 +303,7 @@ def _flood(opts, rate: float, fired, names: Sequence[str], named) -> None:
         time.sleep(0.5)
 
 
-def _nobodys(number: int) -> bytes:
+def _unknown_return(number: int) -> bytes:
     """A return of an unknown job, as the publisher's socket takes it."""
     minion = f"other{number % 500}"
     tag = f"salt/job/20200101000000{number % 1_000_000:06d}/ret/{minion}"
@@ -318,7 +318,7 @@ def _forgeries(names: Sequence[str], named) -> Iterator[bytes]:
     """Yield events without end that lie about jobs, all minions in turn. Before a job is named they are nobody's."""
     while True:
         jids = named.value.decode().split()
-        yield from [event for jid in jids for event in _lies(jid, names)] or map(_nobodys, range(500))
+        yield from [event for jid in jids for event in _lies(jid, names)] or map(_unknown_return, range(500))
 
 
 def _lies(jid: str, names: Sequence[str]) -> Iterator[bytes]:

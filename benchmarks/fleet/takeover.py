@@ -60,7 +60,7 @@ def into_slots(truth: Truth, jid: str, limit: int, fault: Fault) -> tuple[float 
     A slot was free if its minion had returned a second before: the leader had not taken it again, because of ``batch_wait``.
     """
     published = [each for each in truth.publishes if each.jid == jid and not each.question]
-    before = {name for each in published if each.at <= fault.at for name in each.whom}
+    before = {name for each in published if each.at <= fault.at for name in each.targets}
     if not before:
         return None, None
     free_since = fault.at - _TAKEN_AGAIN
@@ -68,9 +68,9 @@ def into_slots(truth: Truth, jid: str, limit: int, fault: Fault) -> tuple[float 
     free, further = limit - len(before - returned), set[str]()
     into_free = into_doubted = None
     for each in sorted(published, key=lambda publish: publish.at):
-        if not fault.at < each.at < fault.until or not each.whom - before - further:
+        if not fault.at < each.at < fault.until or not each.targets - before - further:
             continue
-        further |= each.whom - before
+        further |= each.targets - before
         if free > 0 and into_free is None:
             into_free = each.at - fault.at
         if len(further) > free:
@@ -81,7 +81,7 @@ def into_slots(truth: Truth, jid: str, limit: int, fault: Fault) -> tuple[float 
 
 def first_owed(truth: Truth, jids: Collection[str], fault: Fault) -> float | None:
     """Return the seconds until one of the minions that came back was sent one of these jobs; None if none was."""
-    sent = [each.at for each in truth.publishes if each.jid in jids and each.whom & fault.back]
+    sent = [each.at for each in truth.publishes if each.jid in jids and each.targets & fault.back]
     return min((at - fault.at for at in sent if fault.at < at < fault.until), default=None)
 
 

@@ -44,7 +44,7 @@ class Run:
 class Publish:
     """
     A job as it came over the wire, which reaches every minion whatever its target. ``minions``: how many it names; ``size``:
-    its bytes, decrypted; ``whom``: whom it names, if it is no question; ``master``: the number of the master that sent it.
+    its bytes, decrypted; ``targets``: the minions that it names, if it is no question; ``master``: the number of the sender.
     """
 
     at: float
@@ -53,7 +53,7 @@ class Publish:
     minions: int
     question: bool
     size: int = 0
-    whom: frozenset[str] = frozenset()
+    targets: frozenset[str] = frozenset()
     master: int = 0
 
 

@@ -291,9 +291,9 @@ class SqliteBanks:
         """Read the whole file, and tell whether it is sound; if it is damaged, it has been set aside."""
         return self._database.check()
 
-    def check_for(self, whom: str) -> None:
+    def check_for(self, caller: str) -> None:
         """As ``Database.check_for``."""
-        self._database.check_for(whom)
+        self._database.check_for(caller)
 
     def damage(self) -> str | None:
         """Return what a check of the whole file finds; None if it is sound."""

@@ -67,7 +67,7 @@ class Connection:
         #: For how many seconds the last transaction kept others from writing, and the bytes of -wal when it began.
         self.held, self.log_bytes = 0.0, 0
         #: How often it has paused, when it may checkpoint again, and whether -wal was above LARGEST_LOG at the last look.
-        self.pauses, self.log_at, self.was_alone = 0, 0.0, False
+        self.pauses, self.log_at, self.was_huge = 0, 0.0, False
 
 
 def _were_forked() -> None:
@@ -217,7 +217,7 @@ class Database:
         if connection is not None:
             connection.pauses += 1
             if connection.pauses % LOG_TURNS == 0:
-                self._empty_log(alone=False)
+                self._empty_log(blocking=False)
         time.sleep(min(LONGEST_PAUSE, max(PAUSE, self.held)))
 
     @contextlib.contextmanager
@@ -241,16 +241,16 @@ class Database:
     def _see_to_log(self, connection: Connection) -> None:
         """Checkpoint -wal if it was large when the last transaction began. The next one sees what this one has added."""
         size = connection.log_bytes
-        alone, was_alone = size > LARGEST_LOG, connection.was_alone
-        connection.was_alone = alone
-        if size > LARGE_LOG and (time.monotonic() >= connection.log_at or alone > was_alone):
+        is_huge, was_huge = size > LARGEST_LOG, connection.was_huge
+        connection.was_huge = is_huge
+        if size > LARGE_LOG and (time.monotonic() >= connection.log_at or (is_huge and not was_huge)):
             if not self._is_current(connection):  # another connection would begin a -wal before the old one is saved
                 self._give_up(connection)
                 return
-            self._empty_log(alone)
+            self._empty_log(is_huge)
             connection.log_at = time.monotonic() + LOG_PAUSE
 
-    def _empty_log(self, alone: bool) -> None:
+    def _empty_log(self, blocking: bool) -> None:
         """
         Checkpoint: move what is in -wal into the file. If nobody writes meanwhile, the next writer starts -wal from its
         beginning.
@@ -258,12 +258,12 @@ class Database:
         By default SQLite tries that after each transaction once -wal has 1,000 pages. With many writers one of them is
         always writing, so -wal kept growing, and every writer waited for the disk.
 
-        :param alone: whether to keep others from writing until the last pages are on the disk and earlier readers have
+        :param blocking: whether to keep others from writing until the last pages are on the disk and earlier readers have
             ended, for at most ``LOG_WAIT``.
         """
         with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing(LOG_WAIT)) as other:
             ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # while others write
-            if alone and not is_busy and self._file.may_wait_again(LOG_AGAIN):
+            if blocking and not is_busy and self._file.may_wait_again(LOG_AGAIN):
                 ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
                 if is_busy:  # for example while a copy is made
                     self._file.has_waited_in_vain()
@@ -447,11 +447,11 @@ class Database:
         self._file.set_aside(connection.identity, str(found))
         return False
 
-    def check_for(self, whom: str) -> None:
+    def check_for(self, caller: str) -> None:
         """As ``check``, but not if the last check was for the same caller. With an empty name it always checks."""
-        if not whom or self._file.checked_for() != whom:
+        if not caller or self._file.checked_for() != caller:
             self.check()
-            self._file.note_check(whom)
+            self._file.note_check(caller)
 
     def backup(self, path: str) -> None:
         """

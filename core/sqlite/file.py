@@ -440,10 +440,10 @@ class DatabaseFile:
         with self.alone() as handle:
             return os.pread(handle, _CHECKED_BYTES, 0).rstrip(b"\0").decode("utf-8", "replace")
 
-    def note_check(self, whom: str) -> None:
+    def note_check(self, caller: str) -> None:
         """Note for which caller the whole file was checked."""
         with self.alone() as handle:
-            os.pwrite(handle, whom.encode()[:_CHECKED_BYTES].ljust(_CHECKED_BYTES, b"\0"), 0)
+            os.pwrite(handle, caller.encode()[:_CHECKED_BYTES].ljust(_CHECKED_BYTES, b"\0"), 0)
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:
         """Rename a damaged file, unless it is sound or was renamed already. The next process to open it makes a new one."""

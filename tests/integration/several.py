@@ -130,9 +130,9 @@ def there(names, master, /, *desks, **options):
             kill(daemon) if daemon.is_running() else daemon.terminate()
 
 
-def start(desk, trace, whom, seconds=2):
+def start(desk, trace, tgt, seconds=2):
     command = f"echo $(hostname) >> {trace}; sleep {seconds}"
-    return desk.run("batch.start", whom, "cmd.run", command, batch=1, tgt_type="list", presence="none")["jid"]
+    return desk.run("batch.start", tgt, "cmd.run", command, batch=1, tgt_type="list", presence="none")["jid"]
 
 
 def has_begun(trace, many):
@@ -150,7 +150,7 @@ def hand_over_in_each_phase(masters, desks, minions, folder):
     Have the leading master hand over, and then the other one, in each phase of batches, while a request is made. Each
     request is answered, nothing runs twice, and jobs stay owed.
     """
-    *whom, away = minions
+    *present, away = minions
     names, over = [master.config["id"] for master in masters], 0
     kill(minions[away])
     owed = desks[0].publish("cmd.run", f"echo x >> {folder / 'owed'}", tgt=away)
@@ -175,33 +175,33 @@ def hand_over_in_each_phase(masters, desks, minions, folder):
 
     hand_over_batches = functools.partial(hand_over, engines=[BATCH_MANAGER], engine=BATCH_MANAGER)
 
-    def begin(trace, seconds, whom, *words):
+    def begin(trace, seconds, names, *words):
         command = f"echo x >> {folder / trace}; sleep {seconds}"
-        return "batch.start", ",".join(whom), "cmd.run", command, "tgt_type=list", *words
+        return "batch.start", ",".join(names), "cmd.run", command, "tgt_type=list", *words
 
-    jid = hand_over(*begin("trace", 2, whom, "batch=1,1", "check=approve", "presence=none"))["jid"]
+    jid = hand_over(*begin("trace", 2, present, "batch=1,1", "check=approve", "presence=none"))["jid"]
     has_begun(folder / "trace", 1)
     assert hand_over("batch.pause", jid) is True
     assert hand_over("batch.resume", jid) is True
     wait_for(lambda: desks[0].run("batch.status", jid)["approve"] == 0, what="it waits for an approval")
     assert hand_over("batch.approve", jid, "stage=0") is True
-    assert ended(masters[0], jid) == dict.fromkeys(whom, "completed")
-    assert lines(folder / "trace") == len(whom)
+    assert ended(masters[0], jid) == dict.fromkeys(present, "completed")
+    assert lines(folder / "trace") == len(present)
 
-    jid = ask_runner(masters[0], *begin("queued", 1, [whom[0], away], "batch=2", "offline=queue"))["jid"]
+    jid = ask_runner(masters[0], *begin("queued", 1, [present[0], away], "batch=2", "offline=queue"))["jid"]
     queue = engine_of(masters[over % 2], JOB_RETRY)
     freeze(queue.pid)
     wait_for(lambda: BatchStore(masters[0].config).read(jid).to_queue, what="it goes to the queue")
     assert hand_over_batches("batch.pause", jid) is True
     thaw(queue.pid)  # a batch that has nobody left to send to ends although it is paused
-    assert ended(masters[0], jid) == {whom[0]: "completed", away: "offline"}
+    assert ended(masters[0], jid) == {present[0]: "completed", away: "offline"}
     minions[away].start()
     for each in (owed, jid):
         desks[0].await_return(away, each)
     wait_for(lambda: not desks[1].queue(), what="the queue is empty")
     assert (lines(folder / "queued"), lines(folder / "owed")) == (2, 1)
 
-    jid = ask_runner(masters[0], *begin("stopped", 60, whom, "batch=1", "presence=none"))["jid"]
+    jid = ask_runner(masters[0], *begin("stopped", 60, present, "batch=1", "presence=none"))["jid"]
     has_begun(folder / "stopped", 1)
     assert hand_over_batches("batch.stop", jid, "kill=True") is True
     assert sorted(ended(masters[0], jid).values()) == ["killed"]

@@ -334,7 +334,7 @@ def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, de
 
 
 @contextlib.contextmanager
-def nobodys_minion(master, name, **options):
+def unprivileged_minion(master, name, **options):
     """A minion with the executor that is not root's."""
     options |= {"user": OWNER.pw_name, "module_executors": ["job_once", "direct_call"]}
     with give(make_minion(master, name, kind=Minion, **options)).started() as daemon:
@@ -344,14 +344,14 @@ def nobodys_minion(master, name, **options):
 @pytest.fixture(scope="module")
 def nora(master):
     """A minion that is not root's, and runs one job at a time."""
-    with nobodys_minion(master, "nora", process_count_max=1) as daemon:
+    with unprivileged_minion(master, "nora", process_count_max=1) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def otto(master):
     """A minion that is not root's, and refuses what it cannot record."""
-    with nobodys_minion(master, "otto", job_once_strict=True) as daemon:
+    with unprivileged_minion(master, "otto", job_once_strict=True) as daemon:
         yield daemon
 
 

@@ -106,7 +106,7 @@ def run(masters, tmp_path):
 def test_in_whatever_phase_the_leader_dies_the_other_master_goes_on_and_requests_are_answered(
     form, masters, desk, run, tmp_path
 ):
-    *whom, away = MINIONS
+    *present, away = MINIONS
     trace, queued, stopped = (tmp_path / name for name in ("trace", "queued", "stopped"))
     store = BatchStore(masters[0].config)
     run(0, JOB_RETRY)
@@ -134,7 +134,7 @@ def test_in_whatever_phase_the_leader_dies_the_other_master_goes_on_and_requests
             return outlived(asked)
 
         kill(minions[away])
-        said = outlive(*begin(trace, 1, whom, "batch=1,1", "check=approve", "presence=none"))
+        said = outlive(*begin(trace, 1, present, "batch=1,1", "check=approve", "presence=none"))
         jid = batch_of(trace)
         assert said is None or said["jid"] == jid
         assert outlive("batch.pause", jid) in (True, None)
@@ -143,20 +143,20 @@ def test_in_whatever_phase_the_leader_dies_the_other_master_goes_on_and_requests
         wait_for(lambda: desk.run("batch.status", jid)["approve"] == 0, what="it waits for an approval")
         assert lines(trace) == 1
         assert outlive("batch.approve", jid, "stage=0") in (True, None)
-        assert ended(masters[0], jid) == dict.fromkeys(whom, "completed")
-        assert lines(trace) == len(whom)
+        assert ended(masters[0], jid) == dict.fromkeys(present, "completed")
+        assert lines(trace) == len(present)
 
-        outlive(*begin(queued, 1, [whom[0], away], "batch=2", "offline=queue"))
+        outlive(*begin(queued, 1, [present[0], away], "batch=2", "offline=queue"))
         relay.pass_on()
         jid = batch_of(queued)
-        assert ended(masters[0], jid) == {whom[0]: "completed", away: "offline"}
+        assert ended(masters[0], jid) == {present[0]: "completed", away: "offline"}
         minions[away].get_check_events = list  # it would wait for those on the bus of one master
         minions[away].start()
         desk.await_return(away, jid)
         wait_for(lambda: not desk.queue(), what="the queue is empty")
         assert lines(queued) == 2
 
-        jid = ask_runner(masters[1], *begin(stopped, 60, whom, "batch=1", "presence=none"))["jid"]
+        jid = ask_runner(masters[1], *begin(stopped, 60, present, "batch=1", "presence=none"))["jid"]
         has_begun(stopped, 1)
         assert outlive("batch.stop", jid, "kill=True") in (True, None)
         relay.pass_on()

@@ -163,10 +163,10 @@ class World(ShellBench):
 
     def look(self):
         assert not self.master.wrong, self.master.wrong
-        self.idle = self.idle + 1 if self.somebody_could_have_more() else 0
+        self.idle = self.idle + 1 if self.a_batch_could_have_more() else 0
         assert self.idle < _IDLE, f"room is left over: {[batch.snapshot() for batch in self.live()]}"
 
-    def somebody_could_have_more(self):
+    def a_batch_could_have_more(self):
         flying = [name for batch in self.live() for name in batch.flights]
         if self.limit.total is not None and len(flying) >= self.limit.total:
             return False
@@ -399,7 +399,7 @@ class WhoWasThereBeforeDoesNotCount(Sharing):
             super().enter(batch)
 
 
-class NobodyIsExclusive(Sharing):
+class NothingIsExclusive(Sharing):
     def is_shared(self, batch):
         return batch.spec.avoids == frozenset() and super().is_shared(batch)
 
@@ -425,7 +425,7 @@ class WhatIsFreedIsNoticedLate(Sharing):
     [
         MoreThanThereIs,
         WhoWasThereBeforeDoesNotCount,
-        NobodyIsExclusive,
+        NothingIsExclusive,
         OneGroupForAll,
         WhatIsFreedIsNotNoticed,
         WhatIsFreedIsNoticedLate,
@@ -447,14 +447,14 @@ def test_in_two_hundred_such_worlds_too(tmp_path, first):
         live_through(tmp_path, seed)
 
 
-class WhatIsNotReadHoldsNobody(Book):
+class UnreadBatchesHoldNothing(Book):
     def _knows_all(self):
         return True
 
 
 def test_a_defect_does_not_go_unnoticed_in_two_hundred_worlds_of_rollouts(tmp_path):
     class Defective(Rollouts):
-        book = WhatIsNotReadHoldsNobody
+        book = UnreadBatchesHoldNothing
 
     with pytest.raises(AssertionError, match="world"):
         for seed in range(200):

@@ -1,4 +1,4 @@
-"""How room is divided among batches: never more than there is, all of it where somebody wants it, evenly."""
+"""How room is divided among batches: never more than there is, all of it where a batch wants it, evenly."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_no_batch_starves_whenever_room_becomes_free(total, sizes, chance):
             served[jid] = number
             waited[jid] = 0
         assert flying.total() == min(total, flying.total() + sum(left.values())), "room is left over"
-        assert max(waited.values(), default=0) <= 2 * len(sizes), "somebody starves"
+        assert max(waited.values(), default=0) <= 2 * len(sizes), "a batch starves"
         ending = chance.choice([jid for jid in sorted(flying) if flying[jid]])
         flying[ending] -= 1
         waited.update(jid for jid, count in left.items() if count and not flying[jid])
@@ -146,31 +146,31 @@ def in_lanes(**lanes):
     return Pending("abcdef", membership)
 
 
-def nobody(_minion):
+def no_holder(_minion):
     return ""
 
 
 def test_the_next_minions_of_a_lane_are_named_in_order_and_stay_pending():
     pending = in_lanes(eu="bde", us="acf")
     assert pending.lanes() == {"us": 2, "eu": 2}, "of the group whose turn it is, the lane of the first one first"
-    assert pending.first("eu", 5, nobody) == (["b", "d"], {})
-    assert pending.first("us", 1, nobody) == (["a"], {})
+    assert pending.first("eu", 5, no_holder) == (["b", "d"], {})
+    assert pending.first("us", 1, no_holder) == (["a"], {})
     assert "".join(pending) == "abcdef"
     pending.open_to(1)
-    assert pending.first("eu", 5, nobody) == (["b", "d", "e"], {})
+    assert pending.first("eu", 5, no_holder) == (["b", "d", "e"], {})
 
 
 def test_a_minion_that_is_passed_over_keeps_its_place_and_is_offered_once_it_is_let_go():
     pending = in_lanes(eu="abcdef")
     assert pending.first("eu", 2, {"a": "A", "c": "C"}.get) == (["b", "d"], {"a": "A", "c": "C"})
     assert (pending.lanes(), pending.available, "".join(pending)) == ({"eu": 2}, 4, "abcdef")
-    assert pending.first("eu", 4, nobody) == (["b", "d"], {})
+    assert pending.first("eu", 4, no_holder) == (["b", "d"], {})
     pending.let_go("c")
     pending.drop("a")
     pending.let_go("a")
-    assert pending.first("eu", 4, nobody) == (["b", "c", "d"], {})
+    assert pending.first("eu", 4, no_holder) == (["b", "c", "d"], {})
     pending.put_first(["d"])
-    assert pending.first("eu", 4, nobody) == (["d", "b", "c"], {})
+    assert pending.first("eu", 4, no_holder) == (["d", "b", "c"], {})
     assert pending.lanes() == {"eu": 3}
 
 

@@ -113,7 +113,7 @@ class TheBudgetOfAGroupIsForgotten(Outcomes):
         return None if limit and "group" in limit else limit
 
 
-class WhoeverIsSaidToHaveBegunIsBelieved(InFlight):
+class ForgedStartsAreBelieved(InFlight):
     __slots__ = ()
 
     def awaits_begin(self, minion):
@@ -126,7 +126,7 @@ class WhoeverIsSaidToHaveBegunIsBelieved(InFlight):
         ("inflight", OneIdleAnswerSuffices),
         ("inflight", OneSilenceSuffices),
         ("inflight", WhateverRunsHasRunForTooLong),
-        ("inflight", WhoeverIsSaidToHaveBegunIsBelieved),
+        ("inflight", ForgedStartsAreBelieved),
         ("checks", ACheckIsNotWaitedFor),
         ("schedule", AWindowDoesNotShut),
         ("pace", AStageIsOverBeforeAllHaveEnded),

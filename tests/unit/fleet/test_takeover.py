@@ -13,8 +13,8 @@ BATCHES, QUEUE = "batches", "queue"
 KILL = Fault(100.0, "killed", frozenset({BATCHES, QUEUE}), frozenset({"c1"}), until=160.0)
 
 
-def publish(at, *whom, jid=JID):
-    return Publish(at, jid, "state.apply", len(whom), False, whom=frozenset(whom))
+def publish(at, *targets, jid=JID):
+    return Publish(at, jid, "state.apply", len(targets), False, targets=frozenset(targets))
 
 
 def truth_of(*publishes, returned=()):
