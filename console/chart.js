@@ -28,7 +28,7 @@ export class Chart {
     say(this.now, last === undefined ? "–" : this.read(last));
     if (shown.length < 2) {
       [this.line, this.area].forEach((node) => set(node, "points", ""));
-      say(this.range, "Not enough is known yet for a line.");
+      say(this.range, "There are too few figures for a line yet.");
       set(this.image, "aria-label", `${this.title}: ${last === undefined ? "not known" : this.read(last)}`);
       return;
     }

@@ -5,7 +5,7 @@ import { el, say } from "./dom.js";
 import { STATES } from "./model/batches.js";
 import { ago, many } from "./format.js";
 
-/** Edge of a square in CSS pixels, for up to so many minions. */
+/** Edge of a square in CSS pixels: `[most minions, edge]`. */
 const EDGES = [[60, 24], [400, 18], [2000, 12], [12000, 8], [Infinity, 5]];
 
 export class Grid {

@@ -19,7 +19,7 @@ export function whyHalted({ halted_reason: reason, stopped_by: by }) {
   return reason;
 }
 
-/** Most batches that are held: forged ones must end somewhere. */
+/** Most batches that are kept: forged events could add any number. */
 const MOST = 20000;
 
 export function isOver(batch) {
@@ -36,7 +36,7 @@ export function isUnsent(batch) {
   return batch.publishes === 0;
 }
 
-/** Whether minions are left on which a batch that has ended, or goes on, did not succeed. */
+/** Whether a batch has minions that a retry could repeat: unsuccessful ones, or after its end those that it has not reached. */
 export function canRetry(batch) {
   return UNSUCCESSFUL.some((state) => batch[state] > 0) || (isOver(batch) && batch.pending > 0);
 }
@@ -54,7 +54,7 @@ export function word(batch) {
   return batch.paused_by === "start" ? "scheduled" : "waiting";
 }
 
-/** All these words, those first that an operator looks for. */
+/** All these words; those that an operator looks for come first. */
 export const WORDS = ["unsuccessful", "halted", "paused", "waiting", "scheduled", "running", "stopping", "succeeded"];
 
 /** Whether a text is in what a batch runs, its target, its user or its jid. */
@@ -62,7 +62,7 @@ export function isLike(batch, text) {
   return [command(batch), [batch.tgt].flat().join(","), batch.user, batch.jid].some((one) => String(one ?? "").toLowerCase().includes(text.trim().toLowerCase()));
 }
 
-/** What a batch runs, as it would be typed. The runner has hidden arguments that are named like a password. */
+/** What a batch runs, as it would be typed. The runner has already hidden arguments named like a password. */
 export function command(batch) {
   const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
   return [typeof batch.fun === "string" ? batch.fun : "", ...words].join(" ").trim();
@@ -70,7 +70,7 @@ export function command(batch) {
 
 /** Options that are shown elsewhere. */
 const ELSEWHERE = new Set(["batch", "max_failures"]);
-/** What some options are where they are not given. */
+/** The values of some options that were not given. */
 const USUAL = { presence: "ping", offline: "skip" };
 
 /** The options with which a batch was started, `[[name, value]]`, without those that were not given, or have no effect. */
@@ -148,7 +148,7 @@ function finite(value) {
   return Number.isFinite(value) ? value : null;
 }
 
-/** Change a summary by an event, completely or not at all; returns whether the event told anything. */
+/** Change a summary by an event, completely or not at all; returns whether the event had any news. */
 export function apply(batch, what, data) {
   const told = STATES.map((state) => data[state]);
   if (!KINDS.has(what) || !told.every((one) => Number.isSafeInteger(one) && one >= 0)) return false;

@@ -136,7 +136,7 @@ export class BatchView {
       ["User", line(batch.user)],
       ["At a time", count(batch.batch_size)],
       ["In flight", count(batch.active)],
-      ["Failures, of those allowed", budget(batch)],
+      ["Failures of those allowed", budget(batch)],
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${one === "start_at" ? moment(value) : line(value, 80)}`).join("; ") : null],
       ["Pace", !rate ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],
@@ -198,7 +198,7 @@ export class BatchView {
     const { places, more } = this.members.find(this.search.value, this.states, 2000);
     const grouped = this.members.names.length > 0 && this.members.at(0).group !== undefined;
     this.table.table.classList.toggle("groupless", !grouped);
-    const none = this.members.names.length ? "No minion is like that." : this.members.read ? "It has no minion." : "";
+    const none = this.members.names.length ? "No minion matches." : this.members.read ? "The batch has no minion." : "";
     this.table.draw(places.map((place) => this.members.at(place)), none, more);
   }
 
@@ -217,7 +217,7 @@ export class BatchView {
     };
   }
 
-  /** For how long a minion has run the job, and when it was last seen to: if the latter is long ago, it may be stuck. */
+  /** For how long a minion has run the job, and when it was last seen running: if that is long ago, the job may be stuck. */
   since({ state, since, seen }) {
     const now = this.app.api.now();
     if (!Number.isFinite(since)) return "";
@@ -258,8 +258,8 @@ export class BatchView {
   async stop(kill) {
     const { batch } = this;
     const says = [`${many(batch.pending, "minion")} of ${count(batch.total)} will not be sent to any more.`];
-    if (kill) says.push(`The job is ended on the ${many(batch.active, "minion")} that run it now, by force if need be.`);
-    else says.push(`The job goes on on the ${many(batch.active, "minion")} that run it now.`);
+    if (kill) says.push(`The job is ended, by force if necessary, on the ${many(batch.active, "minion")} that run it now.`);
+    else says.push(`The job continues on the ${many(batch.active, "minion")} that run it now.`);
     says.push("A stopped batch cannot be resumed; a retry starts a new one.");
     if (!(await confirm(kill ? `Stop batch ${this.jid} and kill its job?` : `Stop batch ${this.jid}?`, says, kill ? "Stop and kill" : "Stop"))) return;
     await this.app.act("batch.stop", { jid: this.jid, kill }, () => `Batch ${this.jid} is stopped${kill ? ", and its job is being killed" : ""}.`);

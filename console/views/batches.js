@@ -66,7 +66,7 @@ export class BatchesView {
     }
     const rows = all.filter((batch) => (!this.words.size || this.words.has(word(batch))) && isLike(batch, this.search.value));
     this.table.most = Math.max(this.table.most, this.limit);
-    this.table.draw(rows, all.length ? "No batch is like that." : this.batches.read ? "There is no batch." : this.trouble.node.hidden ? "Reading…" : "");
+    this.table.draw(rows, all.length ? "No batch matches." : this.batches.read ? "There is no batch." : this.trouble.node.hidden ? "Reading…" : "");
     this.older.hidden = !this.full;
   }
 

@@ -30,7 +30,7 @@ const ENGINES = [
     ["saltext_jobs_loop_lag_seconds{job_recorder}", "Loop lag", false, lag],
   ]],
 ];
-/** Seconds in which a running engine shows a sign of life, several times over. */
+/** Seconds within which a running engine shows several signs of life. */
 const SILENT = 10;
 
 export class HealthView {
@@ -90,7 +90,7 @@ function doctor(fun, title) {
       const told = Array.isArray(value?.findings);
       trouble.show(error || (told ? null : new Error("The answer is not a list of findings")));
       const findings = told ? value.findings.map(String) : [];
-      say(said, told && !findings.length ? "Nothing to say: all is well." : "");
+      say(said, told && !findings.length ? "No findings: all is well." : "");
       state.node.hidden = !told;
       state.set(!told ? "" : findings.length && value.retcode !== 0 ? `${count(findings.length)} to look at` : "well");
       keyed(list, findings, (finding) => finding, (finding) => ({ node: el("li", {}, finding), set() {} }));
@@ -116,7 +116,7 @@ function masters() {
 function lead([engine, { leader, masters: all, takeovers }]) {
   const others = Object.entries(all ?? {}).filter(([one]) => one !== leader).map(([one, { state }]) => `${line(one)}: ${line(state)}`);
   const often = takeovers ? `; taken over ${many(takeovers, "time", "times")}` : "";
-  return `${line(engine)}: ${leader ? `${line(leader)} leads` : "nobody leads"}${others.length ? `; ${others.join(", ")}` : ""}${often}`;
+  return `${line(engine)}: ${leader ? `${line(leader)} leads` : "no master leads"}${others.length ? `; ${others.join(", ")}` : ""}${often}`;
 }
 
 /** The figures of one engine. */

@@ -78,7 +78,7 @@ export class JobView {
     }
     const text = this.search.value.toLowerCase();
     const shown = this.returns.filter(({ minion, state }) => (!this.states.size || this.states.has(state)) && minion.toLowerCase().includes(text));
-    this.table.draw(shown, this.returns.length ? "No minion is like that." : "No minion has returned.");
+    this.table.draw(shown, this.returns.length ? "No minion matches." : "No minion has returned.");
   }
 
   row() {

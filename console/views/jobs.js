@@ -106,7 +106,7 @@ export class JobsView {
     this.fresh.hidden = !this.newer;
     say(this.fresh, `${count(this.newer)} published since: search again`);
     this.older.hidden = !this.next || this.reading;
-    this.table.draw(this.jobs, this.reading ? "Searching…" : this.readAt ? "No job is like that." : "");
+    this.table.draw(this.jobs, this.reading ? "Searching…" : this.readAt ? "No job matches." : "");
   }
 
   row(job) {

@@ -137,7 +137,7 @@ export class QueueView {
     this.chosenNote.set(`${many(chosen.length, "entry", "entries")} chosen`);
     this.retryChosen.set(chosen.some(canRetry));
     this.cancelChosen.set(chosen.some(canCancel));
-    this.table.draw(rows, queue.read && !this.tooMany ? "No entry is like that: nothing is owed." : this.tooMany || !this.noList.node.hidden ? "" : "Reading…");
+    this.table.draw(rows, queue.read && !this.tooMany ? "No entry matches: nothing is owed." : this.tooMany || !this.noList.node.hidden ? "" : "Reading…");
   }
 
   /** A box that chooses entries. */
@@ -251,19 +251,19 @@ export class QueueView {
   }
 
   async hold() {
-    const says = ["Nothing is delivered to any minion until the queue is resumed. Jobs that minions miss are still queued, and expire as ever."];
+    const says = ["Nothing is delivered to any minion until the queue is resumed. Jobs that minions miss are still queued, and still expire."];
     if (await confirm("Pause the retry queue?", says, "Pause the queue")) await this.do("pause", {}, () => "The queue is paused.");
   }
 
   async replay(minion, entries) {
-    const says = [`All that ${minion} is owed is delivered now, whatever is filtered here, though windows of it are shut.`];
+    const says = [`Every job owed to ${minion} is delivered now, even if its window is shut. The filter here does not limit this.`];
     if (entries.some((entry) => entry.waits_for) && !(await confirm("Replay outside of a window?", says, "Replay now"))) return;
     await this.do("replay", { minion }, (value) => `${minion} is asked: ${many(value, "entry waits", "entries wait")} for it.`);
   }
 
   async retry(of, entries) {
     const says = [`${words(of)}: ${many(entries.filter(canRetry).length, "entry", "entries")} may be delivered again.`,
-      "A held job may have been begun, and nobody knows how far it got. Look at the minion before you have it run again."];
+      "A held job may have been begun, and it is not known how far it got. Look at the minion before you run the job again."];
     if (await confirm("Try again?", says, "Try again")) await this.do("retry", of, (value) => `${many(value, "entry is", "entries are")} tried again.`);
   }
 
@@ -278,7 +278,7 @@ export class QueueView {
   async each(verb, entries) {
     const retries = verb === "retry";
     const says = [`${many(entries.length, "entry", "entries")} ${retries ? "may be delivered again" : "will not be delivered"}.`];
-    if (retries) says.push("A held job may have been begun, and nobody knows how far it got. Look at the minions before you have it run again.");
+    if (retries) says.push("A held job may have been begun, and it is not known how far it got. Look at the minions before you run the job again.");
     if (!(await confirm(retries ? "Try these again?" : "Cancel these?", says, retries ? "Try again" : "Do not deliver"))) return;
     let done = 0;
     for (const { minion, jid } of entries) {
@@ -298,7 +298,7 @@ export class QueueView {
     const found = this.tooMany && this.stats ? this.stats.states : this.queue.counts();
     const boxes = PURGEABLE.map((state) => [state, el("input", { type: "checkbox", id: `purge-${state}`, checked: state !== "held" })]);
     const chosen = await open("Purge the queue?", [
-      el("p", {}, "All entries in these states are forgotten, on all minions, whatever is filtered here. Held ones that are forgotten are never delivered."),
+      el("p", {}, "All entries in these states are forgotten, for all minions: the filter here does not limit this. Forgotten held jobs are never delivered."),
       el("div", {}, boxes.map(([state, box]) => el("p", {}, box, " ", el("label", { for: `purge-${state}` }, `${name(state)} (${count(found[state] || 0)} shown)`)))),
     ], (close) => [
       el("button", { type: "button", class: "danger", onclick: () => close(boxes.filter(([, box]) => box.checked).map(([state]) => state)) }, "Forget them"),

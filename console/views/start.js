@@ -57,12 +57,12 @@ export class StartView {
         field("tgt", "Target", inputs.tgt),
         field("tgt_type", "Kind of target", inputs.tgt_type, "A list is written with commas."),
         field("offline", "Minions that do not answer", inputs.offline),
-        field("presence", "Ask first who is there", inputs.presence)),
+        field("presence", "Ask first which minions are there", inputs.presence)),
       part("How fast, and when to stop",
         field("batch", "Minions at a time", inputs.batch, "A count (10), a percentage (25%) or a ramp (1,10%,50%)."),
         field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
         field("check", "Check between stages", inputs.check, "A function, runner:…, or approve; made after each stage of a ramp and each group but the last."),
-        field("approve_by", "Who may approve", inputs.approve_by, "Users, and groups after a %; never who starts the batch."),
+        field("approve_by", "Who may approve", inputs.approve_by, "Users; groups begin with %. The user who starts the batch may not."),
         field("max_failures", "Stop after more failures than", inputs.max_failures, "A count or a percentage."),
         field("max_runtime", "Longest run on a minion", inputs.max_runtime),
         field("failhard", "Stop at the first failure", inputs.failhard)),
@@ -189,7 +189,7 @@ export class StartView {
   close() {}
 }
 
-/** What is said of the limit over all batches, as `batch.preview` has it. */
+/** The sentence about the limit over all batches, from `batch.preview`. */
 function limitOf({ total, by, each }) {
   const parts = [total && `${count(total)} in all`, each && `${count(each)} in each group by ${line(by, 60)}`].filter(Boolean);
   return `Minions in flight at once over all batches, at most: ${parts.join(", ")}.`;

@@ -534,7 +534,7 @@ def test_an_action_on_the_queue_is_confirmed_and_done_to_the_entries_that_are_sh
     page.enter(api.login())
     page.go("queue")
     page.click("Retry…")
-    page.wait_text("nobody knows how far it got", "dialog")
+    page.wait_text("it is not known how far it got", "dialog")
     page.click("Try again", "dialog")
     wait_for(lambda: asked, what="it is tried again")
     page.click("Cancel…")
@@ -608,7 +608,7 @@ def test_a_replay_outside_the_window_is_confirmed(page, api):
     page.enter(api.login())
     page.go("queue")
     page.click("Replay now")
-    page.wait_text("though windows of it are shut", "dialog")
+    page.wait_text("even if its window is shut", "dialog")
     page.click("Cancel", "dialog")
     page.click("Replay now")
     page.click("Replay now", "dialog")
@@ -703,7 +703,7 @@ def test_batches_are_found_by_state_and_by_what_they_run(page, api):
     wait_for(lambda: "pkg.upgrade" not in page.text("tbody"), what="only what was searched for is shown")
     page.wait_text("state.apply", "tbody")
     page.fill("#batch-search", "nothing")
-    page.wait_text("No batch is like that.")
+    page.wait_text("No batch matches.")
     page.go("batches?find=apply&state=succeeded&state=nonsense")
     page.chrome.refresh()
     page.wait_text("state.apply", "tbody")
@@ -801,7 +801,7 @@ def test_the_retry_dialog_hides_nothing_and_retries_what_is_chosen(page, api):
 
 def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, api):
     page.enter(api.login(), "jobs?search_function=state.*&user=anna")
-    page.wait_text("No job is like that")
+    page.wait_text("No job matches")
     assert api.calls[-1] == ("job_cache.search", {"limit": 50, "search_function": "state.*", "user": "anna"})
     page.all("#noise")[0].click()
     wait_for(lambda: api.calls[-1][1].get("kind") == "all", what="all kinds are searched")
@@ -823,7 +823,7 @@ def test_running_jobs_are_listed_on_demand_and_a_job_is_copied_into_the_form(pag
         "jobs.list_job": lambda jid: {**job, "User": "anna", "StartTime": "x", "Minions": ["a"]},
     }
     page.enter(api.login(), "jobs")
-    page.wait_text("No job is like that")
+    page.wait_text("No job matches")
     assert api.count("job_cache.running") == 0
     page.click("What runs now")
     page.wait_text("state.apply nginx batch, running on 2 minions, since 1 min ago, by anna")
@@ -1007,7 +1007,7 @@ def test_a_batch_without_minions_and_names_that_javascript_knows_are_shown(page,
     has_batch(api, summary(state="complete", success=True), {})
     page.enter(api.login(), f"batches/{JID}")
     page.wait_text("0 of 0", ".head")
-    page.wait_text("It has no minion")
+    page.wait_text("The batch has no minion")
     names = {"__proto__": "failed", "constructor": "completed", "toString": "active"}
     has_batch(api, summary(failed=1, completed=1, active=1), minions_of(names))
     api.fire(*told(summary(failed=1, completed=1, active=1), "resumed"))
