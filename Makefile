@@ -1,24 +1,24 @@
-# Everything that is done with a checkout. Each target makes the virtual environments it needs, so that a machine with
-# Python 3.10 to 3.14 (with its venv module), make and git is enough; Salt 3008 wants a C compiler besides.
+# The tasks of a checkout. Each target makes the virtual environments that it needs. The machine needs Python 3.10 to 3.14 (with
+# its venv module), make and git, and for Salt 3008 a C compiler.
 #
 #   make demo        the extension at work, on a real master and four real minions
 #   make console     the console in a browser, over the same, until Ctrl-C
 #   make test        the test suite, on Salt 3008
 #   make test ALL=1  the slow tests too
-#   make test-all    the same, and what depends on the release on Salt 3006 and 3007 as well
-#   make test-pythons  what needs no daemons, on each Python from 3.10 to 3.14 that this machine has
-#   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 where the machine has none
+#   make test-all    the same, and the stories on Salt 3007 and 3006
+#   make test-pythons  tests without daemons, on each Python from 3.10 to 3.14 that is installed
+#   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 if the machine has none
 #   make lint        ruff, and mypy --strict for core/ and all modules that Salt loads
 #   make lint-workflows  actionlint over .github/workflows
 #   make docs        the documentation, as a site in docs/_build/html
 #   make docs-tables the state tables of docs/architecture.md and their pictures, from the code
 #   make docs-pictures  the pictures of the console in docs/console, by a browser
 #   make dist        the source distribution and the wheel, checked, in dist/
-#   make clean       removes what the others made
+#   make clean       removes all that the others made
 #
 #   PYTHON=…         the interpreter of .venv                   PYTHON_3007=…   that of .venv-3007, PYTHON_3006 likewise
 #   ARGS=…           more arguments for pytest                  WORKERS=…       test files that run at a time
-#   TESTS=…          what test-python-… runs                    CHROOT=…        /var/lib/machines/sid
+#   TESTS=…          tests of test-python-…                    CHROOT=…        /var/lib/machines/sid
 
 .DEFAULT_GOAL := help
 comma := ,
@@ -28,14 +28,14 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
-# Where it is set, each process that tests start compiles the extension anew, for a second.
+# If it is set, each process that tests start compiles the extension anew, which takes a second.
 unexport PYTHONDONTWRITEBYTECODE
 
 # $(call interpreter,CANDIDATES,MINOR): the first candidate from Python 3.10 to 3.MINOR that has a venv module.
 usable = import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $(1)))
 interpreter = $(shell for p in $(1); do "$$p" -c '$(call usable,$(2))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-# Salt 3006 minions cannot authenticate on Python 3.12 and later. The oldest release is tested on the oldest Python where there is one.
+# Salt 3006 minions cannot authenticate on Python 3.12 and later. The oldest release is tested on the oldest Python that is installed.
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(call interpreter,python3 python3.12 python3.11 python3.13 python3.10 python3.14,14)
 endif
@@ -46,31 +46,31 @@ ifeq ($(origin PYTHON_3006),undefined)
 PYTHON_3006 := $(call interpreter,python3.10 $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python) $(PYTHON) python3.11,11)
 endif
 
-# Releases beside the newest one, which is in .venv. Each has an environment of its own, on PYTHON unless there is a
-# PYTHON_<release>, and a target test-<release>.
+# The releases besides the newest, which is in .venv. Each has its own environment, on PYTHON_<release> or else PYTHON, and a target
+# test-<release>.
 RELEASES := 3007 3006
 PYTHONS := Python 3.10 to 3.14
 PYTHONS_3007 := Python 3.10 to 3.13
 PYTHONS_3006 := Python 3.10 or 3.11
 
-# The demo also shows itself where no compiler is: on Salt 3007, whose requirements all come as wheels.
+# Without a compiler the demo runs on Salt 3007, whose requirements all come as wheels.
 HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/dev/null && { echo yes; break; }; done; true)
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 
-# Integration tests wait more than they work, so that more of their files run at a time than there are cores. They take
-# longest and begin first (tests/conftest.py); the short ones fill what they leave.
+# Integration tests wait more than they work, so more of their files run at a time than there are cores. They take longest, so they
+# begin first (tests/conftest.py); short tests fill the rest.
 WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 
-# Of each Python, that of $PATH or of pyenv. Salt 3007, since all that it requires comes as wheels; on 3.14 the first one that
-# runs there. Where there is no 3.14, that of a Debian in a folder is taken (make chroot).
+# Each Python comes from $PATH or from pyenv. It gets Salt 3007, whose requirements all come as wheels; 3.14 gets Salt 3008, the first
+# that runs on it. If there is no 3.14, that of a Debian in a folder is used (make chroot).
 PYTHONS_BESIDE := 3.10 3.11 3.12 3.13 3.14
 SALT_3.14 := >=3008$(comma)<3009
 CHROOT ?= /var/lib/machines/sid
 beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python),$(1:3.%=%))
 chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1)),bash .ci/in-chroot $(CHROOT)))
-# What is run there; on the Python that packages of Salt 3008 bring also the main stories, with daemons.
+# The tests that run there. 3.14, the Python of Salt 3008's packages, runs the main stories with daemons too.
 TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional $(STORIES_$*)
 STORIES_3.14 := tests/integration/test_stories.py
 
@@ -86,8 +86,8 @@ demo: $(DEMO_VENV)/.installed
 console: $(DEMO_VENV)/.installed
 	@$(DEMO_VENV)/bin/python -m demo console
 
-# ALL=1: the slow tests too. That is quicker than test and test-slow: a worker collects all tests only once, and files with tests
-# of both kinds start their masters once.
+# ALL=1 runs the slow tests too. That is quicker than test and test-slow: a worker collects all tests once, and a file with tests of
+# both kinds starts its master once.
 test: .venv/.installed
 	.venv/bin/$(PYTEST) $(if $(ALL),,-m 'not slow') $(LONGEST_FIRST)
 
@@ -100,11 +100,11 @@ test-all: $(RELEASES:%=test-%)
 $(RELEASES:%=test-%): test-%: .venv-%/.installed
 	.venv-$*/bin/$(PYTEST) -m story $(LONGEST_FIRST)
 
-# What is pure, on the Python of that environment: for .ci/run, which has no environment of its own for the oldest Python.
+# Pure tests on the Python of that environment. .ci/run has no other environment for the oldest Python.
 $(RELEASES:%=unit-%): unit-%: .venv-%/.installed
 	.venv-$*/bin/$(PYTEST) -m 'not slow' tests/unit
 
-# One after the other: they write beside the sources as they are installed.
+# One after the other, because each installation writes beside the sources.
 test-pythons:
 	@for version in $(PYTHONS_BESIDE); do $(MAKE) test-python-$$version; done
 
@@ -115,7 +115,7 @@ $(PYTHONS_BESIDE:%=test-python-%): test-python-%:
 $(PYTHONS_BESIDE:%=test-python-%): in_chroot = $(call chrooted,$*)
 $(PYTHONS_BESIDE:%=test-python-%): has = $(call beside,$*)$(in_chroot)
 
-# For .ci/run: the Pythons that this machine has, besides that of .venv.
+# For .ci/run: the Pythons of this machine, except that of .venv.
 pythons:
 	@echo $(others)
 
@@ -124,7 +124,7 @@ default = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2]
 
 chroot: $(CHROOT)/usr/bin/python3.14
 
-# Debian's testing and unstable have it. A stand-in for the Python that packages of Salt 3008 bring.
+# Debian's testing and unstable have it. It stands for the Python that packages of Salt 3008 bring.
 $(CHROOT)/usr/bin/python3.14:
 	debootstrap --variant=minbase --include=ca-certificates,g++,gcc,git,make,openssh-client,procps,python3-dev,python3-venv,sudo \
 	  sid $(CHROOT)
@@ -143,7 +143,7 @@ lint: .venv/.installed
 lint-workflows: .venv-actionlint/.installed
 	.venv-actionlint/bin/actionlint
 
-# Anew each time (-E), since what a page takes from the code is no file that Sphinx would see change.
+# Always built from scratch (-E): pages take parts from the code, and Sphinx does not notice when these change.
 docs: .venv/.docs
 	.venv/bin/sphinx-build -q -E -W --keep-going docs docs/_build/html
 
@@ -164,7 +164,7 @@ dist: .venv-dist/.installed
 	@.venv/bin/python -m pip install -qq --constraint .ci/docs.txt --editable '.[docs]'
 	@touch $@
 
-# Salt wants an older packaging than these. Nothing else is fetched for a build (--no-isolation above).
+# In its own environment, because Salt needs an older packaging. A build fetches nothing else (--no-isolation above).
 .venv-dist/.installed: .ci/dist.txt
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/python -m pip install -qq --constraint .ci/dist.txt build check-wheel-contents setuptools twine 'validate-pyproject[all]'
