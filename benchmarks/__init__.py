@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import salt.version
 
-#: The benchmarks that need what Salt has since release 3008. On an earlier one each ends with one line that says so.
+#: The benchmarks that need Salt 3008. On an earlier release each ends with one line that says so.
 NEED_3008 = frozenset(("benchmarks.batch", "benchmarks.batch_live", "benchmarks.retry_live"))
 
 

@@ -101,7 +101,7 @@ class Meter:
         self.written = self._bytes() - self._written
 
     def leave_out(self, cpu, written):
-        """Leave so much out of the count."""
+        """Subtract a cost from the count."""
         self._cpu += cpu
         self._written += written
 
@@ -381,7 +381,7 @@ def idle(seconds: float):
 
 
 def shown(figure: float, unit: str) -> str:
-    """A figure with its unit: three decimals, and none where they mean nothing."""
+    """A figure with its unit, with three decimals if they mean something."""
     text = f"{figure:,.0f}" if figure >= 1000 or figure == int(figure) else f"{figure:,.3f}"
     return f"{text} {unit}".rstrip()
 

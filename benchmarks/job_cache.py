@@ -94,7 +94,7 @@ def make_old(folder, age, names):
 
 
 def fill_sqlite(opts, names, big, returns, age=0):
-    """The file of the driver sqlite, by the store itself, in large transactions."""
+    """Write the file of the driver sqlite, through the store itself, in large transactions."""
     store = importlib.import_module("saltext.jobs.core.store.store").store_of(opts)
     banks = store.driver.banks_file
     for start in range(0, len(names) + len(big), 5000):

@@ -160,7 +160,7 @@ def cpu(call, repeat=1):
 
 
 def each(calls, parts=10):
-    """Milliseconds of CPU of one of many calls: the least of some parts of them, since another process on the CPU adds."""
+    """Milliseconds of CPU of one of many calls. The least of several parts counts: other processes on the CPU only add."""
     size = max(1, len(calls) // parts)
     chunks = [calls[start : start + size] for start in range(0, len(calls) - size + 1, size)]
     return min(cpu(lambda chunk=chunk: [call() for call in chunk]) for chunk in chunks) / size
@@ -173,7 +173,7 @@ def sqlite_alone(path):
 
 
 def overview(known):
-    """All sizes in one table, with what sqlite takes of what local_cache takes."""
+    """All sizes in one table, with the cost of sqlite as a share of that of local_cache."""
     columns = [(size, column) for size, those in SHOWN.items() for column in those]
     heads, at = [], {}
     for size, column in columns:

@@ -7,11 +7,10 @@ number of minions of a job, and over an hour of large jobs.
     python -m benchmarks.job_cache_wide --hour 360 --minions ''    the hour alone
     TMPDIR=/mnt python -m benchmarks.job_cache_wide --device loop0    what reaches a disk that nothing else uses
 
-Bytes are everything that the disk of ``TMPDIR`` got until all was on it, with names and directories, and with SQLite's log
-moved into the file to the end. They need ``--device``: what a process hands to the system, or to a file system in memory, is
-for files their content alone, and says nothing of a disk. The hour has a job every ten seconds
-by its jids, and takes no longer than the writing. The columns take turns, and the least of each figure of several rounds
-counts: another process that runs on the same CPU makes each of them larger, and none smaller.
+Bytes are all that the disk of ``TMPDIR`` has written once everything is on it: names and directories too, and SQLite's log
+moved into the file. They are counted at ``--device``, because what a process hands to the system is only the content of
+files. The jids of the hour are ten seconds apart; it takes only the time of the writing. The columns take turns, and the
+least of each figure of several rounds counts: another process on the same CPU can only make a figure larger.
 """
 
 from __future__ import annotations
@@ -105,8 +104,8 @@ def of_width(column, folder, width, is_mixed):
 
 def hour(column, folder, width, count):
     """
-    Return what a publish of the first and of the last tenth takes, what one of all of them writes, and what a search by
-    minion takes after them. A tenth alone may write what others before it have left in the log.
+    Return the cost of a publish in the first and in the last tenth, the bytes that a publish writes on average over all,
+    and the cost of a search by minion afterwards. One tenth alone may write what earlier ones have left in the log.
     """
     module, own = opened(column, folder)
     fleet = [f"web{number:06}.example.com" for number in range(width)]

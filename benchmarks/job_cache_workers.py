@@ -6,9 +6,9 @@ their CPU time divided by what they stored, and the longest wait of one of them.
     TMPDIR=/dev/shm python -m benchmarks.job_cache_workers --workers 24 --rounds 3
 
 Each worker publishes jobs for ten minions and stores what these return, as fast as it can. Its first publish and return
-do not count: what a process does once is a row of ``job_cache_sizes``. The least of each figure of several rounds, in
-turns, counts. "SQLite alone" stores the same records in one table, in a transaction for each call, and waits for others as
-SQLite does by itself: no code of ours can save what that takes.
+do not count: ``job_cache_sizes`` has a row for what a process does once. The columns take turns over several rounds, and
+the least of each figure counts. "SQLite alone" stores the same records in one table, in a transaction for each call, and
+waits for others as SQLite itself does: our code cannot be cheaper than that.
 """
 
 from __future__ import annotations

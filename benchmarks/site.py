@@ -1,6 +1,6 @@
 """
-What a site costs that is in PostgreSQL, beside one in a cachedir: CPU time of this process and of the server, and wall time;
-and how many facts of a batch become durable in a second, by the wall time.
+The cost of a site in PostgreSQL, beside one in a cachedir: CPU time of this process and of the server, wall time, and how
+many facts of a batch become durable in a second.
 
     python -m benchmarks.site                      in the temporary folder; the server syncs (fsync is on)
     python -m benchmarks.site --records 200        a short look
@@ -47,7 +47,7 @@ class Meter:
         return own, spent, time.perf_counter()
 
     def each(self, count, work):
-        """Milliseconds of (this process, the server, the clock on the wall) for one of ``count`` pieces of work."""
+        """Milliseconds (CPU of this process, CPU of the server, wall time) of one of ``count`` pieces of work."""
         before = self.now()
         for number in range(count):
             work(number)

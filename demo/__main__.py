@@ -1,5 +1,5 @@
 """
-Runs the demo, or with the word ``console`` its fleet and the console until Ctrl-C.
+Runs the demo; with the word ``console``, its fleet and the console until Ctrl-C.
 
 The demo exits with 0 only if every step held, with 1 and the tail of the right log if one did not, and with 128 and the
 signal's number when it is interrupted. In every case it first stops what it has started and removes its files.
@@ -22,7 +22,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asks the demo to end. Not an Exception: nothing may take it for a step's failure."""
+    """A signal asks the demo to end. Not an Exception, so that no code takes it for a step's failure."""
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

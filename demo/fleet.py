@@ -31,7 +31,7 @@ from demo.processes import Daemon, wait_for
 
 MINIONS = ("alder", "birch", "cedar", "douglas")
 
-#: What the README tells an operator to write into the master's configuration.
+#: The master's configuration as the README has it.
 CONFIGURATION = {
     "cache": "sqlite",
     "master_job_cache": "salt_cache",
@@ -135,7 +135,7 @@ class Fleet:
         Start the master's salt-api and wait until a user can log in.
 
         :param user: of the backend ``sharedsecret``.
-        :raises StepFailed: if no user can: it does not run, or another program has taken its port meanwhile.
+        :raises StepFailed: if no user can, because it does not run or another program has taken its port.
         """
         home = self.config("salt-api")
         home.mkdir()
@@ -174,7 +174,7 @@ class Fleet:
                 raise StepFailed(f"the minion {name} does not answer: {answers}", name, "master")
 
     def stop_minion(self, name: str) -> None:
-        """Stop a minion, as a machine is shut down: what does not end by itself in time is killed."""
+        """Stop a minion as a shutdown does: processes that do not end in time are killed."""
         self._daemons.pop(name).stop()
 
     def salt(self, target: str, *words: str, quiet: bool = False) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Fleet:
                 process.kill()
 
     def ask(self, function: str, *args: Any) -> Any:
-        """Call a runner function from this process, which is cheap enough to do it again and again."""
+        """Call a runner function from this process. It is cheap enough to be repeated often."""
         return self._runner.cmd(function, list(args), print_event=False)
 
     def config(self, name: str) -> pathlib.Path:
@@ -291,7 +291,7 @@ class Fleet:
 
 
 def quiet_salt() -> None:
-    """Keep what Salt logs in this process from the screen: the daemons' logs have what matters."""
+    """Keep Salt's log of this process off the screen: the daemons' logs have what matters."""
     logging.getLogger().addHandler(logging.NullHandler())
     logging.disable(logging.CRITICAL)
 

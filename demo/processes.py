@@ -1,6 +1,6 @@
 """
-Processes that the demo starts. Each leads a session of its own, so that a Ctrl-C reaches only the demo, and everything
-that a daemon has started can be found and ended with it.
+Processes that the demo starts. Each leads its own session. So Ctrl-C reaches only the demo, and everything that a daemon has
+started can be found and ended with it.
 
 It must never signal a process that is not in one of these sessions.
 """
@@ -60,7 +60,7 @@ class Daemon:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Stop it and its whole session, and kill what has not ended in time."""
+        """Stop it and its whole session; processes that do not end in time are killed."""
         if self._process is None:
             return
         self.ask_to_stop()

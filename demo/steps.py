@@ -1,7 +1,7 @@
 """
 The three things that the demo shows, each a function that checks what it says.
 
-A step must raise StepFailed for whatever did not hold, and never assume that something has happened by now.
+A step must raise StepFailed if anything did not hold, and must never assume that something has already happened.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _processes(fleet: Fleet, jid: str) -> dict[str, tuple[int, set[int]]] | None
     answers = fleet.salt("*", "saltutil.find_job", jid, quiet=True)
     pids = {minion: job["pid"] for minion, job in answers.items() if isinstance(job, dict) and job.get("pid")}
     jobs = {minion: (pid, family(pid) - {pid}) for minion, pid in pids.items()}
-    # Besides the job's own process there is the shell's or the sleep's.
+    # Besides the job's own process there is that of the shell or of sleep.
     return jobs if len(jobs) == len(MINIONS) and all(started for _, started in jobs.values()) else None
 
 

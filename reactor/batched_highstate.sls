@@ -10,9 +10,9 @@ In the master's configuration (the directory is that of the installed package):
       - operations/highstate:
         - /…/saltext/jobs/reactor/batched_highstate.sls
 
-Any accepted minion can fire an event with any tag. So nothing of the event is used here: it can start this one job, and no
-other. The job is started at most twice an hour; ``saltext_jobs_reactor: {batched_highstate: 6/1h}`` in the master's
-configuration changes that. Do not map a frequent tag to this file, and do not read ``data`` in it.
+Any accepted minion can fire an event with any tag. So nothing of the event is used here: it can start only this job. The job
+is started at most twice an hour; ``saltext_jobs_reactor: {batched_highstate: 6/1h}`` in the master's configuration changes
+that. Do not map a frequent tag to this file, and do not read ``data`` in it.
 """
 
 from saltext.jobs.core.master.reactions import may_act

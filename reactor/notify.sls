@@ -20,8 +20,8 @@ and name the function in the master's configuration:
 ``fun`` is a runner; ``kwarg`` are its arguments, as you write them; ``text`` is the name of the argument that gets the text.
 
 Minions can fire events with these tags too, so a message may be false: use it to inform people, never to trigger anything.
-It holds ids and counts in plain characters only, and never what a job returned. At most three messages an hour are about one
-batch or minion, and there are at most sixty an hour in all;
+It holds ids and counts in plain characters only, and never what a job returned. At most three messages an hour are sent
+about one batch or minion, and at most sixty in all;
 ``saltext_jobs_reactor: {notify: 10/1h, notify_in_all: 200/1h}`` in the master's configuration changes that.
 """
 
@@ -31,7 +31,7 @@ from saltext.jobs.core.master.reactions import may_act
 
 _HALTED = re.compile(r"salt/batch/([0-9]{20})/halted")
 _DEAD = re.compile(r"salt/job_retry/([^/]+)/([0-9]{20})/dead")
-# Nothing that means something to a shell, to YAML, to Jinja or to a chat.
+# Everything that may mean something to a shell, to YAML, to Jinja or to a chat.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:@, -]")
 
 
@@ -58,6 +58,6 @@ def _text(halted, dead):
 
 
 def _plain(value):
-    # A value that is not a text may be as large as an event can be, so it is not made into one.
+    # A value that is not a text is not made one: it may be as large as an event.
     text = value[:200] if isinstance(value, str) else f"no text but {type(value).__name__}"
     return _UNSAFE.sub("_", text)

@@ -9,8 +9,9 @@ Map ``salt/minion/*/start`` to it:
       - 'salt/minion/*/start':
         - /…/saltext/jobs/reactor/replay_on_minion_start.sls
 
-A minion can fire this event in another's name. At worst the other's queue is tried too early: what it has not received stays
-owed to it. The replay is for the minion that the tag names. Nothing else of the event is used; its ``id`` must be the same.
+A minion can fire this event in another's name. At worst the other's queue is tried too early: jobs that it has
+not received stay owed to it. The replay is for the minion that the tag names, and the event's ``id`` must be the same.
+Nothing else is used.
 
 At most three replays of one minion are started in ten minutes, and a thousand in all;
 ``saltext_jobs_reactor: {replay: 6/10m, replay_in_all: 5000/10m}`` in the master's configuration changes that. Beyond that,
@@ -24,7 +25,7 @@ import re
 from saltext.jobs.core.master.reactions import may_act
 
 _START = re.compile(r"salt/minion/([^/]+)/start")
-# No character here means anything in a target that is matched as a list.
+# No character of these has a meaning in a target of type list.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,252}")
 
 

@@ -13,8 +13,8 @@ Map a tag of your own to it:
 Any accepted minion can fire such an event and so resume a batch that you have paused. Do not use it where a pause must hold
 against your minions, and never map ``salt/batch/*/paused`` to it: a batch that paused for a reason would go on at once.
 
-Nothing of the event is used but the jid in its tag, which must have the form of a jid. The runner refuses it unless it is
-that of a paused batch. One batch is resumed at most five times an hour, and all batches together sixty times;
+Only the jid in the event's tag is used, which must have the form of a jid. The runner refuses it unless it is the jid of a
+paused batch. One batch is resumed at most five times an hour, and all batches together sixty times;
 ``saltext_jobs_reactor: {resume_batch: 10/1h, resume_batch_in_all: 100/1h}`` in the master's configuration changes that.
 """
 

@@ -15,7 +15,7 @@ Map a tag of your own to it, and list in the master's configuration the function
       pkg.upgrade: {dist_upgrade: False}
 
 **Any accepted minion can put an event of any tag on the master's bus, and so start what you list, on any target.** List only
-what every minion may do to all others; never a function that runs what it is given. With nothing listed, nothing is started.
+what every minion may do to all others, and never a function that runs its arguments. Without a list, nothing is started.
 Never map a tag to it that minions fire in their daily work (``salt/minion/*``, ``salt/job/*``, beacons).
 
 Fields: ``tgt`` (a glob), ``fun`` (one of those listed), ``batch`` (a count, a percentage, or a ramp such as 1,10%,50%). Each is

@@ -57,7 +57,8 @@ class Evidence:
 
     def lived(self, engine: str, since: float, until: float) -> bool:
         """
-        Tell whether one process of an engine ran all the time between two moments. An unwatched engine counts as such.
+        Tell whether one process of an engine ran all the time between two moments. An engine that was not watched counts as
+        one that ran.
         """
         looks = self.lives.get(engine, ())
         first = max((at for at, _ in looks if at <= since), default=since)

@@ -272,7 +272,7 @@ def flooded(
     """
     Fire events on a master's bus as long as the block runs, so many a second; yields a count of them.
 
-    :param names: minions in whose names events are forged; without any the events are nobody's.
+    :param names: minions in whose names events are forged; without any, the events are returns of unknown jobs.
     :param named: the jids, with blanks between them, of the jobs that these claim to have run.
     """
     context = multiprocessing.get_context("spawn")
@@ -315,7 +315,10 @@ def _packed(tag: str, data: dict) -> bytes:
 
 
 def _forgeries(names: Sequence[str], named) -> Iterator[bytes]:
-    """Yield events without end that lie about jobs, all minions in turn. Before a job is named they are nobody's."""
+    """
+    Yield endless events that lie about jobs, in each minion's name in turn. They are returns of unknown jobs until one is
+    named.
+    """
     while True:
         jids = named.value.decode().split()
         yield from [event for jid in jids for event in _lies(jid, names)] or map(_unknown_return, range(500))

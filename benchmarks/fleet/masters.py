@@ -21,13 +21,13 @@ from benchmarks.fleet.watch import ENGINES
 from demo.processes import wait_for
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
-#: Who takes part in batches, and who is away at first and owed jobs.
+#: The minions that take part in batches, and those that are away at first and are owed jobs.
 _THERE, _AWAY = "[ab]*", "c*"
-#: Jobs that each of those is owed, batches in all at least, and at a time.
+#: How many jobs each of the latter is owed; the least number of batches, and how many run at a time.
 _OWED, _BATCHES, _AT_A_TIME = 5, 3, 2
-#: Seconds for which slots of every other batch stay empty: a fault finds some free then.
+#: Seconds for which slots of every other batch stay empty, so that a fault finds free ones.
 _EMPTY = 3
-#: Seconds that are left for what follows from a fault; a dead master is back after so many.
+#: Seconds for the consequences of a fault, after which a dead master is back.
 _FOLLOWS, _DEAD = 45.0, 30.0
 #: Seconds within which a request has its answer.
 _ANSWERED = 30.0
@@ -81,7 +81,7 @@ class _Course:
         self.limits: dict[str, int] = {}
         self.faults: list[Fault] = []
         self.done: collections.Counter[str] = collections.Counter()
-        #: What requests came to: answered, or why not.
+        #: The outcome of requests: answered, or why not.
         self.requests: collections.Counter[str] = collections.Counter()
         self.starts = 0
         self._asking: list[threading.Thread] = []
@@ -90,7 +90,7 @@ class _Course:
         """
         Cause all faults, and return once the last one is over and all masters run.
 
-        :param away: who comes back, some with each fault.
+        :param away: the minions that come back, some with each fault.
         """
         plan: list[Callable[[], contextlib.AbstractContextManager[Any]]] = [self._killed] * self._args.kills
         plan += [*self._others()] * self._args.rounds
@@ -232,7 +232,7 @@ def _stopped(database: Any) -> Iterator[None]:
 
 
 def _recovered(site: Masters, truth: Any, course: _Course, names: list[str]) -> Check:
-    """Judge whether a minion that ran a job to its end, and keeps what it returned, is told of as lost."""
+    """Judge whether a minion is reported as lost although it ran the job to its end and keeps its return."""
     lost = []
     for jid in course.limits:
         runs, states = truth.of(jid), site.ask("batch.minions", jid)

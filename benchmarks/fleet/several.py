@@ -65,7 +65,7 @@ class Database:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Neither the server nor a session of it does anything, until the block is left."""
+        """Freeze the server and its sessions until the block is left."""
         freeze(self._server.process.pid)  # it makes no more sessions then
         processes = self._processes()
         freeze(*processes)
@@ -83,7 +83,7 @@ class Database:
         return 0.0
 
     def _processes(self) -> list[int]:
-        """Return the ids of the server and its sessions; none where it is stopped."""
+        """Return the ids of the server and its sessions; none if it is stopped."""
         if self._server.process is None:
             return []
         server = psutil.Process(self._server.process.pid)
@@ -100,8 +100,8 @@ def _share_key(folder: pathlib.Path) -> None:
 
 class Masters(Site):
     """
-    As ``Site``; when entered, all three masters run, one of them leads, and no minion is there. What the operator does
-    is done at the first master, or where that is dead in its place: all that matters is in the database.
+    As ``Site``. When entered, all three masters run, one of them leads, and no minion is there. The operator works at the
+    first master; if that is dead, in its place: all that matters is in the database.
     """
 
     def __enter__(self) -> Masters:
@@ -129,7 +129,7 @@ class Masters(Site):
             stack.callback(self.crowd.end)
             self.watch = Watch(self.opts, self.root)
             stack.callback(self.watch.end)
-            #: Who led, and since when.
+            #: The leaders, and since when each led.
             self.leads: list[Lead] = []
             self._is_over = threading.Event()
             looks = threading.Thread(target=self._look, daemon=True)
@@ -154,7 +154,7 @@ class Masters(Site):
                         self.leads.append(Lead(at, engine, leader.master, leader.epoch))
 
     def leader(self, engine: str) -> int | None:
-        """Return the number of the master that leads an engine; None where none does, or where that is not known."""
+        """Return the number of the master that leads an engine; None if none does, or if that is not known."""
         with contextlib.suppress(OSError):
             process = requests.process_of(self.opts, engine)
             if process is not None and process.master in NAMES:
@@ -211,7 +211,7 @@ class Masters(Site):
 
     @contextlib.contextmanager
     def frozen(self, number: int) -> Iterator[None]:
-        """Nothing of a master does anything, until the block is left."""
+        """Freeze all processes of a master until the block is left."""
         processes = [process.pid for process in processes_of(self.root / NAMES[number])]
         self.mark(f"{NAMES[number]} frozen")
         try:

@@ -177,8 +177,7 @@ class Site:
 
     def is_drained(self) -> bool:
         """
-        Tell whether everything owed is settled, needs an operator, or has run without a chance that the master hears of
-        it.
+        Tell whether everything owed is settled, needs an operator, or has run and the master cannot learn of it any more.
         """
         if not self.queued():
             return True

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from benchmarks.fleet.truth import Truth
 
-#: Seconds in which a leader has taken a slot again that was freed: an intent may be durable of which no minion has heard.
+#: Seconds in which a leader takes a freed slot again: its intent may be durable before any minion has heard of it.
 _TAKEN_AGAIN = 1.0
 #: Aims after a kill, in seconds.
 TAKEN, FREE, DOUBTED, OWED = "taken over", "next publish, into free slots", "into slots in doubt", "first owed job"
@@ -54,8 +54,8 @@ def taken_over(fault: Fault, leads: Iterable[Lead]) -> dict[str, float]:
 
 def into_slots(truth: Truth, jid: str, limit: int, fault: Fault) -> tuple[float | None, float | None]:
     """
-    Return the seconds until a batch went on: until a further minion got the job in a slot that was free when the leader
-    went, and until one got it in another slot. None where none did before the next fault, or nobody had got the job.
+    Return two numbers of seconds: until a further minion got the job in a slot that was free when the leader went, and
+    until one got it in another slot. Each is None if none did before the next fault, or if no minion had got the job yet.
 
     A slot was free if its minion had returned a second before: the leader had not taken it again, because of ``batch_wait``.
     """

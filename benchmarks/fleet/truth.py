@@ -107,7 +107,7 @@ class Truth:
 
     def silent(self, since: float) -> set[tuple[str, str]]:
         """
-        Return the (minion, jid) that have run, without an answer of the master to a return of theirs.
+        Return each (minion, jid) that has run and whose return the master has not answered.
 
         A minion that has given up sending remembers the jid, does not run it again, and says that it does not run it.
         """

@@ -65,7 +65,7 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
 
 
 def lost_though_run(told: Mapping[str, Any] | None, runs: Sequence[Run]) -> bool:
-    """Tell whether a minion is reported lost that ran the job to its end: one that keeps its returns can be asked."""
+    """Tell whether a minion is reported lost although it ran the job to its end; if it keeps returns, it can be asked."""
     return told is not None and told["state"] == "lost" and any(run.how == ENDED for run in runs)
 
 
@@ -285,7 +285,7 @@ def _some(wrong: Mapping[str, str], missing: Sequence[str]) -> str:
 
 
 def _by_cause(found: Mapping[tuple[str, str], str]) -> str:
-    """Return how many there are of each cause, each with one that it is the cause of."""
+    """Count each cause, with one example of what it caused."""
     every: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
     for pair, why in sorted(found.items()):
         every[why].append(pair)

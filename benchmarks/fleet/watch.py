@@ -25,7 +25,7 @@ from saltext.jobs.core.site import FileSite, site_of
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 #: What carries events from one process to another.
 _CARRIER = "publisher of events"
-#: Part of a process's title, for each kind of process of a master that is told of.
+#: Part of the process title of each reported kind of a master's processes.
 _KINDS = {
     "Salt's own batch manager": "BatchManager",
     "workers": "MWorker-",
@@ -33,7 +33,7 @@ _KINDS = {
     "publisher of jobs": "PubServerChannel",
     "router": "MWorkerQueue",
 }
-#: The end of the name of what a batch leaves.
+#: The end of the name of the file that a batch leaves.
 _ENDED = ".ended"
 _EVERY = 1.0
 #: Seconds after which a request is given up.
@@ -46,7 +46,7 @@ class Answer:
     An engine's answer to a runner's request.
 
     ``seconds``: until it came, or until the request was given up, which ``came`` tells. ``waited``: for how many of them
-    the engine, or what carries the request to it, waited for a core: that tells of the machine, and not of the engine.
+    the engine, or what carries the request to it, waited for a core: they are the machine's, not the engine's.
     """
 
     seconds: float
@@ -55,7 +55,7 @@ class Answer:
 
     @property
     def own(self) -> float:
-        """Seconds that it would have taken on a machine that has a core for everybody."""
+        """Seconds that it would have taken on a machine with a core for every process."""
         return max(0.0, self.seconds - self.waited)
 
 
@@ -85,7 +85,7 @@ class Sample:
 
 
 def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
-    """Return the process of an engine, which holds its lock (proc_locks(5)), or its lease in a database."""
+    """Return the process of an engine: the one that holds its lock (proc_locks(5)), or its lease in a database."""
     with contextlib.suppress(OSError, StateError):
         site = site_of(opts, engine)
         if not isinstance(site, FileSite):
@@ -100,13 +100,13 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
 
 
 def carriers_of(root: pathlib.Path) -> list[psutil.Process]:
-    """Return the processes that hand on the events of the master that runs on what is below a folder."""
+    """Return the processes that hand on the events of the master whose files are below a folder."""
     title = _KINDS[_CARRIER]
     return [process for process in processes_of(root) if title in " ".join(process.info["cmdline"] or ())]
 
 
 def processes_of(root: pathlib.Path) -> list[psutil.Process]:
-    """Return the daemons and commands that run on what is below a folder, and all that they have started."""
+    """Return the daemons and commands whose files are below a folder, and all that they have started."""
     every = {process.pid: process for process in psutil.process_iter(["cmdline", "ppid"])}
 
     def belongs(process: psutil.Process | None) -> bool:

@@ -5,9 +5,9 @@ Each minion signs in under its own id and has its own session key; each of its m
 checked by Salt's ``AsyncReqChannel``. What they share is what costs a process much: the key pair, the connections, and the
 subscription, which decrypts each publish once for all.
 
-Over TCP a master sends a publish to those only that it is for, so there each minion has a subscription of its own.
+Over TCP a master sends a publish only to its targets, so there each minion has its own subscription.
 
-Where many minions send at a time, a message waits for a free connection; only then its time begins to run.
+If many minions send at once, a message first waits for a free connection. Its time begins after that.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import salt.crypt
 import salt.exceptions
 import salt.transport
 
-#: The minion that listens for all; connections over which all send, and over which they sign in.
+#: The minion that listens for all; the number of connections over which all send, and over which they sign in.
 LISTENER, CONNECTIONS, SIGN_INS = "listener", 40, 8
 #: Seconds that a minion waits for the answer to a message, and how often it sends it (``return_retry_timer_max``,
 #: ``return_retry_tries``).
 TIMEOUT, TRIES = 10, 3
-#: Publishes over TCP that are known again when the next minion hears them.
+#: How many publishes over TCP are remembered, to recognize them when the next minion hears them.
 _REMEMBERED = 1000
 
 
@@ -142,11 +142,11 @@ class Wire:
                 await getattr(connection, "close_async", _at_once(connection.close))()
 
     def key(self) -> Any:
-        """Return the master's key for what it publishes: another one has to be fetched by every minion for itself."""
+        """Return the master's key for its publishes. If it changes, every minion fetches the new one itself."""
         return self._channel.auth.creds["aes"]
 
     async def sign_in(self, minion: str) -> None:
-        """:raises Refused: where the master does not accept the minion. It is tried for a minute."""
+        """:raises Refused: if the master does not accept the minion within a minute."""
         identity = self._identities.get(minion)
         if identity is None:
             identity = self._identities[minion] = Identity(self, minion)
@@ -156,7 +156,7 @@ class Wire:
         self, minion: str, load: Mapping[str, Any], what: str, timeout: float, wanted: Callable[[], bool]
     ) -> float | None:
         """
-        Send a message and return when there was a connection for it; None where the master has not answered it.
+        Send a message and return when there was a connection for it; None if the master has not answered it.
 
         :param wanted: tells, once there is a connection, whether the message is to be sent at all.
         """
