@@ -24,7 +24,7 @@ TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]
     "replay": (steps.Step, steps.TRANSITIONS),
     "flight": (inflight.Phase, inflight.TRANSITIONS),
 }
-#: What is drawn of each, for who cannot see it.
+#: The texts of the pictures, for readers who cannot see them.
 TITLES = {"entry": "An entry of the retry queue", "replay": "A replay", "flight": "A minion in flight"}
 _MEMBER = re.compile(r'^\s+([A-Z_]+) = "[^"]*"  # (.+)$', re.MULTILINE)
 _PLACE = re.compile(r"(<!-- table of (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)

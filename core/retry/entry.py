@@ -27,13 +27,13 @@ class State(str, enum.Enum):
     """Where an entry stands."""
 
     PENDING = "pending"  # waits for a sign of life of its minion, or for its turn
-    CLAIMED = "claimed"  # about to be published: durable before it is, so after a crash it may have been
+    CLAIMED = "claimed"  # about to be published; recorded first, so after a crash it may have been published
     SENT = "sent"  # published; the minion has shown no receipt yet
-    RUNNING = "running"  # the minion has it: an acknowledgement, or an answer that it runs
-    HELD = "held"  # may have been begun, cannot be delivered, or it is not known whether it may be; an operator decides
+    RUNNING = "running"  # the minion has it: it acknowledged the job, or answered that it runs it
+    HELD = "held"  # may have been begun, cannot be delivered, or its user's rights are not known; an operator decides
     DONE = "done"  # the job cache has its return; the entry is removed
     EXPIRED = "expired"  # its time to live has passed
-    CANCELLED = "cancelled"  # by an operator, a newer job, or with the minion's key
+    CANCELLED = "cancelled"  # by an operator, a newer job, or because the minion's key was deleted
     DEAD = "dead"  # given up, for the reason that its history names
 
     __hash__ = str.__hash__  # that of an Enum is written in Python, and states are looked up for each event
