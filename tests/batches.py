@@ -1,4 +1,4 @@
-"""Where the journals of batches are, for tests that do something to the files themselves."""
+"""Where the journals of batches are, for tests that change these files directly."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def journals(store) -> pathlib.Path:
 
 
 def journal_path(store, jid, ended=False) -> pathlib.Path:
-    """The file of one of them."""
+    """The file of one journal."""
     return pathlib.Path(store.folder.where(journal_name(jid, ended)))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import Patience
 
-# Neither an example nor the making of examples fails for its time, which on a busy machine says nothing about the code.
+# No example fails because it takes long: on a busy machine that says nothing about the code.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
@@ -25,7 +25,7 @@ os.environ["SHELL"] = "/bin/sh"
 # writes thousands, which are never read.
 logging.root.setLevel(logging.INFO)
 
-# A process that a test forks may find the stream of a log file locked for ever, by a thread of pytest that it does not have.
+# A process that a test forks may find a log file's stream locked for ever, by a thread that only pytest itself has.
 os.register_at_fork(after_in_child=logging.root.handlers.clear)
 
 
@@ -39,15 +39,15 @@ def salt_factories_default_root_dir():
 
 @pytest.fixture(scope="session")
 def salt_factories_config():
-    # A slow stop lets a daemon end by itself first, which is for those who measure coverage: 5 to 10 s for each stop.
+    # A slow stop lets a daemon end by itself first, for measurements of coverage. It takes 5 to 10 s for each stop.
     return {"slow_stop": False, "start_timeout": Patience(60)}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """
-    Leave out Python's garbage collector while thousands of tests are collected, of which it would take a quarter of the
-    time, and have it pass over them from then on, also in each process that a test forks.
+    Switch off Python's garbage collector while thousands of tests are collected: it would take a quarter of that time. From
+    then on it passes over them, also in each process that a test forks.
     """
     gc.disable()
     try:
@@ -73,8 +73,8 @@ LONG = (
 
 def pytest_collection_modifyitems(items):
     """
-    Let the files that take longest begin first, so that the others fill what they leave: then those with daemons, and of
-    these the ones about the whole, which stand outside the wings' folders.
+    Let the files that take longest begin first, so that the others fill the rest. Then come those with daemons, and of
+    these first the ones outside the wings' folders, which are about the whole.
     """
 
     def place(item):
@@ -86,8 +86,8 @@ def pytest_collection_modifyitems(items):
 
 class _Told:
     """
-    For .ci/run: ``PYTEST_FAILED`` gets a line for each test that failed, and ``--last-failed`` also runs what was not run,
-    since pytest ends early when a worker is interrupted.
+    For .ci/run: ``PYTEST_FAILED`` gets a line for each failed test. ``--last-failed`` also runs tests that were not run,
+    because pytest ends early when a worker is interrupted.
     """
 
     def __init__(self, config, path):
@@ -99,7 +99,7 @@ class _Told:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids):
-        if not self._owed:  # each worker has the same, and so has one that takes the place of one that was killed
+        if not self._owed:  # each worker has the same, and so has one that replaces a killed one
             self._owed = dict.fromkeys(ids, True)
 
     def pytest_collectreport(self, report):

@@ -12,7 +12,7 @@ from tests.waiting import wait_for
 
 
 def options(folder):
-    """The options of a master whose everything is in ``folder``."""
+    """The options of a master that has all its files in ``folder``."""
     import salt.config
 
     made = salt.config.master_config(None)
@@ -46,7 +46,7 @@ def main(folder):
         salt.channel.server.MasterPubServerChannel.factory(opts).pre_fork(manager)
     else:  # Salt 3006; 3007 has this too, and does not use it
         manager.add_process(salt.utils.event.EventPublisher, args=(opts,))
-    # Until the parent process ends, in any way.
+    # Until the parent process ends, however it ends.
     sys.stdin.read()
     os.killpg(0, signal.SIGKILL)
 

@@ -1,7 +1,7 @@
 """
-Faults that a test really causes, where that can be done, and else faults of the operating system that it lets on to.
+Faults that a test really causes. Where that is not possible, calls of the operating system pretend to fail.
 
-They hold for the whole process, threads and all, as long as the block runs.
+They apply to the whole process with its threads, as long as the block runs.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def no_more_files():
 @contextlib.contextmanager
 def failing_syncs(monkeypatch, of_folders=False):
     """
-    Nothing that was written is certain to outlive a power cut: each sync fails with EIO, "Input/output error".
+    No write is certain to outlive a power cut: each sync fails with EIO, "Input/output error".
 
-    No limit brings a disk to do that, so the system's own calls are replaced.
+    No limit makes a disk do that, so the system's own calls are replaced.
 
-    :param of_folders: only those of the names in a folder.
+    :param of_folders: only syncs of folders fail, that is, of names.
     """
 
     def failing(true):
@@ -84,7 +84,7 @@ def freeze(*pids):
 
     The signal is obeyed after ``kill`` has returned. On a busy machine a thread answers a request before it stands still.
 
-    :raises ProcessLookupError: where none of them is there.
+    :raises ProcessLookupError: if none of them is there.
     """
     if not sum(_send(pid, signal.SIGSTOP) for pid in pids):
         raise ProcessLookupError(f"none of {pids} is there")

@@ -1,5 +1,5 @@
 """
-Plays many made-up worlds, of which each stands for a seed, and tells which of them broke a promise:
+Plays many made-up worlds, one for each seed, and reports which of them broke a promise:
 
     python -m tests.unit.retry.adversary --profile Power --seeds 30000-50000
     python -m tests.unit.batch.profiles --seeds 30000-50000
@@ -16,7 +16,7 @@ import time
 
 @contextlib.contextmanager
 def quiet():
-    """Leave out what the extension logs of faults that are caused: a world looks at errors with a traceback only."""
+    """Leave out the log lines about caused faults: a world looks only at errors with a traceback."""
     logger = logging.getLogger("saltext.jobs.core")
     level, propagate = logger.level, logger.propagate
     logger.setLevel(logging.ERROR)

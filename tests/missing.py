@@ -1,4 +1,4 @@
-"""What becomes of a test whose means are missing: skipped with the reason, but failed in CI, where nothing goes untested."""
+"""A test that lacks a program is skipped with the reason. In CI it fails, so that nothing is left untested."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 A real PostgreSQL server on a free loopback port, with the tables of Salt's pgjsonb returner.
 
-It may not touch a server that it did not start. Where PostgreSQL is missing the tests that need it are skipped with the
-reason, and fail where ``CI`` is set.
+It must not touch a server that it did not start. If PostgreSQL is missing, the tests that need it are skipped with the
+reason. If ``CI`` is set, they fail.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _program(name):
 
 
 def _unprivileged():
-    """Who runs the server: PostgreSQL refuses to run as root."""
+    """The user of the server: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

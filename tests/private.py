@@ -1,4 +1,4 @@
-"""What is wrong with the files of this extension, as far as strangers on the same machine are concerned."""
+"""Which files of this extension other users of the machine could touch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import stat
 
 def not_private(folder: pathlib.Path, owner: int | None = None) -> list[str]:
     """
-    Walk a folder, and say of each thing in it, and of itself, what is not as it should be: a directory, file or socket
-    that belongs to ``owner`` (by default the folder's parent's), that other users may not touch, and that has no other
-    name.
+    Walk a folder, and report everything in it, itself included, that is not a directory, file or socket which belongs to
+    ``owner`` (by default the owner of the folder's parent), which other users may not touch, and which has no other name.
     """
     owner = folder.parent.stat().st_uid if owner is None else owner
     found = [

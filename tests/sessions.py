@@ -9,8 +9,9 @@ without anything below it has to succeed, whatever it prints. Comments above the
     <!-- first: SETTING -->         what is done before, one of ``SETTINGS``
     <!-- status: 1 -->              the exit status of the commands, where it is not 0
 
-What differs from run to run is compared as what it is: a jid is the same one on the whole page; a date, a time, an age, a
-size and a pace are some other; blanks are blanks. ``…`` stands for anything in a line, and alone for any lines. Pure.
+Values that differ from run to run are compared by their kind. A jid of the page must always stand for the same jid of the
+run. A date, a time, an age, a size or a pace may be any other. Blanks are blanks. ``…`` stands for anything in a line;
+alone, for any lines. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FENCE = re.compile(r"^( *)```+(.*)$")
 _NOTE = re.compile(r"^ *<!-- (not run|only 3008|first|status): (.+) -->$")
 _PROMPT = "$ "
 JID = re.compile(r"\b\d{20}\b")
-#: What is compared as what it is -> what it may be.
+#: Values that are compared by their kind -> what they may be.
 _KINDS = {
     r"…": r".*",
     r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
@@ -61,7 +62,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What is typed, and what is printed then; nothing where the page does not show it."""
+    """What is typed, and what is then printed; nothing if the page does not show it."""
 
     typed: str
     printed: tuple[str, ...]
@@ -139,7 +140,7 @@ def compared(shown: tuple[str, ...], printed: str, known: Mapping[str, str]) -> 
     Compare what a page shows with what was printed.
 
     :param known: ``{jid of the page: jid of this run}``.
-    :returns: these with the ones that came to light; None where it is not the same.
+    :returns: ``known`` with the jids that were found; None if the two differ.
     """
     names: dict[str, str] = {}
     pattern = "".join(_line_pattern(line, known, names) for line in shown)

@@ -1,8 +1,8 @@
 """
-Nothing here uses what Python 3.14 has removed or does in another way, which is the Python that packages of Salt 3008 bring.
+Nothing here uses what Python 3.14, the Python of Salt 3008's packages, has removed or changed.
 
-What a Python warns of is found where tests run (warnings are errors). This finds what it does not warn of, and what an
-earlier one does not know yet: by "What's New in Python" of 3.12 to 3.14.
+Warnings are errors in the tests, so they show what a Python warns of. This finds what it does not warn of, and what an
+earlier Python does not know yet, by "What's New in Python" of 3.12 to 3.14.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ GONE_MODULES = {
     ),
     "xdrlib",
 }
-#: What is gone from modules that stay, is about to go, or does something else; with what takes its place.
+#: Names that are gone from modules that stay, are about to go, or have changed; with their replacements.
 CHANGED = {
     "ast.Bytes": "ast.Constant",
     "ast.Ellipsis": "ast.Constant",
@@ -95,7 +95,7 @@ CHANGED = {
     "urllib.request.FancyURLopener": "urllib.request.urlopen",
     "urllib.request.URLopener": "urllib.request.urlopen",
 }
-#: What starts a process, or what two share, in the way that is usual: it was fork, and is forkserver now.
+#: Names that start a process, or share data with one, by the default method: that was fork, and is forkserver now.
 STARTS = {
     *("Barrier", "Condition", "Event", "JoinableQueue", "Lock", "Manager", "Pool", "Process", "Queue", "RLock"),
     *("Semaphore", "SimpleQueue"),
@@ -127,7 +127,7 @@ def imported(tree):
 
 
 def leaves(block):
-    """What leaves a ``finally`` early, and loses the error that is on its way; not what leaves a loop or function in it."""
+    """Statements that leave a ``finally`` early and so lose the pending error, except from a loop or function in it."""
     for node in block:
         if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
             yield node

@@ -16,7 +16,7 @@ from tests.waiting import SOON, stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
-#: Modules of one file each, for everybody; they import no package of ours.
+#: Single modules that all others may use. They import no package of ours.
 BASE = {
     "advice",
     "banks",
@@ -165,7 +165,7 @@ def name_of(path):
 
 @functools.cache
 def imported_names(path):
-    """The absolute names that a file imports, wherever in it, and for type checkers alone too: who reads it reads them."""
+    """The absolute names that a file imports anywhere, also those for type checkers alone: readers see them too."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,5 +1,5 @@
 """
-Whatever is matched in this extension is matched as ASCII: a digit of another script looks like one of a jid, and is none.
+All patterns of this extension match ASCII only: a digit of another script looks like a digit of a jid, and is none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-Tests and benchmarks use the extension as it is: what they must vary is an argument, or an attribute of what they made. None
-replaces what a module or a class of ours has, and none reaches for what is private.
+Tests and benchmarks use the extension as it is: they vary an argument, or an attribute of an object that they made. None
+replaces part of a module or class of ours, and none uses private names.
 
-What of the operating system, of Salt or of another library is replaced is not looked at here.
+Replacements of parts of the operating system, of Salt or of other libraries are not checked here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOURCES = [
     if path != pathlib.Path(__file__).resolve()
 ]
 OURS = "saltext.jobs"
-#: Files that may, and why.
+#: Files that may do so, and why.
 REPLACING = {
     "tests/integration/run_engine.py": "a debugger's trap: an engine in a process of its own kills itself at a chosen call",
 }
@@ -78,7 +78,7 @@ def replaced_in(tree):
 
 
 def private_in(tree):
-    """Lines that use what another object or module keeps to itself."""
+    """Lines that use private names of another object or module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("_asdict", "_replace"):
             continue  # of a named tuple, and public for all that

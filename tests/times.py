@@ -1,5 +1,5 @@
 """
-What each file of tests costs: ``-p tests.times`` has pytest list them at its end, those that take most CPU time first.
+The cost of each file of tests. With ``-p tests.times`` pytest lists them at its end, the most CPU time first.
 
 CPU time is that of the tests' own process, of all that it has waited for, such as servers, and of all of Salt's commands
 and daemons that have ended (``tests/integration/warm.py``).

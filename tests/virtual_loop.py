@@ -32,7 +32,7 @@ class Time:
             self.now = max(self.now, self.end)
             self.stop()
         else:
-            self.now += max(1e-6, seconds)  # as on a real machine no two looks at the clock are the same
+            self.now += max(1e-6, seconds)  # as on a real machine, where no two looks at the clock are the same
 
 
 class Timer:
@@ -49,8 +49,8 @@ class Timer:
 
 class Calls(asyncio.AbstractEventLoop):
     """
-    An asyncio loop with nothing but calls and timers. Many thousand worlds are played on it, and one with sockets costs
-    them twice as much CPU time.
+    An asyncio loop with only calls and timers. Many thousand worlds are played on it: a loop with sockets would cost them
+    twice as much CPU time.
     """
 
     def __init__(self, time):
@@ -131,7 +131,7 @@ class Calls(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, **more)
 
     def call_exception_handler(self, context):
-        if "exception" in context:  # else it is a task that waits without end, as those of an engine that was killed do
+        if "exception" in context:  # else it is a task that waits for ever, like those of a killed engine
             logging.getLogger("asyncio").error(context["message"], exc_info=context["exception"])
 
 

@@ -1,8 +1,8 @@
 """
 Real servers for the cache drivers, on free loopback ports, and the master options that point at them.
 
-Nothing here may touch a server that it did not start. Where the program of a server is missing the tests that
-need it are skipped with the reason, and fail where ``CI`` is set: there nothing may go untested unnoticed.
+Nothing here may touch a server that it did not start. If the program of a server is missing, the tests that need it are
+skipped with the reason. If ``CI`` is set they fail, so that nothing is left untested unnoticed.
 """
 
 from __future__ import annotations

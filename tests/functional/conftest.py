@@ -44,9 +44,9 @@ def until(loop):
 @pytest.fixture(scope="session")
 def deaf_bus(salt_factories_default_root_dir):
     """
-    A folder with the sockets of a bus, without a reader. A command of Salt that finds none tries for a second or two to
-    connect, and takes a core for it. It must be linked to from below the master's ``root_dir``, which Salt puts before each
-    other path.
+    A folder with the sockets of a bus without a reader. Without sockets a command of Salt tries to connect for a second or
+    two, and takes a core for that. A link below the master's ``root_dir`` must lead to the folder, because Salt puts
+    ``root_dir`` before every other path.
     """
     folder = salt_factories_default_root_dir / "bus"
     folder.mkdir()

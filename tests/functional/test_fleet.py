@@ -45,7 +45,7 @@ def test_neither_the_death_of_the_bus_nor_a_flood_of_forged_events_changes_what_
 
 
 def test_three_masters_go_on_with_all_that_their_leader_had_begun(cache_servers):
-    cache_servers("postgresql")  # or it is said why there can be none
+    cache_servers("postgresql")  # or the reason is given why there can be none
     told = played(
         "masters --minions 24 --size 3 --kills 1 --rounds 0 --executor 0.5 --workers 2 --limit 300 --answer 30"
     )

@@ -302,7 +302,7 @@ def test_an_uninstall_leaves_nothing_but_the_namespace_of_all_extensions(fresh):
 
 # -- Salt from its packages --------------------------------------------------------------------------------------------
 
-#: What relenv, with which these packages are built, does to their Python: it knows its root, and its pip takes what that
+#: What relenv, which builds these packages, does to their Python: it knows its root, and its pip takes what that
 #: Python has for installed, also where it installs elsewhere. And what Salt does: that folder comes first.
 OF_RELENV = """\
 import pathlib, sys, relenv.runtime; sys.RELENV = pathlib.Path(sys.prefix); sys.meta_path.insert(0, relenv.runtime.importer)

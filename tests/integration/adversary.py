@@ -5,8 +5,8 @@ With the keys of the minion whose configuration that is, it sends the master eve
 fast as the master answers, with crafted and random fields. The file JIDS has the jids of jobs that it would like to disturb.
 At its end it prints what it has sent.
 
-What Salt itself lets a minion do is left out: to store a return of others under a jid of theirs, as a syndic does or, on
-Salt 3008, one that has resources; and to take itself off the master.
+Things that Salt itself lets a minion do are left out: to store returns of others, as a syndic does, or on Salt 3008 a minion
+with resources; and to remove its own key from the master.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Adversary:
         self._jids: list[str] = []
 
     def look(self):
-        """Learn of new jobs, as a minion does that sees what is published."""
+        """Learn of new jobs, as a minion does that sees publishes."""
         self._jids = self._file.read_text().split()[-20:]
 
     def jid(self):
@@ -106,7 +106,7 @@ class Adversary:
         return {self.random.choice(FIELDS): self.random.choice(ODD) for _ in range(self.random.randrange(6))}
 
     def job(self, jid, minion):
-        """A return, or a published load, that looks genuine but for a field or two."""
+        """A return or a published load that looks genuine except for a field or two."""
         data = {"jid": jid, "id": minion, "fun": "cmd.run", "fun_args": [], "return": "forged", "retcode": 0}
         data.update({"minions": list(VICTIMS), "tgt": "*", "tgt_type": "glob", "user": "root", "arg": ["id"]})
         for _ in range(self.random.choice([0, 0, 1, 1, 2, 4])):

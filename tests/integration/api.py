@@ -104,7 +104,7 @@ class Python:
 
 
 class _Lists(http.server.BaseHTTPRequestHandler):
-    """It tells the access list of a user with the password, and never without."""
+    """It gives the access list of a user with the password, and never without."""
 
     users: dict
 

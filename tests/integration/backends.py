@@ -1,6 +1,6 @@
 """
-Logins of every kind, each by the real thing: PAM's library with a service of its own, an LDAP server on a free port, a file
-with hashed passwords, and access lists that a module of the site tells.
+Logins of every kind, each by a real backend: PAM's library with its own service, an LDAP server on a free port, a file with
+hashed passwords, and access lists from a module of the site.
 
 Nothing on the machine is changed: PAM's service and its users are in a folder of the test (libpam-wrapper).
 """
@@ -180,5 +180,5 @@ class Listed:
         self.write(lists)
 
     def write(self, lists):
-        """Have these users have these lists, and all others what ``external_auth`` says."""
+        """Give these users these lists, and all others what ``external_auth`` says."""
         self._path.write_text(json.dumps(lists))

@@ -18,13 +18,13 @@ MASTER = {
     "master_job_cache": "salt_cache",
     "job_retry": True,
     "worker_threads": 3,
-    "grains_cache": True,  # each command would find the machine's out anew
+    "grains_cache": True,  # otherwise each command determines the machine's anew
     "open_mode": True,
     "timeout": 5,
     "gather_job_timeout": 5,
     "engines": [{"job_retry": {}}, {"batch_manager": {}}],
 }
-# What tests and Salt itself call. The minions of tests/integration/test_sessions.py and of the demo have all modules.
+# The modules that tests and Salt itself call. The minions of tests/integration/test_sessions.py and of the demo have all.
 _MODULES = (
     *("beacons", "cmdmod", "config", "cp", "event", "file", "grains", "http", "match", "mine", "minion", "pillar"),
     *("publish", "saltutil", "schedule", "service", "slsutil", "state", "status", "sysmod", "test"),
@@ -54,8 +54,8 @@ def make_master(factories, name=None, kind=warm.Master, environment=None, **over
     """
     A master daemon, not started, with the configuration of the README and ``overrides`` on top.
 
-    :param environment: what its processes have in theirs besides. It is begun cold then, since a library can be loaded first
-        only into a process that is not forked.
+    :param environment: further variables of its processes. The master is then begun cold, because a library can be loaded
+        first only into a process that is not forked.
     """
     daemon = factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
@@ -78,7 +78,7 @@ def make_minion(master, name, /, kind=warm.Minion, **overrides):
 
 def make_proxy(master, name, **overrides):
     """A proxy of ``master`` for a device that is only played, not started."""
-    # Salt 3008.3 waits for files from the master in the loop that is to fetch them, and no proxy starts that asks for them.
+    # Salt 3008.3 waits for the master's files in the very loop that fetches them: a proxy that asks for files never starts.
     files = {"file_client": "local", "use_master_when_local": True}
     options = {**_quiet("minion"), **files, **overrides}
     return master.salt_proxy_minion_daemon(
@@ -124,16 +124,16 @@ def run(master):
 
 def look_at(master, function, *args, **options):
     """
-    Call a runner's function in this process, for what is asked again and again until it is true: ``salt-run`` takes twenty
-    times as much CPU time. The loader is made anew, since those of two masters share their modules.
+    Call a runner's function in this process. Use it for polling: ``salt-run`` takes twenty times as much CPU time. The
+    loader is made anew, because those of two masters share their modules.
     """
     return salt.loader.runner(dict(master.config))[function](*args, **options)
 
 
 def returned_to(master, jid):
     """
-    What the minions have returned, asked of the job cache itself: ``jobs.lookup_jid`` makes two minions of the master's own
-    for each look, with all that Salt has for them.
+    What the minions have returned, read from the job cache itself: ``jobs.lookup_jid`` makes two complete minions of the
+    master's own for each look.
     """
     caches = salt.loader.returners(dict(master.config), {})
     records = caches[f"{master.config['master_job_cache']}.get_jid"](jid)
@@ -157,7 +157,7 @@ def look(master):
 
 @pytest.fixture
 def returned(master):
-    """What the minions have returned of a job, in this process; for what is asked until it is there."""
+    """What the minions have returned of a job, in this process; for polling."""
     return functools.partial(returned_to, master)
 
 

@@ -37,7 +37,7 @@ class EngineProcess:
         self._synced = log.with_name("synced")
 
     def start(self, trap="", stop="", drop="", clock=""):
-        """Start it and wait until it runs, or has died on the way as it is to."""
+        """Start it, and wait until it runs or has died on the way, as intended."""
         environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop), "CLOCK": str(clock)}
         environment["SYNCED"] = str(self._synced)
         with self._log.open("ab") as log:
@@ -83,7 +83,7 @@ class EngineProcess:
         self._process.wait()
 
     def cut_power(self):
-        """Kill it, and cut off what its journals would not have had after a power cut."""
+        """Kill it, and cut off what its journals would lack after a power cut."""
         self.kill()
         durable = dict(line.split() for line in self._synced.read_text().splitlines())
         for path, size in durable.items():
@@ -96,8 +96,8 @@ class EngineProcess:
 
 def outlived(asked):
     """
-    What a command returned that ran while its engine died and started again; None where it had given up waiting by then,
-    which it may on a busy machine, and said that its request is in the engine's hands.
+    Return what a command returned that ran while its engine died and started again. None if it had given up waiting, which
+    it may on a busy machine, and had said that the engine has its request.
     """
     try:
         return asked.result()
@@ -156,7 +156,7 @@ class CountedJob:
 
 
 class CutOffJob:
-    """A job that comes to its end after the process through which its minion returns it has been frozen."""
+    """A job that ends after its minion's process for returns has been frozen."""
 
     def __init__(self, folder):
         self.ran, self._go = folder / "ran", folder / "go"
@@ -173,7 +173,7 @@ class CutOffJob:
 
 class Link:
     """
-    A way to a port of this machine that can be cut: what is sent then is lost, and neither end starts anew.
+    A link to a port of this machine that can be cut. Whatever is sent then is lost, and neither end restarts.
 
     :param to: the port to which it leads. ``port`` is where it begins.
     """

@@ -11,9 +11,9 @@ from saltfactories.daemons.minion import SaltMinion
 
 from tests.user import OTHER, USER
 
-#: The user: another than root. Who is not root has only their own.
+#: The user: one other than root. If root does not run the tests, the user who does.
 OWNER = pwd.getpwnam(OTHER if os.geteuid() == 0 else USER)
-# The checkout and Python may be root's alone: that user may read them.
+# The checkout and Python may belong to root alone: let that user read them.
 _READS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 #: What comes before a command that this user runs.
 AS_OWNER = (

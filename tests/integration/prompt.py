@@ -1,4 +1,4 @@
-"""What an operator types on a master: Salt's commands are begun warm, and whatever else there is goes to bash."""
+"""What an operator types on a master: Salt's commands are begun warm, everything else goes to bash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import stretched
 #: Where Salt's commands are.
 _FOLDER = os.path.dirname(sys.executable)
 _COMMANDS = ("salt", "salt-call", "salt-key", "salt-run")
-#: What a shell makes more of than the words of a command.
+#: Characters that mean more to a shell than words of a command.
 _SHELL = set("|&;<>()")
 
 
@@ -45,7 +45,7 @@ def at_prompt(line, config_dir):
 
 
 def _words_of(line):
-    """The words of a command of Salt's; None of what only a shell can run."""
+    """The words of a command of Salt's; None if only a shell can run it."""
     if "$" in line or "`" in line:
         return None
     lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=True)

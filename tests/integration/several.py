@@ -1,4 +1,4 @@
-"""What tests of several masters do: who leads, minions that all of them reach, a batch that traces what has begun."""
+"""Shared by tests of several masters: who leads, minions that all of them reach, a batch that traces what has begun."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import stretched, wait_for
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
-#: What two masters have in common, so that one goes on with what the other has begun.
+#: The options that two masters have in common, so that one can continue the other's work.
 HOT_HOT, SHARED_DISK = "hot-hot", "shared disk"
 in_a_cluster = pytest.mark.skipif(
     salt.version.__saltstack_version__.major < 3007, reason="clusters came with Salt 3007"
@@ -193,7 +193,7 @@ def hand_over_in_each_phase(masters, desks, minions, folder):
     freeze(queue.pid)
     wait_for(lambda: BatchStore(masters[0].config).read(jid).to_queue, what="it goes to the queue")
     assert hand_over_batches("batch.pause", jid) is True
-    thaw(queue.pid)  # a batch that has nobody left to send to ends although it is paused
+    thaw(queue.pid)  # a batch without minions left to send to ends although it is paused
     assert ended(masters[0], jid) == {present[0]: "completed", away: "offline"}
     minions[away].start()
     for each in (owed, jid):

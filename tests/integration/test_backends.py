@@ -95,7 +95,7 @@ class Site:
 
     @contextlib.contextmanager
     def found(self, way):
-        """Go on without a kind of login that this machine has not."""
+        """Continue without a kind of login that this machine lacks."""
         try:
             yield
         except Skipped as reason:
@@ -106,7 +106,7 @@ class Site:
         return {**found, "file": {**self.file, **found["file"], **SHORT}}
 
     def take_rights_away(self):
-        """Have LOSES lose what they have: in LDAP, in the module's file, and in the configuration, with a restart."""
+        """Take the rights of LOSES away: in LDAP, in the module's file, and in the configuration, with a restart."""
         if self.ldap:
             self.ldap.expel(LOSES["ldap"])
         self.listed.write({KEEPS["listed"]: GRANTS})
@@ -196,7 +196,7 @@ def test_a_user_starts_what_the_access_list_names_with_its_arguments_and_nothing
 
     assert preview("a1", "test.echo", "fine, thanks")["return"]["minions"] == ["a1"]
     assert preview("a1", "test.arg", kwarg={"colour": "blue"})["success"] is True
-    # Where the list comes from makes no difference to how it is applied: one is tried with all of this.
+    # The source of a list does not change how it is applied: all of this is tried with one.
     for words, options in [
         (["a1", "cmd.run", "id"], {}),
         (["a1", "test.echo", "bad"], {}),
@@ -250,8 +250,8 @@ def test_a_group_in_publisher_acl_matches_no_user_of_that_group(site):
 @pytest.fixture(scope="module")
 def outcome(site, roots, tmp_path_factory):
     """
-    Each user publishes to the minion that is away; then some lose their rights, and the minion comes. What has become of
-    each job, by user: ``(state, reason, whether it has returned)``, and of those in which one function carries another.
+    Each user publishes to the minion that is away. Then some lose their rights, and the minion comes back. The outcome of
+    each job, by user: ``(state, reason, whether it has returned)``, also of jobs in which one function carries another.
     """
     jids, carried, ran = {}, {}, tmp_path_factory.mktemp("ran")
     for user_of in (KEEPS, LOSES):

@@ -114,7 +114,7 @@ def kill_engine(master, engine):
 
 @contextlib.contextmanager
 def unaware(master, engine, is_it=True):
-    """What is done in the block the engine finds when it starts: it stands still meanwhile, and is killed then."""
+    """The engine is frozen during the block, and then killed. The next one finds what was done when it starts."""
     if is_it:
         freeze(pid_of(master, engine))
     yield

@@ -86,7 +86,7 @@ def desk(master, minions):
 
 @pytest.fixture
 def trap(folder):
-    """``trap(name)`` has the next worker die that comes to that point; returns what tells whether one has."""
+    """``trap(name)`` kills the next worker that reaches that point; returns a function that tells whether one has."""
 
     def arm(name):
         (folder / name).touch()
@@ -126,7 +126,8 @@ def test_a_job_in_the_log_that_never_reached_the_job_cache_is_owed_to_no_minion(
     command = f"echo x >> {ran}"
     with away(minions["d1"], desk) as bert:
         sprung = trap("publish")
-        # Whether the operator's client sends it once more depends on the release. What has not been stored, they send again.
+        # Whether the operator's client sends it once more depends on the release. If it was not stored, the operator sends
+        # it again.
         with contextlib.suppress(Exception):
             desk.publish("cmd.run", command, tgt=bert.id)
         assert sprung()

@@ -175,7 +175,7 @@ def test_an_orchestration_goes_on_only_after_a_batch_that_succeeded(master, comm
 
 
 def orchestration_in(page):
-    """The orchestration that a page of the documentation shows after that title, with our minions and a failing function."""
+    """The orchestration below that title of a page of the documentation, with our minions and a failing function."""
     text = (DOCS / page).read_text(encoding="utf-8")
     section = text[re.search(r"^#+ (From an o|O)rchestration$", text, re.M).end() :]
     return next(block for block in re.findall(r"^```yaml\n(.*?)^```$", section, re.M | re.S) if "batch.run" in block)

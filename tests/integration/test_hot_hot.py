@@ -1,6 +1,6 @@
 """
-Two hot-hot masters that share no disk, but a site on PostgreSQL. The one whose engines lead is killed or frozen, or the
-server is away; what it has begun goes on, and nothing runs twice.
+Two hot-hot masters that share a site on PostgreSQL, and no disk. The leader is killed or frozen, or the server is away. The
+leader's work goes on, and nothing runs twice.
 """
 
 from __future__ import annotations

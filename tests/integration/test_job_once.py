@@ -25,7 +25,7 @@ from tests.integration.other_user import OWNER, Minion, give
 from tests.missing import missing
 from tests.waiting import wait_for
 
-#: What depends on the release is a story; the rest is the executor's own, which functional tests try on every release.
+#: Tests of what depends on the release are stories. The rest is the executor's own: functional tests run on every release.
 story = pytest.mark.story
 
 QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
@@ -227,7 +227,7 @@ def briefly(minion):
 
 
 START, ASKED, SENT = "salt/minion/anna/start", "salt/job/*/new", "salt/job_retry/anna/*/sent"
-#: Right after what a minion that flaps is killed.
+#: The events right after which a flapping minion is killed.
 MOMENTS = 6 * (START, ASKED, SENT) + (SENT, SENT)
 
 
@@ -420,7 +420,7 @@ def test_a_proxy_runs_a_job_once_and_tells_the_engine_what_it_has_begun(master, 
         with Ear(master) as ear:
             desk.publish("cmd.run", f"echo hello; {job.command}", tgt="petra", jid=ended)
             wait_for(lambda: ear.count(f"salt/job/{ended}/ret/petra"), what="it returns again")
-        # It runs again only where the engine says so, which it does of what it knows to be interrupted.
+        # It runs again only if the engine says so, which it does for a job that it knows to be interrupted.
         cut.open_gate()
         assert desk.run("job_retry.retry", minion="petra", jid=interrupted) == 1
         desk.run("job_retry.replay", minion="petra")

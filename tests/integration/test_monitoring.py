@@ -173,7 +173,7 @@ def prometheus(master, metrics, hook, tmp_path_factory):
 
 @pytest.fixture
 def alerts(prometheus, hook):
-    """The webhook, with nothing told yet; nothing fires that did not before."""
+    """The webhook, with nothing received yet. No new alert fires."""
     hook.told.clear()
     return hook
 

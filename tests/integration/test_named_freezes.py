@@ -1,12 +1,12 @@
 """
-Two masters whose engines stand still at named points: for a while in which they keep the lead, and until another one leads
-and has gone on. Then they wake. What has run, the minions themselves write down; all but one have ``job_once``.
+Two masters whose engines freeze at named points: for a while in which they keep the lead, or until another one leads and has
+gone on. Then they wake. The minions themselves record what has run; all but one have ``job_once``.
 
 The length of a standstill changes what others do meanwhile, at these moments, and nothing later:
 
 * hot-hot: after 12 s the lease is over, and another engine leads;
-* on a shared disk: nobody else leads before the lock is gone. After 10 s a claim of the retry queue is too old to be
-  published, and runners give up waiting; after 35 s the engine is told of as silent.
+* on a shared disk: no other engine leads before the lock is gone. After 10 s a claim of the retry queue is too old to be
+  published, and runners give up waiting; after 35 s the engine is reported as silent.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Standstill:
             wait_for(lambda name=name: leads(self._masters[1], name), what=f"the other one leads {name}")
 
     def end(self, seconds):
-        """Wake them once it has lasted so many seconds; those that have lost the lead end. Returns the names of these."""
+        """Wake them after so many seconds. Those that have lost the lead end; returns their names."""
         time.sleep(max(0.0, self._begun + seconds - time.monotonic()))
         lost = [name for name in self._engines if leads(self._masters[1], name)]
         for name, engine in self._engines.items():

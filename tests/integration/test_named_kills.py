@@ -1,6 +1,6 @@
 """
 A fleet of twelve whose engines die at named points, while a batch of three at a time runs and two minions are owed a job.
-What has run, the minions themselves write down.
+The minions themselves record what has run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
 Two masters whose leading engine dies at named points, one death in each phase of batches, while a request is under way; the
-other one's engine goes on each time. What has run, the minions themselves write down.
+other one's engine goes on each time. The minions themselves record what has run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 MINIONS = ["relay0", "relay1", "relay2"]
-#: Where each leader dies in turn, what it has done by then, and what the next one has to make good.
+#: The points at which each leader dies in turn, what it has done by then, and what the next one has to repair.
 DEATHS = [
     "before request removal 1",  # a batch is recorded, its start not answered
     "before request removal 2",  # a pause is durable, not answered; the start was answered
@@ -128,7 +128,7 @@ def test_in_whatever_phase_the_leader_dies_the_other_master_goes_on_and_requests
     ):
 
         def outlive(*words):
-            """Make a request over which the leader dies; what was answered, or None where nobody waited so long."""
+            """Make a request during which the leader dies. Returns the answer; None if the runner gave up waiting."""
             asked = pool.submit(ask_runner, masters[1], *words)
             relay.pass_on()
             return outlived(asked)

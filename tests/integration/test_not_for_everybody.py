@@ -1,6 +1,6 @@
 """
-What grains and pillar of minions, and which minions there are, a limited caller of the runners learns, and every login that
-reads the event stream.
+What a limited caller of the runners, and a login that reads the event stream, learn of minions' grains and pillar, and of
+which minions there are.
 """
 
 from __future__ import annotations

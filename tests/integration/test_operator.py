@@ -140,7 +140,7 @@ def test_a_batch_that_another_user_has_to_approve_waits_for_them(run, look, mast
     wait_for(lambda: look("batch.status", jid)["approve"] == 0, what="it waits for an approval")
 
     def approve(user):
-        # With this variable Salt takes root for a user who came by sudo.
+        # With this variable Salt treats root as a sudo user.
         return at_prompt(f"SUDO_USER={user} $(command -v salt-run) batch.approve {jid}", master.config_dir)
 
     status, said = approve("root")

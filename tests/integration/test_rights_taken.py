@@ -235,7 +235,7 @@ def test_rights_are_looked_at_again_at_each_stage(world):
     world.lists(other=RIGHTS)
     world.await_pause("stages", "may not publish file.append to")
     assert world.runs("stages") == 1
-    # And those of who has taken it over.
+    # And the rights of the user who has taken it over.
     who = {"user": "other", "eauth": "listed"}
     assert "is paused already" in world.api.call("batch.pause", world.jids["stages"], **who)["return"]
     assert world.api.call("batch.resume", world.jids["stages"], **who)["return"] is True
@@ -246,7 +246,7 @@ def test_rights_are_looked_at_again_at_each_stage(world):
 
 
 def test_a_token_with_the_name_of_another_user_is_refused(world):
-    world.lists(other=RIGHTS)  # which Salt itself finds for the token of another one who says that name beside it
+    world.lists(other=RIGHTS)  # the name that Salt itself finds for another user's token sent beside it
     low = {"client": "runner", "fun": "batch.start", "arg": ["a1", *world.job("lie")], "full_return": True}
     told = world.api.post("/", [{**low, "eauth": "listed", "username": "other"}], world.token("gone"))
     assert "not known who asks" in told[0]["data"]["return"], told

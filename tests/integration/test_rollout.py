@@ -1,6 +1,7 @@
 """
-A rollout of forty minions at night: a third of them fail, in three ways. Who is on duty is told, gets from the list of
-batches to the three reasons in two commands, mends the cause, tries those again, and is told that it is over.
+A rollout of forty minions at night: a third of them fail, in three ways. The operator on duty is notified, gets from the
+list of batches to the three reasons in two commands, mends the cause, retries the failed minions, and is told that it is
+over.
 """
 
 from __future__ import annotations

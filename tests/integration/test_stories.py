@@ -118,7 +118,7 @@ def processes_of(fleet, jid):
 
 def test_a_batch_reaches_every_minion_and_never_more_than_its_size_at_once(run, look, tmp_path):
     trace = tmp_path / "trace"
-    # Each minion writes when it begins and when it ends: what the minions did, and not what a manager believes.
+    # Each minion records when it begins and ends: what the minions did, and not what a manager believes.
     command = f"echo begin >> {trace}; sleep 2; echo end >> {trace}"
     started = run("batch.start", "*", "cmd.run", command, "batch=2")
     final = finished(look, started["jid"])
@@ -189,7 +189,7 @@ def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, look, ma
     jid = run("batch.start", "*", "cmd.run", command, "template=jinja", "batch=1")["jid"]
     wait_for(lambda: trace.exists() and trace.read_text(), what="the first minion runs the job")
     (busy,) = trace.read_text().split()
-    # The others are down meanwhile: one of Salt 3007 that connects again may hang for good in closing a zmq context. The
+    # The others are down meanwhile: a minion of Salt 3007 that reconnects may hang for good in closing a zmq context. The
     # process of a job returns on its own.
     others = [daemon for name, daemon in fleet.items() if name != busy]
     for daemon in others:

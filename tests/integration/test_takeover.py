@@ -1,6 +1,6 @@
 """
-Masters that share their cachedir: two of a cluster, and an active and a passive one. The one whose engines lead is killed,
-or frozen; what it has begun goes on, and nothing runs twice.
+Masters that share their cachedir: two of a cluster, and an active and a passive one. The leader is killed or frozen. Its
+work goes on, and nothing runs twice.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_
             has_begun(trace, 1)
             frozen = engine_of(one, BATCH_MANAGER)
             freeze(frozen.pid)
-            # As the server of a disk does that does not hear of a machine any more.
+            # As the server of a disk does if it no longer hears of a machine.
             FileSite(one.config).lock_path(BATCH_MANAGER).unlink()
             wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
             has_begun(trace, 2)

@@ -24,7 +24,7 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.story
 
 RUNNERS = [{"@runner": ["batch.*", "job_retry.*", "job_cache.*"]}]
-#: Users of the API whose names mean something to Salt, with a right to our runners and to nothing else.
+#: Users of the API whose names mean something to Salt. Their only right is to our runners.
 NAMESAKES = ["root", "sudo_anna", "UNKNOWN", "Reactor"]
 USERS = {
     **dict.fromkeys(NAMESAKES, RUNNERS),
@@ -221,7 +221,7 @@ def test_the_schedule_the_reactor_and_engines_of_the_master_start_what_they_like
 @pytest.mark.parametrize(("eauth", "user"), NOBODIES)
 def test_a_right_to_the_runners_starts_no_job_whatever_the_user_is_called(api, look, jobs, eauth, user):
     calls = starts(jobs)
-    # Whatever starts jobs asks the same question: one name is tried with each, the others with a new job and an old one.
+    # Every verb that starts jobs makes the same check: one name is tried with each, the others with a new and an old job.
     for verb, arg, kwarg in calls if (eauth, user) == NOBODIES[0] else [calls[0], calls[5]]:
         assert is_refused(api(verb, *arg, eauth=eauth, user=user, **kwarg))
     assert users_of(look)["cmd.run"] == {USER}
@@ -308,7 +308,7 @@ def test_an_orchestration_has_the_rights_of_its_user(api, look):
     answer = api("state.orchestrate", "forbidden", user="boss")
     assert answer["success"] is False
     assert "boss may not publish cmd.run" in str(answer["return"])
-    assert api("state.orchestrate", "parallel", user="boss")["success"] is False  # Salt shows no more of it
+    assert api("state.orchestrate", "parallel", user="boss")["success"] is False  # Salt shows no more of the refusal
     assert users_of(look)["cmd.run"] == {USER}
 
 

@@ -2,9 +2,9 @@
 A clock on the wall that a test sets, back and forward, for some processes while they run: a master and its engines, whatever
 they start and fork. All other processes, and all clocks that cannot be set, stay as they are.
 
-Linux can give processes other steady clocks (``unshare --time``), but no other time of day, and to set that of the machine
-would be felt by all that runs on it. So the calls by which a process reads it come from a library that is loaded before C's
-own (``wall_clock.c``). The times of files are the machine's: nothing may be tested with it that goes by them.
+Linux can give processes other steady clocks (``unshare --time``), but no other time of day. Setting the machine's own would
+affect everything that runs on it. So the calls that read it come from a library that is loaded before C's own
+(``wall_clock.c``). The times of files stay the machine's: do not test with it what depends on them.
 """
 
 from __future__ import annotations

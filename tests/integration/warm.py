@@ -1,7 +1,7 @@
 """
-Salt's commands and daemons, begun warm: each is a process of its own, with its own arguments, environment and output, but
-forked from one that has imported Salt already (``warm_server.py``). Importing is two thirds of what a command costs, and
-most of what the start of a daemon costs; the tests run a thousand commands and start hundreds of daemons.
+Salt's commands and daemons, begun warm: each is its own process, with its own arguments, environment and output, but forked
+from one that has already imported Salt (``warm_server.py``). Importing is two thirds of the cost of a command, and most of
+the cost of starting a daemon. The tests run a thousand commands and start hundreds of daemons.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Process:
 
 
 _SERVER = pathlib.Path(__file__).with_name("warm_server.py")
-#: Bytes of an answer, at most.
+#: The most bytes of an answer.
 _ANSWER = 64
 
 
@@ -166,7 +166,7 @@ def close():
 
 
 def spent():
-    """The seconds of CPU time that all which was begun here, and has ended, has taken; with those of the imports."""
+    """The CPU time, in seconds, of all processes that were begun here and have ended, with that of the imports."""
     if os.getpid() not in _running:
         return 0.0
     with _server().ask(None) as connection:
@@ -177,7 +177,7 @@ def spent():
 
 
 class _Impl(DaemonImpl):
-    """How they are begun."""
+    """How these daemons are begun."""
 
     def init_terminal(self, cmdline, shell=False, env=None, cwd=None):
         # The daemon's end closes them.

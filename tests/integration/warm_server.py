@@ -26,7 +26,7 @@ import traceback
 import psutil
 import setproctitle
 
-#: What commands and daemons import themselves, and what is imported by that which Salt's loader brings in, its own and ours.
+#: The imports of commands and daemons, and those of the modules that Salt's loader brings in, its own and ours.
 _NEEDED = (
     *("salt.cli.run", "salt.cli.salt", "salt.minion", "salt.runner", "salt.scripts"),
     *("salt.daemons.masterapi", "salt.grains.core", "salt.netapi", "salt.utils.gitfs"),
@@ -45,7 +45,7 @@ _NEEDED = (
 )
 #: What not all releases have.
 _SOME_NEED = ("salt.cluster.consensus.rpc", "salt.cluster.healthchecks", "salt.cluster.ring", "xxhash")
-#: Bytes of a request, at most.
+#: The most bytes of a request.
 _LONG = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -57,8 +57,8 @@ def _serve(path, parent):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()  # the collector would write to what all share
-    setproctitle.getproctitle()  # it finds out where the title is kept, which it cannot in another environment
-    # What loses its parent becomes a child of this process, so that it is counted, and found at the end.
+    setproctitle.getproctitle()  # it finds where the title is kept, which is impossible in a changed environment
+    # A process that loses its parent becomes a child of this one, so that it is counted, and found at the end.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ears, mouth = socket.socketpair()
     ears.setblocking(False)
@@ -104,7 +104,7 @@ def _serve(path, parent):
 
 
 def _answer(connection, what):
-    with contextlib.suppress(OSError):  # whoever asked may have gone
+    with contextlib.suppress(OSError):  # the requester may have gone
         connection.send(what)
 
 

@@ -1,4 +1,4 @@
-"""What differs between Salt releases, as far as it can be told without a master."""
+"""What differs between Salt releases, as far as tests without a master can show."""
 
 from __future__ import annotations
 

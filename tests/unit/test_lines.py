@@ -85,5 +85,5 @@ def test_nothing_of_this_extension_logs_with_another_logger():
     folders = ("cache", "core", "engines", "output", "reactor", "returners", "runners")
     sources = [path for folder in folders for path in (CHECKOUT / folder).rglob("*") if path.suffix in (".py", ".sls")]
     others = [str(path.relative_to(CHECKOUT)) for path in sources if "logging.getLogger(" in path.read_text("utf-8")]
-    # That listens to the loggers of Salt's returners.
+    # It listens to the loggers of Salt's returners.
     assert sorted(others) == ["core/lines.py", "core/recorder/returner.py"]

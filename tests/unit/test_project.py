@@ -1,4 +1,4 @@
-"""What the project's own files say is so, and says the same everywhere: versions, checks before a commit, workflows."""
+"""The project's own files are true and agree with each other: versions, checks before a commit, workflows."""
 
 from __future__ import annotations
 

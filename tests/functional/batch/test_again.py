@@ -8,7 +8,7 @@ from saltext.jobs.core.batch.starting import asked_again, of_batch, of_job
 from saltext.jobs.core.errors import Refused
 from tests.functional.batch.test_starting import ROOT, asked_for, new_batch, opts  # noqa: F401 (a fixture)
 
-#: What two batches of the same may differ in.
+#: The fields in which two like batches may differ.
 OF_ITS_OWN = {"jid", "owner"}
 WAYS = [
     {},

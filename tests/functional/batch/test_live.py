@@ -1,4 +1,4 @@
-"""What must be on the disk before something is done, and what becomes of a batch whose disk takes nothing."""
+"""What must be on the disk before an action, and what happens to a batch if the disk refuses writes."""
 
 from __future__ import annotations
 

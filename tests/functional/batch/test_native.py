@@ -1,4 +1,4 @@
-"""Salt 3008's own manager, handler by handler, with a batch of ours before it: it publishes, writes and tells nothing."""
+"""Each handler of Salt 3008's own manager, given a batch of ours: it publishes, writes and announces nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a state file of Salt 3008's own batches, which any minion can have written, troubles nobody."""
+"""A state file of Salt 3008's own batches, which any minion can have written, does no harm whatever it contains."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_minion_is_refused_unless_it_is_named(opts):
     assert asked_for(opts, "web2", who=Caller("web1", (), peer=True)).user == "web1"
     with pytest.raises(Refused, match="The minion web2"):
         asked_for(opts, "web1", who=Caller("web2", (), peer=True))
-    with pytest.raises(Refused, match="The minion web2"):  # and does not learn whom a target matches
+    with pytest.raises(Refused, match="The minion web2"):  # and does not learn which minions a target matches
         asked_for(opts, "nobody*", who=Caller("web2", (), peer=True))
 
 

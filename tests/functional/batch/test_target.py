@@ -1,4 +1,4 @@
-"""Of which minions it is not known whether a target matches them."""
+"""The minions for which it is not known whether a target matches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads: one process of all masters that share a directory, and what one does that has lost the lead."""
+"""Who leads: one process of all masters that share a directory. What an engine does that has lost the lead."""
 
 from __future__ import annotations
 

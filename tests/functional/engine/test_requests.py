@@ -271,7 +271,7 @@ def test_a_request_that_cannot_be_read_at_this_moment_is_taken_later_and_keeps_n
     first, _ = sorted((FileSite(opts).path(ENGINE) / "requests").glob("*.request"))
     content = first.read_bytes()
     first.unlink()
-    first.mkdir()  # which cannot be read, and is none the less no damaged file
+    first.mkdir()  # which cannot be read, although it is not damaged
     assert [request["do"] for _, request in inbox.take()] == ["second"]
     taken = first.with_suffix(".taken")
     taken.rmdir()
@@ -308,7 +308,7 @@ def aged(path, seconds):
 
 @pytest.fixture
 def lease(opts):
-    """What an engine that runs, and says so, has."""
+    """The lock of an engine that runs and says so."""
     with leading(opts, ENGINE) as lease:
         yield lease
 

@@ -1,4 +1,4 @@
-"""What an engine makes of the requests of runners: each is answered, or refused with the reason."""
+"""How an engine handles requests of runners: each is answered, or refused with the reason."""
 
 from __future__ import annotations
 

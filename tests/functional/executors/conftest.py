@@ -96,7 +96,7 @@ class Minion:
         self.start()
 
     def start(self):
-        """Begin as after a restart: nothing is known but what is on the disk."""
+        """Begin as after a restart: only what is on the disk is known."""
         context = {}
         proxy = salt.loader.proxy(self.opts, context=context) if "proxy" in self.opts else None
         functions = salt.loader.minion_mods(self.opts, context=context, proxy=proxy)
@@ -107,7 +107,7 @@ class Minion:
         self.it = types.SimpleNamespace(opts=self.opts, functions=functions, executors=executors, connected=False)
 
     def call(self, data, fun, args):
-        """Run one function of a job as Salt does: its return and retcode. Raises what Salt makes a return of."""
+        """Run one function of a job as Salt does: its return and retcode. Raises the errors that Salt turns into returns."""
         executors = data.get("module_executors") or self.opts["module_executors"]
         run = salt.minion.Minion._execute_job_function
         value = run(self.it, fun, list(args), executors, self.opts, data)

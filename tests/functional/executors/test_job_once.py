@@ -669,7 +669,7 @@ def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(mini
 
 
 def test_a_user_who_is_not_root_runs_a_job_once_and_a_strict_minion_refuses_if_it_may_not_write(minion, jid):
-    """As nobody, in a process of its own; what is loaded by then needs no rights."""
+    """As the user nobody, in its own process. Modules that are loaded by then need no rights."""
     if os.geteuid() != 0:
         missing("the rights of root, to become another user")
     minion.deliver(new_jid(), "probe.give", str(minion.trace))
@@ -764,7 +764,7 @@ def test_a_job_older_than_a_dropped_record_is_not_reported_as_never_begun(minion
     assert minion.seen("1")["1"]["recorded_for"] == 50 * 86400
     minion.opts["job_once_keep"] = 7 * 86400
     _sweep_now(minion)
-    minion.opts["job_once_keep"] = 50 * 86400  # longer from now on; what is gone stays gone
+    minion.opts["job_once_keep"] = 50 * 86400  # longer from now on; dropped records stay dropped
     told = minion.seen(jid)[jid]
     assert told["state"] == "never" and told["recorded_for"] < 7.2 * 86400
 
@@ -842,7 +842,7 @@ def test_there_are_never_more_records_than_the_bound_and_the_oldest_go(minion, t
     kept = [jid for jid in jids if minion.seen(jid)[jid]["state"] == "ended"]
     assert kept == jids[-3:]
     assert caplog.text.count("were dropped early") == 1, "a line for each sweep, not for each record"
-    # It no longer claims to know about the time of what it has dropped.
+    # It no longer claims to know about the time of records that it has dropped.
     assert before >= 0 and minion.seen("none")["none"]["recorded_for"] <= 0.01 * 86400 * 5
 
 
@@ -944,9 +944,9 @@ class Bus:
     """The minion's own bus, with its main process at the other end, as a job's process sees it."""
 
     def __init__(self):
-        self.events = []  # the events that the main process was handed, in order, each with its tag
-        self.requests = []  # those that it was to send as a request
-        self.answers = []  # what it answers to each request; then nothing
+        self.events = []  # the events given to the main process, in order, each with its tag
+        self.requests = []  # the events that it had to send as a request
+        self.answers = []  # its answer to each request; then none
 
     def open(self, *_, **__):
         return contextlib.nullcontext(self)
@@ -1086,7 +1086,7 @@ def test_it_works_as_a_file_that_salt_has_synced(tmp_path, jid):
 
 
 def _age_process(minion, birth="another", ended=True):
-    """Have the newest record be that of a process that is gone."""
+    """Make the newest record that of a process that is gone."""
     path = max(minion.records(), key=lambda path: path.stat().st_mtime)
     module = minion.it.executors["job_once.execute"].func.__globals__
     lines = [module["_line"](line) for line in path.read_bytes().split(b"\n")]
@@ -1107,7 +1107,7 @@ def _fails_for_want_of_space(*_, **__):
 
 
 def _fill_the_disk(monkeypatch, after=0):
-    """Have what is synced from now on fail as on a full disk, but for the first calls."""
+    """Have all syncs but the first few fail as on a full disk."""
     real, left = os.fsync, iter(range(after))
 
     def full(fd):

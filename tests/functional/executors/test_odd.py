@@ -1,4 +1,4 @@
-"""The executor job_once where something is odd: disks with faults, numbers that come again, values of any form and size."""
+"""The executor job_once in odd conditions: faulty disks, process numbers used again, values of any form and size."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_values_of_odd_forms_cost_the_job_and_other_answers_nothing(minion, trac
 def test_many_large_returns_are_bounded_by_their_bytes_before_the_hour_is_over(minion, trace, monkeypatch):
     module = minion.it.executors["job_once.execute"].func.__globals__
     monkeypatch.setitem(module, "MOST_BYTES", 1 << 20)
-    for _ in range(12):  # of the bytes of each an eighth of what may be kept, so each sweeps
+    for _ in range(12):  # each takes an eighth of the bytes that may be kept, so each sweeps
         data = {"jid": new_jid(), "fun": ["probe.give", "test.echo"], "arg": []}
         minion.call(data, "probe.give", [trace, None, 0, 200 << 10])
         minion.call(data, "test.echo", ["small"])

@@ -1,6 +1,6 @@
 """
 An adversary that kills writers, freezes them, fills the disk, writes garbage and removes what is old, while readers that
-restart from their checkpoints read. Each writer tells what it has appended through a pipe of its own: that is the truth.
+restart from their checkpoints read. Each writer reports through its own pipe what it has appended: that is the truth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECONDS = float(os.environ.get("SALTEXT_JOBS_LOG_ADVERSARY", "4"))
 
 
 def write(folder, name, seed, truth, fills):
-    """Append, and tell what was appended, and when the append had ended; now and then the disk is full, if it ``fills``."""
+    """Append, and report what was appended and when the append ended. If it ``fills``, the disk is full now and then."""
     rng, writer, number = random.Random(seed), Writer(folder, size=1 << 30), 0
     while True:
         record = records.Returned(str(number), name, "f" * rng.choice((1, 40, 40, 40, 3000)), 0, True, time.monotonic())
@@ -146,6 +146,6 @@ def check(reader, truth, loses):
                 assert int(number) in there
         total += len(seen)
         appended = {int(line.split()[0]) for line in lines}
-        # One that was killed may not have come to tell of its last one.
+        # A killed writer may not have reported its last record.
         assert len(there - appended) <= 1, "nothing is read that was not written"
     assert total > 100

@@ -1,4 +1,4 @@
-"""The log on a disk: many processes write it, readers read it beside them, and things go wrong."""
+"""The log on a disk: many processes write it, others read it meanwhile, and things go wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def writer(folder):
 
 
 def all_of(reader):
-    """What a reader finds until there is no more, and the gaps that it tells of."""
+    """All records that a reader finds, and the gaps that it reports."""
     found, gaps = [], []
     while True:
         news = reader.read()
@@ -50,7 +50,7 @@ def all_of(reader):
 
 
 def started(folder, writer, name="test", **more):
-    """A reader that has begun at the end of a log that is there; what follows stays until it is past it."""
+    """A reader that has begun at the end of an existing log. Later records stay until it has read them."""
     assert writer.append(returned(9999))
     reader = Reader(folder, **more)
     assert all_of(reader)[1] == ["it is not known up to where it was read"]

@@ -29,7 +29,7 @@ def masters(tmp_path):
 
 
 def told(log):
-    """Read to the end, and return what was told and why something may be missing."""
+    """Read to the end, and return the records and why some may be missing."""
     jids, gaps = [], []
     while True:
         news = log.read()

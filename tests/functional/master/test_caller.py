@@ -16,7 +16,7 @@ pytestmark = pytest.mark.story
 
 
 class Client:
-    """What Salt has for a runner client, with a function that asks who has called it."""
+    """Salt's runner client, with a function that asks who has called it."""
 
     def low(self, fun, low, full_return=False):
         return caller({}, low["__user__"])

@@ -1,4 +1,4 @@
-"""What the engines make of the job cache's records: a record that is not as it should be is passed over alone."""
+"""How the engines read the job cache's records: only a record that is malformed is passed over."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_pass_cannot_be_made_without_the_master_s_key(opts, batch, tmp_path):
 
 
 def test_a_pass_is_valid_for_a_short_time(opts, batch, tmp_path):
-    """One that shows on the bus is of no use later: the time is under the seal."""
+    """A pass seen on the bus is of no use later: its time is sealed."""
     soon = f"{time.monotonic() + VALID:.0f}"
     assert abs(int(pass_for(opts, JID, "job_retry").split("~")[3]) - int(soon)) <= 1
     assert redeem(opts, pass_for(opts, JID, "job_retry", now=time.monotonic() - VALID - 2)) == REFUSED

@@ -1,4 +1,4 @@
-"""What a master of a cluster stores of the returns that a peer's events tell of. Salt's own process does it here."""
+"""Which returns a master of a cluster stores when a peer's events announce them. Salt's own process does it here."""
 
 from __future__ import annotations
 

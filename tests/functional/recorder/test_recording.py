@@ -1,4 +1,4 @@
-"""What is recorded, whatever minions and disks do."""
+"""What is recorded, whatever happens to minions and disks."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_return_whose_event_comes_while_the_job_cache_is_read_is_recorded_once
     read = stage.job_cache.load
 
     def load(of):
-        """Read a load, of a job whose returns have been read; in that moment the bus brings the event of one."""
+        """Read the load of a job whose returns have been read. At that moment the bus brings the event of a return."""
         if not brought:
             brought.append(of)
             stage.loop.add_callback(stage.event, jid, "m1", "x")

@@ -86,7 +86,7 @@ def test_a_server_that_is_down_is_an_error_although_pgjsonb_only_logs_it(pgjsonb
     with pytest.raises(Complained) as raised, caplog.at_level(logging.ERROR):
         pgjsonb.store_return(a_return())
     assert not failure_of(raised.value.__cause__).is_fault
-    # It says that it drops the return, which it would without the recorder.
+    # It says that it drops the return. Without the recorder it would.
     assert "dropping" not in caplog.text
 
 

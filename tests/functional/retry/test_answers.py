@@ -184,7 +184,7 @@ def test_the_sender_of_a_return_is_stored_with_it_and_can_be_read_alone(opts, mo
 
 @pytest.fixture
 def virtual():
-    """A loop whose time passes only while nothing is to be done: minions answer when the test says so."""
+    """A loop whose time passes only while it is idle. Minions answer when the test says so."""
     made = VirtualLoop()
     yield made
     made.close()
@@ -335,7 +335,7 @@ def test_the_answer_of_a_minion_is_handed_on_once_and_before_the_others_have_ans
 
 
 class Proxies(Numbered):
-    """Publishes to proxies with the executor ``job_once``: a job of several functions they run without it."""
+    """Publishes to proxies with the executor ``job_once``, which run jobs of several functions without it."""
 
     def __init__(self, loop, records):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is told to the queue of minions that were asked about a job; the minions are played."""
+"""What the queue is told about minions that were asked about a job. The minions are simulated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.functional.retry.records import JID, load_of
 
 
 class Minions:
-    """Minions that answer a question about a job. ``doubted``: those that were to be asked for their records alone."""
+    """Minions that answer a question about a job. ``doubted``: those that had to be asked for their records alone."""
 
     def __init__(self, found):
         self.found, self.doubted = found, None

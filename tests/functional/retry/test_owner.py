@@ -1,4 +1,4 @@
-"""Under which name the entries of a queue stand, whatever has become of the file that says so."""
+"""The name under which the entries of a queue are stored, whatever has happened to the file with that name."""
 
 from __future__ import annotations
 

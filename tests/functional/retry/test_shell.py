@@ -38,7 +38,7 @@ SIGNAL = "20260516101113000000"
 
 
 class Publisher:
-    """Publishes to nobody: each minion is away."""
+    """Publishes to no minion: all are away."""
 
     def __init__(self):
         self.published = []
@@ -77,7 +77,7 @@ class Bus:
 
 
 class Stage:
-    """A shell and what it is played with."""
+    """A shell and its simulated surroundings."""
 
     def __init__(self, opts, job_cache, has_log=False, clock=None, latest=0.5, **settings):
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
@@ -285,9 +285,9 @@ def test_a_job_of_a_later_version_is_not_queued_anew(stage, opts, job_cache):
     written = banks.fetch("job_retry/jobs", JID), banks.fetch("job_retry/queue/a", JID)
     job_cache.keep_load(JID, load_of(), ["a"])
     job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])
-    stage.start()  # which looks for what was published, finds both jobs and that nobody has returned them
+    stage.start()  # which looks for publishes, and finds both jobs without returns
     stage.until(lambda: stage.state("a", SIGNAL) is State.PENDING and stage.shell.writer.idle)
-    # To the engine it is one that cannot be kept.
+    # To the engine it is a job that cannot be kept.
     stage.until(lambda: stage.state("a", JID) is State.DEAD and stage.shell.writer.idle)
     assert "from a later version" in stage.shell.machine.entry("a", JID).reason
     assert (banks.fetch("job_retry/jobs", JID), banks.fetch("job_retry/queue/a", JID)) == written
@@ -333,7 +333,7 @@ def test_records_removed_from_the_store_under_a_running_engine_are_written_again
 
 
 def kept(store):
-    """What the store has of the queue: who is in it, the load, and of which jobs there are notes."""
+    """The queue in the store: its minions, the load, and the jobs that have notes."""
     snapshot = store.snapshot(JID)
     entries = sorted(entry.minion for entry in store.entries(JID, snapshot)) if snapshot else []
     return entries, snapshot.get("load"), store.notes("here_master").keys()

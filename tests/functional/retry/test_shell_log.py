@@ -1,4 +1,4 @@
-"""With the master's log, what the bus tells of publishes, kills and returns, or does not tell, changes nothing."""
+"""With the master's log, events of publishes, kills and returns change nothing, whether they come or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.functional.retry.test_shell import SIGNAL, Stage
 
 
 class Master:
-    """What the master does: it stores through the returner, which writes the log. The bus tells of nothing."""
+    """The master: it stores through the returner, which writes the log. No events come over the bus."""
 
     def __init__(self, opts):
         self._returners = returners(opts)
@@ -97,7 +97,7 @@ def test_a_start_that_comes_before_its_publish_was_read_counts(make, master):
 def test_a_kill_ends_only_jobs_that_were_published_before_it(make, master, opts):
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     stage = make()
-    stage.run(1.5)  # and nothing is searched for any more: what a search finds has no order
+    stage.run(1.5)  # and no search is under way any more: what a search finds has no order
     master.publish(JID, "a", "b")
     master.kill(JID, "a", "b")
     master.publish(JID, "b", tgt="b")
@@ -120,7 +120,7 @@ def test_a_search_takes_no_kill_again_that_was_taken_already(make, master, opts)
 
 def test_another_job_under_the_jid_revives_nothing_that_was_killed(make, master):
     stage = make()
-    stage.run(1.5)  # and nothing is searched for any more, which would find the kill once more
+    stage.run(1.5)  # and no search is under way any more, which would find the kill once more
     master.publish(JID, "a")
     master.kill(JID, "a")
     master.publish(JID, "a", fun="test.ping", arg=[], user="bert")
@@ -136,7 +136,7 @@ def test_an_engine_goes_on_where_the_last_one_was_and_takes_each_kill_once(make,
     requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
     stage.take_requests()
     stage.until(lambda: stage.state("a") is State.PENDING and stage.shell.writer.idle)
-    master.publish("20260516111111111111", "b")  # open while nobody drives
+    master.publish("20260516111111111111", "b")  # open while no engine drives
     stage.until(lambda: "20260516111111111111" in stage.shell.machine.capture.open)
     stage.take_requests()
     again = restart(make, stage)
@@ -147,7 +147,7 @@ def test_an_engine_goes_on_where_the_last_one_was_and_takes_each_kill_once(make,
 
 def test_a_job_that_was_published_while_the_engine_was_away_is_in_the_log(make, master, caplog):
     stage = make()
-    stage.run(1.5)  # and nothing is searched for any more
+    stage.run(1.5)  # and no search is under way any more
     stage.take_requests()
     stage.until(lambda: stage.shell.writer.idle)
     stage.close()
@@ -209,7 +209,7 @@ def test_records_that_an_engine_has_read_may_be_removed_from_the_log(make, maste
 
 
 def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
-    """It has a time and no place in a log; what was settled since then is looked at once more, and left as it is."""
+    """It has a time and no place in a log. Jobs settled since then are looked at once more, and left as they are."""
     held = {**record_of("a"), "state": "held"}
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): held}))
     before = time.time() - 600

@@ -97,7 +97,7 @@ def test_a_claim_is_on_the_disk_when_it_is_written_so_that_a_power_cut_sends_not
 
     monkeypatch.setattr(os, "fsync", note)
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
-    assert synced == []  # what the job cache and the minions tell again is not waited for
+    assert synced == []  # no wait for what the job cache and the minions can tell again
     RetryStore(opts).write(changes(claims={JID: {"a": 200.0}}))
     assert all(CLAIMS in path for path in synced)
     assert {os.path.isdir(path) for path in synced} == {True, False}  # the file, and its name
@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_decoded_is_held_with_the_reason(opts):
 
 
 class Flaky(LocalBanks):
-    """Banks of which each record cannot be read so many times before it can."""
+    """Banks whose records can be read only after so many failures."""
 
     def __init__(self, cachedir, times, error):
         super().__init__(cachedir)

@@ -24,7 +24,7 @@ def keys_of(jid, *minions):
 
 
 def record_under(key):
-    """What is stored under a key of an entry, a job that two minions are owed, or its claims."""
+    """The record of an entry, of a job that two minions are owed, or of its claims."""
     if key.kind is Kind.ENTRY:
         return record_of(key.of)
     return {"a": 1.0} if key.kind is Kind.CLAIMS else snapshot_of("a", "b")

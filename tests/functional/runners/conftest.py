@@ -14,8 +14,9 @@ import salt.runner
 @pytest.fixture(scope="module", autouse=True)
 def jobs_that_are_gone():
     """
-    Salt leaves the events of a runner's job among what is collected some time. Until then each runner that is called in this
-    process takes itself for called by that job, and tells its bus how far it is: for a second, if nobody listens any more.
+    Salt leaves the events of a runner's job to the garbage collector. Until then each runner that is called in this process
+    believes that this job has called it, and reports its progress on that bus. If no process listens there any more, that
+    takes a second.
     """
     yield
     gc.collect()

@@ -47,7 +47,7 @@ def jobs(opts):
 
 
 def test_people_get_a_table_and_programs_the_same_data_as_ever(salt_run, jobs):
-    # Salt stores what runners were called for as jobs, too.
+    # Salt stores calls of runners as jobs, too.
     printed, _, returned = salt_run("job_cache.search", "search_function=test.*")
     head, titles, line, last = printed.split("\n")
     assert (head.split(",")[0], titles.split()[:2]) == ("1 job", ["JID", "FUNCTION"])

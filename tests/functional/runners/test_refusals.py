@@ -34,8 +34,8 @@ WRONG = [
 
 def told(stderr):
     """
-    What is on standard error, without what Salt says there of itself: of its own objects, after every command (3008), and of
-    what a later Python takes away (Python 3.12), with the line of its code.
+    What is on standard error, without Salt's own lines: about its own objects, after every command (3008), and about what a
+    later Python removes (Python 3.12), with the line of its code.
     """
     lines, of_salt = stderr.splitlines(), ("unclosed ", "/salt/")
     said = [line for line in lines if not any(part in line for part in of_salt)]

@@ -1,6 +1,6 @@
 """
-A process that wants to lead a site in PostgreSQL, and does what an engine does: ``python -m tests.functional.site.rival
-OPTIONS NAME TTL``. It prints what it has done, a line each.
+A process that wants to lead a site in PostgreSQL, and acts as an engine does: ``python -m tests.functional.site.rival
+OPTIONS NAME TTL``. It prints a line for each thing that it has done.
 """
 
 from __future__ import annotations

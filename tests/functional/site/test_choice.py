@@ -1,4 +1,4 @@
-"""Which masters work as one is what the option says, or whoever shares the cachedir."""
+"""Masters work as one if the option says so, or if they share the cachedir."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the masters of a site share behaves alike, whether it is in files or in PostgreSQL."""
+"""The data that the masters of a site share behave alike in files and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def end_lease(site):
 
 @pytest.fixture
 def supersede(form, sites):
-    """A function that has another process take the lead from a lease that still believes that it has it."""
+    """A function that has another process take the lead, while the old lease still believes that it holds it."""
     others = []
 
     def take(lease):

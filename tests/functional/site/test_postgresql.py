@@ -139,9 +139,7 @@ def test_a_takeover_succeeds_even_if_the_leader_is_frozen_within_a_transaction(o
     def work(connection):
         with connection.transaction():
             lease.renewed(connection)
-            wait_for(
-                taken, what="the other one leads"
-            )  # nothing is said to the server meanwhile, as by a frozen process
+            wait_for(taken, what="the other one leads")  # the server hears nothing meanwhile, as from a frozen process
 
     assert not site.is_led(ENGINE) and lease.take()
     with pytest.raises(StateError, match="idle-in-transaction timeout"):

@@ -100,7 +100,7 @@ def test_two_masters_never_lead_at_once_and_nothing_confirmed_is_lost(rivals, ca
 
     leads = [(epoch, float(at)) for epoch, _, at in rivals.told("leads")]
     assert len({epoch for epoch, _ in leads}) == len(leads) > 1
-    # Whoever publishes had not been followed by another one.
+    # No process published after another one had taken the lead.
     ends = {epoch: at for (epoch, _), (_, at) in itertools.pairwise(leads)}
     assert all(float(at) < ends.get(epoch, float("inf")) for epoch, _, at in rivals.told("published"))
 

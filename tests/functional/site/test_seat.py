@@ -1,4 +1,4 @@
-"""Who leads and who stands by is told alike in both forms of a site, and the lead is handed from one master to another."""
+"""Both forms of a site report in the same way who leads and who stands by. One master hands the lead to another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bus:
 
 
 class Wall:
-    """Unix time, as a machine has it whose clock is wrong."""
+    """Unix time on a machine whose clock is wrong."""
 
     ahead = 0.0
 
@@ -65,7 +65,7 @@ def figures(seat):
 
 
 def ask(loop, seat, request, settle=None):
-    """Ask a seat to hand over, and return its answer; None where the next leader is to give it."""
+    """Ask a seat to hand over, and return its answer; None if the next leader has to give it."""
 
     async def nothing():
         pass
@@ -186,7 +186,7 @@ class TestHandOver:
         assert ask(loop, two, request) == {"master": "b", "epoch": two.lease.epoch}
         assert (figures(two)["takeovers_total"], figures(two)["hand_overs_total"]) == (0, 1)
         assert bus.fired[0][0] == f"salt/jobs_engine/{ENGINE}/handed_over"
-        assert two.lease.is_takeover  # whoever takes over doubts what was under way all the same
+        assert two.lease.is_takeover  # the next leader doubts what was under way all the same
 
     def test_a_hand_over_is_refused_without_a_standby(self, loop, seat):
         one = seat(0)
@@ -287,7 +287,7 @@ class TestHandOver:
 
 
 def said(opts):
-    """What the doctors say of the masters, but that the tests' server need not survive a power cut."""
+    """What the doctors say of the masters, except that the tests' server may lose data in a power cut."""
     return [finding for finding in about_masters(opts, ENGINE) if not finding.startswith("fsync is off")]
 
 

@@ -1,4 +1,4 @@
-"""What goes on beside what is tested."""
+"""Other work that goes on during a test."""
 
 from __future__ import annotations
 

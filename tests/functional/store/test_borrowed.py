@@ -1,6 +1,6 @@
 """
-Users who name each other's jids, minions that run the first job that reaches them under one and forget all when they are
-restarted, and what the job cache then says of who has run what. The truth is what the minions have done.
+Users publish under each other's jids. Minions run the first job that reaches them under a jid, and forget all jids when
+they restart. What does the job cache then say about who has run what? The truth is what the minions have done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class World:
     def __init__(self, job_cache, jid, chance):
         self.job_cache, self.jid, self.chance = job_cache, jid, chance
         self.job = chance.randrange(len(JOBS))  # whose jid it is
-        self.known = dict.fromkeys(MINIONS, False)  # who remembers the jid
+        self.known = dict.fromkeys(MINIONS, False)  # the minions that remember the jid
         self.away = {minion for minion in MINIONS if chance.random() < 0.4}
         self.on_the_way = []  # returns
         self.has_run, self.borrowed = set(), False
@@ -95,7 +95,7 @@ def test_the_job_cache_has_of_each_job_what_minions_ran_of_it_and_nothing_else(t
 
 
 def test_a_load_that_the_publish_did_not_store_says_nothing_of_what_the_job_is(tmp_path):
-    """A worker may read the load before, and what vouches for it after, another one has stored the publish."""
+    """A worker may read the load before another worker stores the publish, and the record of the publish after that."""
     opts = options_in(tmp_path, master_job_cache="salt_cache", cache="localfs")
     jid, job_cache = "20260516120000000000", Returner(opts)
     job_cache.save_load(jid, {"jid": jid, "fun": "state.apply", "arg": [], "tgt": "*", "user": "root"}, minions=["m1"])

@@ -2,8 +2,8 @@
 What every driver must give the job cache: one class of tests, inherited once per driver, against real storage. Files, SQLite
 and one server are asked on each run, the other drivers among the slow tests.
 
-Nothing here may replace a part of the returner or of a driver. The calls of a driver are watched, the clock that the sweep
-looks at is set, and for how long a server may be away.
+Nothing here may replace a part of the returner or of a driver. Tests watch the calls of a driver, and set the clock of the
+sweep and the time that a server may be away.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Contract:
         for minion in (
             "web1",
             "web2",
-        ):  # restarted, it runs the job after all; and who passed it on may leave the name out
+        ):  # restarted, it runs the job after all; and a syndic may leave the name out
             more = {"fun_args": LOAD["arg"]} if minion == "web1" else {"fun": None}
             assert job_cache.returner(a_return(minion, **more)) is None
         assert sorted(job_cache.get_jid(JID)) == ["web1", "web2"]
@@ -785,7 +785,7 @@ class Contract:
         assert job_cache.get_jids() == {}
 
     def test_old_jobs_that_were_written_lately_are_not_looked_at_by_every_sweep(self, job_cache):
-        """As those are that were copied from another job cache."""
+        """As jobs are that were copied from another job cache."""
         jids = [OLD, "20260516-special", "no-time"]
         for jid in jids:
             job_cache.save_load(jid, LOAD, minions=["web1"])
@@ -838,7 +838,7 @@ class Contract:
 
 
 class ServerContract(Contract):
-    """What is asked of a driver with a server on top."""
+    """What is asked of a driver with a server besides."""
 
     def test_a_server_that_is_gone_is_an_error_that_says_which(self, cache_servers, opts):  # noqa: F811
         job_cache = Returner(opts)
@@ -1118,7 +1118,7 @@ class TestSqlite(Contract):
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
     def test_a_user_of_publisher_acl_who_looks_a_job_up_gets_a_clear_error(self, opts, tmp_path):
-        """He may call the returner in his own process, as ``salt`` does; the file is not for him."""
+        """The user may call the returner in their own process, as ``salt`` does. They may not read the file."""
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
         for folder in (opts["cachedir"], tmp_path, *tmp_path.parents):

@@ -60,7 +60,7 @@ def filled(opts):
 
 
 def damage(path, places):
-    """Overwrite pages of the file, with nobody having it open. ``places`` gets how many there are."""
+    """Overwrite pages of the file while no process has it open. ``places`` gets the number of pages."""
     with contextlib.closing(sqlite3.connect(path)) as sql:
         sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         pages, size = (sql.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
@@ -73,7 +73,7 @@ def damage(path, places):
 def look(opts):
     with contextlib.suppress(sqlite3.DatabaseError):
         banks_of(opts).is_sound()
-    banks_of(opts).keys("grains")  # the next who opens it begins the new one
+    banks_of(opts).keys("grains")  # the next process to open it begins the new one
 
 
 def meet(opts):
@@ -156,7 +156,7 @@ def test_an_unreadable_file_is_reported_and_delays_no_user(filled, path, caplog)
 
 
 def test_no_repair_begins_while_the_disk_is_too_small(filled, path):
-    """What comes before is told by the error; the next who comes once there is room finds all of it."""
+    """Until then the error says so. The next process after there is room finds everything."""
     damage(path, lambda pages: [pages * 4 // 5])
 
     def read(_):
@@ -173,7 +173,7 @@ def test_no_repair_begins_while_the_disk_is_too_small(filled, path):
 
 
 def test_damage_that_is_met_while_a_job_is_stored_is_dealt_with_at_once(filled, path):
-    """What reads under the lock of a job makes an error of its own of it."""
+    """A read under the lock of a job turns it into its own error."""
     with contextlib.closing(sqlite3.connect(path)) as sql:
         ((page,),) = sql.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_records_1'")
     damage(path, lambda pages: [page - 1])

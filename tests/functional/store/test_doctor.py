@@ -1,4 +1,4 @@
-"""The doctor of the job_cache runner, loaded by Salt: each thing that it tells of, brought about."""
+"""The doctor of the job_cache runner, loaded by Salt. Each finding is really caused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def told(opts, **more):
 
 @pytest.fixture
 def disk(monkeypatch):
-    """A disk on which there is enough, whatever this machine has."""
+    """A disk with enough space, whatever this machine has."""
     room = os.statvfs_result((4096, 4096, 10**9, 10**9, 10**9, 10**6, 10**6, 10**6, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: room)
 

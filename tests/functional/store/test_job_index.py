@@ -33,7 +33,7 @@ from tests.functional.store.beside import writer
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
 from tests.waiting import SOON, stretched
 
-pytestmark = pytest.mark.story  # what is shown of a job is formatted by Salt
+pytestmark = pytest.mark.story  # Salt formats what is shown of a job
 
 #: The tables of version 1, as it made them.
 FIRST = (
@@ -304,7 +304,7 @@ FLEET = [f"web{number:03}" for number in range(300)]
 
 
 class TestJobsOfAMinion:
-    """By a value a job, and one for each stretch of some hundred of them; what a dictionary knows is the truth."""
+    """Minions are found by a value for each job, and one for each stretch of some hundred. A dictionary has the truth."""
 
     @pytest.mark.parametrize("seed", range(4))
     def test_jobs_are_found_however_jobs_came_and_went(self, opts, seed):
@@ -387,7 +387,7 @@ class TestJobsOfAMinion:
         assert found(job_cache.store, minion="a3") == [JIDS[0]] and found(job_cache.store, minion="b3") == [JIDS[1]]
 
     def test_minions_that_are_in_no_job_any_more_are_forgotten_by_each_process(self, opts):
-        """A fleet that is made anew each day would have each process know all minions that ever were."""
+        """If a fleet is replaced each day, each process would otherwise remember all minions that ever existed."""
         gone, here = ([f"{name}{number}" for number in range(1200)] for name in ("gone", "here"))
         job_cache = Returner(opts)
         banks = job_cache.store.driver.banks_file
@@ -512,7 +512,7 @@ def test_pairs_of_function_and_user_that_no_job_has_go_without_an_old_hour_too(o
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A file with jobs that are old, some of them with many returns; nobody has it open."""
+    """A file with old jobs, some of them with many returns. No process has it open."""
     opts = options(tmp_path_factory.mktemp("kept"))
     job_cache = Returner(opts)
     banks = job_cache.store.driver.banks_file
@@ -661,7 +661,7 @@ def write_for_ever(opts, writing, seed):
 
 
 def assert_it_fits(opts):
-    """What is beside the records is what the records tell."""
+    """The index matches the records."""
     store, banks = Store(opts), banks_of(opts)
     assert banks.is_sound() and not banks.damaged()
     listed = {jid: set(store.fetch("jobs/minions", jid)) for jid in store.keys("jobs/minions")}

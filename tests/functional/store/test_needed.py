@@ -1,4 +1,4 @@
-"""What the job cache does while nobody can tell which jobs are those of batches."""
+"""What the job cache does while it is not known which jobs belong to batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
 The driver postgresql, loaded by Salt, with a real server: what salt.cache asks of a driver, several masters, and a server
-that is killed, frozen, full, locked, or of somebody else.
+that is killed, frozen, full or locked, or has a table of another program.
 """
 
 from __future__ import annotations
@@ -601,7 +601,7 @@ class TestLogins:
 
     @pytest.fixture
     def strict(self, opts, server, tmp_path):
-        """The folder of the server's certificate; who is ``strict`` gets in by TLS and a password only."""
+        """The folder of the server's certificate. The user ``strict`` gets in only by TLS and with a password."""
         folder, own = server.server.folder, server.server
         if not shutil.which("openssl"):
             missing("openssl is not installed")

@@ -346,7 +346,7 @@ class TestBetweenDrivers:
     """
     Jobs that salt_cache has stored with one driver go to another.
 
-    What it was is written without a loader: in one process Salt gives the same module to two.
+    The source is written without a loader, because Salt gives two loaders of one process the same module.
     """
 
     @staticmethod

@@ -287,7 +287,7 @@ class TestOneAtATime:
 
 
 class TestCountsBesideTheRecords:
-    """No return is read for them; they are what reading all of it would give."""
+    """No return is read for the counts. They equal those of a look at every return."""
 
     @pytest.fixture(params=["sqlite", "postgresql"])
     def jobs(self, request, cache_servers, tmp_path):  # noqa: F811
@@ -353,7 +353,7 @@ class TestCountsBesideTheRecords:
 
 
 def _inside(store, opts):
-    """What the store reads and writes by, and what it finds jobs by."""
+    """The calls by which the store reads and writes, and those by which it finds jobs."""
     if store.driver.name == "sqlite":
         return store.driver.banks_file, store.driver.banks_file.index
     from saltext.jobs.core.postgresql.banks import banks_of

@@ -54,7 +54,7 @@ def content_of(path):
 
 
 def dense(size):
-    """What takes as many bytes in the file: nothing can be squeezed out of it."""
+    """A value that takes as many bytes in the file: it cannot be compressed."""
     return random.randbytes(size)
 
 
@@ -378,7 +378,7 @@ class TestTheFile:
         assert salt.cache.Cache(own).fetch("bank", "key") == 1
 
     def test_a_look_at_the_head_of_the_file_releases_no_lock(self, opts, cache, path):
-        """What a process closes of a file takes all its locks of that file with it."""
+        """If a process closes a file, it loses all its locks of that file."""
         cache.store("bank", "key", 1)
         threads = [threading.Thread(target=cache.fetch, args=("bank", "key")) for _ in range(3)]
         for thread in threads:
@@ -610,7 +610,7 @@ class TestManyWriters:
         begun, ended = FORK.Barrier(2), FORK.Event()
 
         def read():
-            """One begins before the other ends, again and again."""
+            """Again and again one reader begins before the other ends."""
             both = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
             for turn in itertools.count():
                 sql = both[turn % 2]
@@ -872,7 +872,7 @@ class TestFaults:
 
     @pytest.fixture
     def disk(self, opts, tmp_path):
-        """A disk of its own, with a file that holds a value and that nobody has open."""
+        """Its own disk, with a file that holds a value. No process has the file open."""
         disk = tmp_path / "disk"
         disk.mkdir()
         words = ["mount", "-t", "tmpfs", "-o", "nr_inodes=50", "none", disk]
@@ -887,7 +887,7 @@ class TestFaults:
 
     @staticmethod
     def close(disk):
-        """Have the last one who has the file open take its log away as it goes."""
+        """Have the last process with the file open remove its log as it closes it."""
         with contextlib.closing(sqlite3.connect(disk / "cache.sqlite")) as last:
             last.execute("SELECT count(*) FROM records").fetchone()
 
@@ -958,7 +958,7 @@ class TestFaults:
         assert cache.fetch("bank", "key") == 1
 
     def damage(self, path, places):
-        """Overwrite pages of the file, with nobody having it open."""
+        """Overwrite pages of the file while no process has it open."""
         with contextlib.closing(sqlite3.connect(path)) as sql:
             sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             pages, size = (sql.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
@@ -1054,7 +1054,7 @@ class TestFaults:
 
 
 def _store_until(banks, writing, ended, name):
-    """Store a number after the other, and tell of each that was stored."""
+    """Store one number after the other, and report each that was stored."""
     for number in itertools.count():
         banks.store("bank", f"{name}.{number}", number, durable=number % 3 == 0)
         os.write(writing, f"{name}.{number}\n".encode())
@@ -1064,7 +1064,7 @@ def _store_until(banks, writing, ended, name):
 
 
 class TestALogThatIsRemoved:
-    """Whoever has it open goes on writing into a file without a name, which is gone when the last one ends."""
+    """Processes that have the log open go on writing into a file without a name. It is gone when the last of them ends."""
 
     @pytest.mark.parametrize("also", [(), ("-shm",)], ids=["alone", "with the memory beside it"])
     @pytest.mark.parametrize("killed", [False, True], ids=["ended", "killed"])
@@ -1086,7 +1086,7 @@ class TestALogThatIsRemoved:
             for end in ("-wal", *also):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + end)
-            # What is in it is lost when all who have it open are killed before one of them has saved it.
+            # Its content is lost if all processes that have it open are killed before one of them has saved it.
             wait_for(lambda: os.path.exists(f"{path}-wal"), what="one who writes has saved it, and begun another")
             time.sleep(0.1)
         if killed:

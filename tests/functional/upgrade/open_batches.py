@@ -6,7 +6,7 @@ from saltext.jobs.core.batch import facts
 
 
 def go_on_with(store, said):
-    """Take each open batch up. None is sent to a minion that may have the job, and all of it is kept."""
+    """Continue each open batch. No minion that may have the job is sent it again, and all state is kept."""
     for jid in store.open_jids():
         batch, opened = store.open(jid)
         effects = batch.step(facts.Recovered(), said["now"] + 200)

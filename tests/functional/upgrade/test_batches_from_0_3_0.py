@@ -1,6 +1,6 @@
 """
-What versions from 0.3.0 on have left of batches is read and gone on with. ``written_by_0_3_0`` was written by that version's
-own code, and its ``said.json`` is what that version says of it: see ``write_0_3_0.py``. The same for the later ones.
+Batches of versions from 0.3.0 on are read and continued. ``written_by_0_3_0`` was written by that version's own code, and
+its ``said.json`` is what that version says of it: see ``write_0_3_0.py``. The same for the later ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_an_open_batch_goes_on_and_no_minion_that_may_have_the_job_is_sent_it_ag
 
 
 def answers(effect, returned):
-    """What is found out where the minions of ``returned`` have returned, and the others have never got the job."""
+    """What the engine finds out if the minions of ``returned`` have returned and the others have never got the job."""
     if isinstance(effect, facts.LookUp):
         return facts.LookedUp(effect.minions, tuple((minion, 0) for minion in effect.minions if minion in returned))
     if isinstance(effect, facts.Probe):

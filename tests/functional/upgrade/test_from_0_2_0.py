@@ -1,5 +1,5 @@
 """
-What version 0.2.0 has left on the disk is gone on with, although that version kept no log.
+The data of version 0.2.0 are continued, although that version kept no log.
 
 ``written_by_0_2_0`` was written by that version's own code, and ``said.json`` is what that version says of it: see
 ``write_0_2_0.py``.
@@ -94,7 +94,7 @@ def test_the_queue_has_its_job_and_each_entry_with_what_has_become_of_it(opts):
 
 
 def as_if_it_were_now(folder: pathlib.Path) -> None:
-    """Move all times in what was written, so that what was to live for a week is a minute old."""
+    """Move all times in the data, so that entries that live for a week are a minute old."""
     shift = time.time() - 60 - NOW
 
     def moved(value):

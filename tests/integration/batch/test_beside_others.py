@@ -1,4 +1,4 @@
-"""Batches beside each other, on a real master with minions: one limit over all, and none in another's way on a minion."""
+"""Batches beside each other, on a real master with minions: one limit over all, and no two of them at once on a minion."""
 
 from __future__ import annotations
 

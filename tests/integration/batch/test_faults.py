@@ -89,7 +89,7 @@ def all_completed(batch):
 
 # -- the engine dies ---------------------------------------------------------------------------------------------------
 
-#: Points of a batch's life at which the engine is killed, with what it then has to make good.
+#: Points of a batch's life at which the engine is killed, with what the next engine then has to repair.
 DEATHS = [
     "before snapshot 1",  # the request is taken, nothing is recorded
     "after snapshot 1",  # recorded, not answered
@@ -139,7 +139,7 @@ def test_an_engine_that_is_killed_every_two_seconds_ends_its_batch_and_sends_to_
         engine.kill()
         engine.start()
         lives += 1
-        # Four jobs of a second, one after the other: each life of the engine gets one of them done, or finds out that it is.
+        # Four jobs of a second, one after the other: each life of the engine gets one done, or finds out that it was done.
         assert lives <= 3 * len(MINIONS), store.read(jid).outcomes
     assert all_completed(store.read(jid))
     assert (work.begun(), work.most_at_once()) == (len(MINIONS), 1)
@@ -370,7 +370,7 @@ def small_disk(store):
 
 @pytest.fixture
 def absent(master):
-    """Ids of minions that are accepted and not there: so many that what is said about them fills a page."""
+    """Ids of minions that are accepted and not there: so many that their data fill a page."""
     keys = pathlib.Path(master.config["pki_dir"], "minions")
     key = (keys / MINIONS[0]).read_bytes()
     names = [f"e{number:03d}-absent" for number in range(120)]
@@ -384,7 +384,7 @@ def absent(master):
 def test_a_full_disk_holds_a_batch_up_and_loses_nothing(small_disk, absent, engine, run, complaint, store, job):
     engine.start()
     work = job()
-    # The absent ones come first: what is known of them is written down before anything else is published.
+    # The absent ones come first: their outcomes are written down before anything else is published.
     target = ",".join([*absent, *MINIONS])
     jid = start(run, work, "batch=120", *timeouts(2), "tgt_type=list", tgt=target)
     ballast = small_disk / "ballast"
@@ -511,7 +511,7 @@ def test_forged_events_control_nothing(engine, run, store, job, master):
 
 
 def send_as(minion, command, **load):
-    """Have the master get what an accepted minion sends to it, which may be anything."""
+    """Send the master anything, as an accepted minion can."""
     config = {**minion.config, "master_uri": f"tcp://127.0.0.1:{minion.config['master_port']}"}
     with salt.channel.client.ReqChannel.factory(config) as channel:
         token = channel.auth.gen_token(b"salt")
@@ -543,7 +543,7 @@ def test_an_accepted_minion_that_answers_for_a_dead_one_does_not_make_it_present
     dead, liar = "f1", master.fleet["f4"]
 
     def answer():
-        """Answer every question that the bus tells of, as a minion does that sees what is published."""
+        """Answer every question on the bus, as a minion does that sees publishes."""
         data = {"id": dead, "fun": "test.ping", "return": True, "retcode": 0, "success": True}
         with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=True) as bus:
             while not done.is_set():

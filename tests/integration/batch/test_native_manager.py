@@ -1,4 +1,4 @@
-"""Salt 3008's own batch manager beside ours: whatever is killed or stopped, it publishes nothing of a batch of ours."""
+"""Salt 3008's own batch manager beside ours: whatever is killed or stopped, it publishes nothing for our batches."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def a_batch_of_salts_own(master):
     """
     Start one that takes longer than the time-outs of a batch of ours, and return its jid.
 
-    First ``salt`` pings the minions, of which one may just be coming back: it waits for its answer as long as it is told to.
+    First ``salt`` pings the minions. One of them may just be coming back, so it waits for the answer as long as it is told
+    to.
     """
 
     def started():

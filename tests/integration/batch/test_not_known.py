@@ -1,6 +1,6 @@
 """
-What a batch does while it is not known where a minion stands: it does not answer, is not back yet, or says for a moment
-that it runs nothing. Silence is not absence, and no data is no match.
+What a batch does while the state of a minion is not known: the minion does not answer, is not back yet, or says for a moment
+that it runs nothing. Silence is not absence, and missing data are not a mismatch.
 """
 
 from __future__ import annotations

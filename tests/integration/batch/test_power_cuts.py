@@ -1,4 +1,4 @@
-"""Batches whose master's machine goes off, or whose minions start anew unnoticed, on a real master with real minions."""
+"""Batches whose master loses power, or whose minions restart unnoticed, on a real master with real minions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_after_a_power_cut_right_after_the_publish_no_minion_runs_twice_or_count
     master.start()
     engine.start()
     batch = ended(store, jid)
-    # A job that ended while the master was away may have returned to nobody.
+    # The return of a job that ended while the master was away may be lost.
     assert set(outcomes(batch).values()) <= {"completed", "lost"}, outcomes(batch)
     assert work.begun() == len(MINIONS)
     stored = set(run("jobs.lookup_jid", jid))

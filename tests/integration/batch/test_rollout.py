@@ -1,4 +1,4 @@
-"""What a rollout of hours rests on: limits for each minion, groups, windows and checks; on a real master with minions."""
+"""What a rollout of hours needs: limits for each minion, groups, windows and checks; on a real master with minions."""
 
 from __future__ import annotations
 

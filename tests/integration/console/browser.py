@@ -13,9 +13,9 @@ from tests.waiting import SOON, wait_for
 
 #: The password of every user.
 SECRET = "a long shared secret"
-#: Where pictures of the views are put; none are taken unless it is named.
+#: The folder for pictures of the views; without it none are taken.
 SHOTS = os.environ.get("SALTEXT_JOBS_SCREENSHOTS")
-#: Those that the documentation has.
+#: The pictures in the documentation.
 PICTURES = {"batches", "batches-one", "batches-one-phone", "start", "queue", "jobs-one", "health"}
 #: axe.min.js of axe-core, if it is installed.
 AXE = os.environ.get("SALTEXT_JOBS_AXE")
@@ -80,7 +80,7 @@ class Page:
         wait_for(lambda: self.exists("#user"), what=lambda: f"the login is there: {self.text()}")
 
     def enter(self, session, path=""):
-        """Open the page anew, at a view, with a login that the tab has kept: what ``login`` has answered."""
+        """Open the page anew, at a view, with a login kept in the tab: the answer of ``login``."""
         self.close()
         self.chrome.execute_script("sessionStorage.setItem('saltext-jobs-console', arguments[0])", json.dumps(session))
         self.chrome.get(f"{self.address}#/{path}")
@@ -153,7 +153,7 @@ class Page:
         return found
 
     def complaints(self):
-        """What the browser has complained of, but for answers that say no, which it counts as errors."""
+        """What the browser has complained of, except refused requests, which it counts as errors."""
         return [
             entry["message"]
             for entry in self.chrome.get_log("browser")
@@ -169,7 +169,7 @@ class Page:
             self.chrome.save_screenshot(str(folder / f"{name}.png"))
 
     def faults(self):
-        """What is wrong with the page for users who do not see it, or see it badly."""
+        """What is wrong with the page for users who cannot see it, or see it badly."""
         return self.chrome.execute_script(_FAULTS.read_text(encoding="utf-8"))
 
     def axe(self):

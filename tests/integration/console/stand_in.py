@@ -1,6 +1,6 @@
 """
-What the console sees of salt-api, in this process: it serves the page, answers as a test says, and sends its events. For
-what a real one cannot be brought to in a test's time: ten thousand minions, hostile names, an outage at a chosen moment.
+Stands in for salt-api, in this process: it serves the page, answers as a test says, and sends its events. It does what a
+real one cannot do in a test's time: ten thousand minions, hostile names, an outage at a chosen moment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StandIn:
     def __init__(self):
         self.runners, self.denied, self.calls = {}, set(), []
         self.perms = ["@runner"]
-        #: Below which path it answers, as behind a proxy.
+        #: The path below which it answers, as behind a proxy.
         self.prefix = ""
         self.tokens: set[str] = set()
         self.down = False
@@ -65,7 +65,7 @@ class StandIn:
         return {**told, "start": time.time(), "expire": time.time() + 3600}
 
     def fire(self, tag, data):
-        """Send an event to everybody who listens."""
+        """Send an event to every listener."""
         for stream in list(self.streams):
             stream.put(_sent(tag, data))
 
@@ -112,7 +112,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def parse_request(self):
         fine = super().parse_request()
-        if fine and self.api.prefix:  # what a proxy makes of it; what is elsewhere is others'
+        if fine and self.api.prefix:  # as a proxy rewrites it; other paths belong to other applications
             inside = self.path.startswith(self.api.prefix)
             self.path = self.path.removeprefix(self.api.prefix) if inside else "/others"
         return fine

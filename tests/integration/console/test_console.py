@@ -45,7 +45,7 @@ def absent(master):
 
 @pytest.fixture(scope="module")
 def api(master):
-    """Has salt-api run, and gives what restarts it."""
+    """Runs salt-api, and returns a function that restarts it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(salt_api(master))
 
@@ -227,6 +227,6 @@ def test_forged_events_of_a_minion_change_nothing_that_is_read(page, master, run
 
 
 def start_job(master, target, *words):
-    """Publish a job and wait for nobody; its jid."""
+    """Publish a job without waiting; its jid."""
     done = master.salt_cli().run("--async", *words, minion_tgt=target)
     return next(word for word in done.stdout.split() if word.isdigit() and len(word) == 20)

@@ -1,4 +1,4 @@
-"""``make console``: a fleet with the console, from the first line that it prints to the last process that it ends."""
+"""``make console``: a fleet with the console, from its first line to the end of its last process."""
 
 from __future__ import annotations
 

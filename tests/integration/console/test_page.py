@@ -1,4 +1,4 @@
-"""The console in a browser, with salt-api played: what it shows of what it is told, and what it asks for, and when."""
+"""The console in a browser, with a simulated salt-api: what it shows, what it asks for, and when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 JID = "20260516101112131415"
 STATES = ("completed", "active", "pending", "failed", "timed_out", "lost", "offline", "killed")
-#: Script, in all the places where a page may take text for markup.
+#: Script, in all forms in which a page may take text for markup.
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>"\'><svg onload=window.pwned=1>'
 #: The same as the id of a minion or a job, which has no slash and no blank.
 HOSTILE_ID = '"onerror="window.pwned=1"><script>window.pwned=1;<b>'
@@ -216,7 +216,7 @@ def test_an_engine_that_hangs_is_known_by_its_beat_and_the_counts_are_those_of_t
     page.enter(api.login(), f"batches/{JID}")
     page.wait_text("3 active", ".filter")
     api.fire("saltext/jobs/batch_manager/beat/77", {"n": 1})
-    # An event is lost while the page opens its next connection. One minion that is told of twice counts once.
+    # An event is lost while the page opens its next connection. A minion that is reported twice counts once.
     wait_for(lambda: "1 of 3" in page.text(".head") or api.fire(*returned("web1")), what="the return counts")
     wait_for(lambda: "not answered" in page.text(".status") or api.fire(*returned("web2")), what="the beat is missed")
     page.wait_text("the batch_manager engine has not answered for", ".status")
@@ -274,7 +274,7 @@ def test_events_during_a_read_are_not_lost(page, api):
     api.runners["batch.list"] = slow
     page.enter(api.login())
     wait_for(asked.is_set, what="it reads")
-    # The event is newer than what this read brings, and is there before it.
+    # The event is newer than the result of this read, and comes before it.
     api.fire(*told(summary(pending=10), "new"))
     api.fire(*told(summary(completed=8, pending=2)))
     page.wait_text("8 of 10", "tbody")
@@ -868,7 +868,7 @@ def test_script_in_ids_and_returns_is_text(page, api):
         {"id": HOSTILE_ID, "jid": HOSTILE_ID, "fun": HOSTILE, "return": HOSTILE, "retcode": 1},
     ]
     published = [f"salt/job/{HOSTILE_ID}/new", {"jid": HOSTILE_ID, "minions": [HOSTILE_ID], "fun": HOSTILE}]
-    # Each view with what is shown, or read, once it has heard all.
+    # Each view, with the text that shows that it has taken all events.
     views = {
         "batches": lambda: "by " + HOSTILE[:9] in page.text("tbody") and api.count("batch.list") > 1,
         f"batches/{HOSTILE_ID}": lambda: api.count("batch.status") > 1,
@@ -1192,7 +1192,7 @@ VIEWS = {
 
 @pytest.fixture
 def looks(page):
-    """Whether the page, as it is, can be read in light and dark, by a laptop and by a phone; a list of what is wrong."""
+    """Check that the page can be read in light and dark, on a laptop and on a phone; returns a list of what is wrong."""
 
     def look(name):
         wrong = []

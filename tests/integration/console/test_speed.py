@@ -37,7 +37,7 @@ def master(request, salt_factories):
 
 
 def filled(opts):
-    """Store jobs through the returner, most of them reads of a console; the jid of the one that 2,001 minions were sent."""
+    """Store jobs through the returner, most of them reads of a console. Returns the jid of the job for 2,001 minions."""
     cache, big = salt.loader.returners(opts, {}), ""
     began = datetime.datetime.now() - datetime.timedelta(hours=10)
     for number in range(JOBS):
@@ -72,7 +72,7 @@ def page(chrome, master):
 
 
 def timed(what, width, seconds, act):
-    """Hold a step to its time, which a busy machine makes longer."""
+    """Assert that a step keeps its time, which is longer on a busy machine."""
     began, processor = time.monotonic(), used()
     act()
     took, cost = time.monotonic() - began, used() - processor

@@ -73,7 +73,7 @@ class Desk:
 
     def returned(self, jid):
         """
-        What the minions have returned, asked of the job cache itself: ``jobs.lookup_jid`` makes two minions of the master's
+        What the minions have returned, read from the job cache itself: ``jobs.lookup_jid`` makes two minions of the master's
         own for each look.
         """
         caches = self._returners if self._alone else salt.loader.returners(self.opts, {})
@@ -88,7 +88,7 @@ class Desk:
 
     def lose_return(self, minion, jid, job, record, mark):
         """
-        Have a minion that is away run a job that waits for it, keep the return from the master, and start the minion anew.
+        Have an absent minion come back and run the job that waits for it, keep its return from the master, and restart it.
 
         :param job: the ``CutOffJob`` that the jid is.
         :param record: the file in which the minion keeps the return; ``mark`` is in it then.
@@ -119,7 +119,7 @@ class Desk:
 
 
 class Ear:
-    """The tags of what is on a master's bus while the block runs."""
+    """The tags of all events on a master's bus while the block runs."""
 
     def __init__(self, master):
         self._opts, self._tags, self._done = dict(master.config), [], threading.Event()
@@ -186,7 +186,7 @@ def away(minion, desk):
         kill(minion)
     yield minion
     for name in {name for name, _ in desk.queue()}:
-        with contextlib.suppress(Refused):  # where all of its entries are over
+        with contextlib.suppress(Refused):  # if all of its entries have ended
             desk.run("job_retry.cancel", minion=name)
     if desk.queue():
         desk.run("job_retry.purge", state="held,expired,cancelled,dead")

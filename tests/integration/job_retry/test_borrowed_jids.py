@@ -1,7 +1,7 @@
 """
-A user who may publish nothing but ``saltutil.find_job``, which Salt allows everybody, names the jids of other people's jobs.
+A user may publish only ``saltutil.find_job``, which Salt allows to every user, and names jids of other users' jobs.
 
-A minion runs a jid once, so what comes second under it is ignored, and what is returned first is kept.
+A minion runs a jid once: it ignores a second job under that jid, and the first return is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
 
-#: One who may publish to no minion here, and one who may do a little.
+#: A user who may publish to no minion here, and one with few rights.
 USERS = {"anna": [{"nobody": ["test.ping"]}], "ben": [{"bert": [{"test.arg": {"args": ["harmless"]}}]}]}
 
 

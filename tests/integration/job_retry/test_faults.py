@@ -61,7 +61,7 @@ def counted(desk, tmp_path):
 
 # -- the engine dies ---------------------------------------------------------------------------------------------------
 
-#: Points at which the engine is killed, with what is then known.
+#: Points at which the engine is killed, with what is known by then.
 DEATHS_WHILE_QUEUEING = [
     "before reading 1",  # the job's time is up
     "before question 1",
@@ -245,10 +245,10 @@ STARTED = "salt/minion/bert/start"
 ASKED = "salt/job/*/new"
 SENT = "salt/job_retry/bert/*/sent"
 BEGUN = "the job begins"
-#: Seconds. Now and then a minion of Salt 3008 that has just started returns a job 60 s late: so long it waits for the answer
-#: to its acknowledgement.
+#: Seconds. Now and then a minion of Salt 3008 that has just started returns a job 60 s late: it waits that long for the
+#: answer to its acknowledgement.
 PATIENCE = 90
-#: Right after what a minion that flaps is killed.
+#: The events right after which a flapping minion is killed.
 MOMENTS = 5 * ("salt/auth", STARTED, ASKED) + (SENT, SENT, BEGUN, SENT, BEGUN)
 
 
@@ -289,7 +289,7 @@ def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_
                     await_next(moment)()
         bert.start()
         wait_for(lambda: set(desk.queue().values()) <= {"held"}, PATIENCE, "nothing waits any more")
-        # One question and one publish for each time that it was there and for each job.
+        # One question and one publish for each of its lives and each job.
         assert ear.count("salt/job/*/new") <= 2 * (ear.count(STARTED) + len(jobs))
     held = {jid for _, jid in desk.queue()}
     returned = {jid for jid in jobs if desk.returned(jid)}
@@ -329,6 +329,6 @@ def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, small_disk, engine
     desk.await_state("bert", jid, "pending")
     bert.start()
     desk.await_return("bert", jid)
-    # What other tests have left, and this disk hides, may be found anew.
+    # Jobs that other tests have left, and this disk hides, may be found again.
     wait_for(lambda: desk.state("bert", jid) is None, what="the entry is gone")
     assert job.begun() == 1

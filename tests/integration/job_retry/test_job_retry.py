@@ -136,7 +136,7 @@ def test_a_forged_event_gets_no_minion_a_job_and_harms_no_queue(desk, anna, bert
     def forge(tag, data):
         assert desk.ask("anna", "event.fire_master", data, tag) is True
 
-    # A job that was never published; a job that was, but not for bert; a return, and a start, of somebody else.
+    # A job that was never published; a job that was, but not for bert; a return and a start of another minion.
     never = "20300101000000000000"
     new = {"fun": "cmd.run", "arg": [f"echo forged >> {ran}"], "tgt": "bert", "tgt_type": "list", "minions": ["bert"]}
     forge(f"salt/job/{never}/new", {**new, "jid": never, "user": "root"})

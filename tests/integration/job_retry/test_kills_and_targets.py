@@ -1,7 +1,7 @@
 """
-What must not be delivered, with real daemons: what an operator killed, and what a minion no longer matches.
+What must not be delivered, with real daemons: jobs that an operator killed, and jobs whose target no longer matches.
 
-Of a master that keeps all in one SQLite file, the queue too; and what comes back of such a file that was damaged.
+The master keeps everything in one SQLite file, the queue too. Entries of a damaged file come back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 Job retry on a real master: every way in which a job is published, taken back, given up, forged, and asked for.
 
-The minion bert comes and goes. Carol's key is accepted, but she is never there. Mallory's is accepted too, and she sends
-the master whatever she likes.
-The engine is a process of its own, so that a test can run it with another configuration.
+The minion bert comes and goes. The key of carol is accepted, but carol is never there. The key of mallory is accepted too,
+and mallory sends the master whatever it likes. The engine is a process of its own, so that a test can run it with another
+configuration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.integration.job_retry.desk import OPTIONS, TIMES, Ear, kill, lines
 from tests.waiting import stretched, wait_for
 
 SECRET = "a long shared secret"
-#: A user of the system whom publisher_acl governs, and one of salt-api.
+#: A system user with limits in publisher_acl, and a user of salt-api.
 SYSTEM_USER, API_USER = "games", "boss"
 RETRY = {**OPTIONS, "supersede": ["cmd.run"]}
 NEVER = "20300101000000000000"
@@ -407,11 +407,11 @@ def test_an_accepted_minion_that_answers_for_another_ends_nothing_and_runs_nothi
 def test_with_triggers_presence_only_presence_or_an_operator_gets_a_minion_its_jobs(
     desk, master, engine, bert, tmp_path
 ):
-    """Salt tells by their addresses who is there, so while somebody else is connected from here it does not miss bert."""
+    """Salt detects minions by their addresses. While another one is connected from here, it does not miss bert."""
     ran = tmp_path / "ran"
     first = desk.publish("cmd.run", f"echo first >> {ran}", tgt="bert")
     desk.await_state("bert", first, "pending")
-    # He is seen when he connects, a good while before he can answer.
+    # Bert is seen when it connects, a good while before it can answer.
     patient = {"job_retry": {**RETRY, "triggers": ["presence"]}, "gather_job_timeout": 10}
     with other_engine(master, engine, tmp_path, **patient):
         bert.start()

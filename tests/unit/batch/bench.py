@@ -86,7 +86,7 @@ class Bench:
         return effects
 
     def present(self, answered="") -> list:
-        """End the ping under way, which some answered, and those that follow, which nobody does; returns the effects."""
+        """End the ping under way, which some answered, and the later ones, which none answers; returns the effects."""
         effects = new = self.tell(facts.Pinged(tuple(answered)))
         while any(isinstance(effect, facts.Ping) for effect in new):
             new = self.tell(facts.Pinged())

@@ -1,8 +1,8 @@
 """
 Made-up worlds in which one thing goes wrong often, beside all that goes wrong in each (``world.py``).
 
-They are held to more than that one is: nobody runs the job twice, nobody who has run it is recorded as not there, nothing is
-sent while the batch is paused, and the use of the budget is what the outcomes say.
+They must keep more promises than that one: no minion runs the job twice or is recorded as absent after running it, nothing
+is sent while the batch is paused, and the budget is used as the outcomes say.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ AWAY = ("restarts",) * 4 + ("dies",)
 
 
 class Strict(World):
-    """A world that is held to more."""
+    """A world that must keep more promises."""
 
     def take(self, fact):
         super().take(fact)
@@ -43,7 +43,7 @@ class Strict(World):
 
 
 class Clocks(Strict):
-    """Somebody sets the clock on the wall again and again."""
+    """The wall clock is set again and again."""
 
     STEPS, WINDOW, LIMIT = 4, 0.7, 0.5
 
@@ -61,7 +61,7 @@ class Rollcrash(Rollout):
 
 
 class Forged(Strict):
-    """Somebody says in the names of others whatever he likes."""
+    """A minion forges any events in the names of others."""
 
     FORGED, CALM, GROUPS = 1.0, 0.0, 0.5
 

@@ -241,7 +241,7 @@ class FakeCache:
 
 
 class FakeWorker:
-    """A thread that never makes anybody wait."""
+    """A thread that never makes its caller wait."""
 
     async def call(self, function, *args):
         return function(*args)
@@ -251,7 +251,7 @@ class FakeWorker:
 
 
 class FakePermission:
-    """Says who lacks rights: ``{name: why}``; while it is ``failing``, it cannot tell."""
+    """The users without rights: ``{name: why}``. While it is ``failing``, it cannot tell."""
 
     def __init__(self):
         self.lost, self.asked, self.failing = {}, [], False

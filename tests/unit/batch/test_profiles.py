@@ -24,13 +24,13 @@ def test_in_two_thousand_of_each_too(profile):
 @pytest.mark.parametrize(
     ("profile", "seed"),
     [
-        # A minion that was left out, which is not against the budget, was said to have begun: that gave the budget back.
+        # A minion was left out, which does not count against the budget. A report that it had begun then gave budget back.
         (profiles.Forged, 98),
         (profiles.Restarts, 446),
         # The clock on the wall was set while a window was open: the batch went by what it had been told before.
         (profiles.Clocks, 53),
         (profiles.Clocks, 308),
-        # What was decided to be published went out after the batch had been paused.
+        # A publish that was already decided went out after the batch had been paused.
         (profiles.Clocks, 956),
         (profiles.Rollcrash, 1909),
         # … and was set while the answer to the question when it opens was on its way.
@@ -51,7 +51,7 @@ def test_in_two_thousand_of_each_too(profile):
         (profiles.Rollout, 12954),
         # … as was one that could not answer yet, since the master had just been started.
         (profiles.Power, 58),
-        # The world's fault: what a minion had said counted as old by the publish with which the next stage began.
+        # A fault of the world: a minion's statement counted as old because of the publish that began the next stage.
         (profiles.Rollcrash, 1013871),
     ],
 )

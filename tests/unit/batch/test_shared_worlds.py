@@ -1,6 +1,6 @@
 """
 Several batches under one limit in made-up worlds, through the engine's shell: minions are away, late, slow and start anew,
-publishes fail, the engine is killed, operators pause, resume, stop and kill. What ran where at once, the minions say.
+publishes fail, the engine is killed, operators pause, resume, stop and kill. The minions say what ran where at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.settings import InFlightLimit
 from tests.unit.batch.shell_bench import FakeMaster, FakeMinion, ShellBench
 
-#: Seconds for which room may be free although somebody wants it: freed slots are gathered for 5 s, a publish takes a while.
+#: Seconds for which room may stay free although a batch wants it: freed slots are gathered for 5 s, a publish takes a while.
 _IDLE = 8
 ROOT = {"owner": {"kind": "master", "name": "root", "backends": [], "at": 1.0}, "on_behalf": {}}
 #: Seconds within which all batches of a world must have ended.
@@ -33,12 +33,12 @@ class Watched(FakeMaster):
         super().__init__(*args)
         self._world = world
         self.wrong = []
-        self.unconfirmed = 0  # of so many publishes nobody will say that they went out
+        self.unconfirmed = 0  # for so many publishes no confirmation will come
 
     async def publish(self, fun, arg, tgt, tgt_type="list", *, question=False, **more):
         lost = self.unconfirmed and not question
         matched = await super().publish(fun, arg, tgt, tgt_type, question=question, **more)
-        if lost:  # the minions have it, and nobody says so
+        if lost:  # the minions have it, and no confirmation comes
             self.unconfirmed -= 1
             raise PublishFailed("no answer", certain=False)
         return matched

@@ -55,7 +55,7 @@ def test_no_batch_gets_more_than_it_wants_or_than_there_is_and_no_room_is_left_o
         assert sum(flying.values()) <= limit.total
     for lane in LANES if limit.each is not None else ():
         assert flying[lane] <= max(limit.each, before[lane])
-    for jid, demand in demands.items():  # whoever wants more finds no room
+    for jid, demand in demands.items():  # a batch that wants more finds no room
         if got.get(jid, 0) == demand.wanted or (limit.total is not None and sum(flying.values()) >= limit.total):
             continue
         for lane, available in demand.lanes.items():

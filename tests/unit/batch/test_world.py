@@ -1,6 +1,6 @@
 """
-Batches in made-up worlds with their own ground truth: the limit, nobody twice, one stage after the other, checks, windows,
-run times and the target are heeded, every batch ends, and the counts are true.
+Batches in made-up worlds with their own ground truth. The limit, checks, windows, run times and the target are heeded, no
+minion runs twice, stages follow each other, every batch ends, and the counts are true.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_a_window_is_open_up_to_the_moment_at_which_it_shuts_and_opens_as_exactl
 
 
 def with_defect(name, part):
-    """A batch that has a defect: its part of this name is of another class."""
+    """A batch with a defect: its part of this name has another class."""
 
     class Defective(Batch):
         __slots__ = ()

@@ -1,7 +1,7 @@
 """
-What really is the case in a made-up world, and what a batch must therefore not do: judged after each fact that it takes.
+The truth in a made-up world, and what a batch must therefore not do. It is judged after each fact that the batch takes.
 
-Nothing here is asked of the batch's own book-keeping but its stage, its phase of life, and what it wants done.
+Of the batch's own state it reads only the stage, the phase of life, and what the batch wants done.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Truth:
             self.refused = True
 
     def begins_anew(self):
-        """An engine has read the journal: what that lacks it does not know, nor is it bound by it."""
+        """An engine has read the journal. It does not know what the journal lacks, and is not bound by it."""
         batch, cut = self.world.batch, self.world.back_at > self.world.down_until
         if cut:
             self.failed = {name for name, (*_, retcode) in batch.outcomes.items() if retcode}
@@ -128,7 +128,7 @@ class Truth:
             assert not minion.running or minion.excused, f"{minion.name} still runs, and the next stage begins"
 
     def counts(self):
-        """The use of the budgets is what the outcomes say."""
+        """The budgets are used as the outcomes say."""
         record = self.world.batch.record
         bad = ("failed", "lost", "timed_out")
         used = [

@@ -3,9 +3,9 @@ A made-up world for one batch, with its own ground truth (``truth.py``): what ea
 
 Everything is drawn from a seed. The engine dies before and after any effect and finds its journal again; publishes are
 refused, lost or unanswered; events are lost, late and forged. Minions die, restart, come late, forget to acknowledge, leave
-questions unanswered, or say twice that they do not run a job that they are about to begin. Somebody goes on saying in
-their names that they have begun, or started. Jobs hang, and do not end when they are told to. The target does not match
-all whom it may match. Windows open and shut; checks are passed, not passed or not answered. The disk is full for a while.
+questions unanswered, or say twice that they do not run a job that they are about to begin. Events that they have begun or
+started are forged in their names. Jobs hang, and do not end when they are told to. The target does not match all minions
+that it may match. Windows open and shut; checks are passed, not passed or not answered. The disk is full for a while.
 Operators pause, stop and approve.
 """
 
@@ -59,7 +59,7 @@ class Minion:
 
     @property
     def excused(self):
-        """Whether the engine cannot know that it runs its job: it had said twice that it does not when it began."""
+        """Whether the engine cannot know that it runs its job: before it began it had said twice that it does not."""
         return self.woken and self.idle_said > 1
 
 
@@ -79,7 +79,7 @@ class World:
     CALM = 0.2
     #: The share of deaths of the engine that are power cuts of its machine, and of publishes after which it is killed.
     CUTS, KILLED = 0.0, 0.0
-    #: Somebody sets the clock on the wall; the job cache fails; the start event of a minion is lost, in this share of cases.
+    #: The shares of cases in which the wall clock is set, the job cache fails, or the start event of a minion is lost.
     STEPS, FAILS, LOST_STARTS = 0, 0, 0.0
     #: All minions keep records of what they have begun (``job_once``).
     KEEPERS = False
@@ -196,7 +196,7 @@ class World:
         return self.now + self.wall_is_off
 
     def set_clock(self, by):
-        """Somebody sets the clock on the wall. An engine looks every few seconds."""
+        """The wall clock is set. An engine looks at it every few seconds."""
         self.wall_is_off += by
         self.at(5.0, self.look_at_clock)
 
@@ -236,7 +236,7 @@ class World:
         self.truth.wants(effects, isinstance(fact, facts.Recovered))
         self.journal.append(record_of(fact, self.clock()))
         if isinstance(fact, REQUESTS):
-            self.durable = self.first + len(self.journal)  # who asks is answered once it is
+            self.durable = self.first + len(self.journal)  # the request is answered once it is
         if self.chance.random() < 0.05:
             self.first += len(self.journal)
             self.durable = self.first
@@ -455,7 +455,7 @@ class World:
 
     def do_check(self, effect):
         if self.goes_wrong(0.2):
-            return  # nobody answers
+            return  # no minion answers
         passed = self.chance.random() < 0.9
         self.later(self.chance.choice([0.1, 3.0, 15.0]), facts.Checked(effect.stage, passed, "" if passed else "no"))
 
@@ -560,7 +560,7 @@ class World:
         self.hear(minion, facts.Hinted(minion.name) if self.proven else facts.Seen((minion.name,)))
 
     def forge(self, victims, pause):
-        """Somebody says in the names of others what he likes, without end."""
+        """A minion forges events in the names of others, without end."""
         if self.batch.closed:
             return
         name = self.forger.choice(victims)
@@ -602,7 +602,7 @@ class World:
         assert running <= limit + excused, f"{running} run, and {limit} may"
 
     def verdict(self):
-        """The counts equal the truth, and nobody is forgotten."""
+        """The counts equal the truth, and no minion is forgotten."""
         batch = self.batch
         states = {name: outcome.value for name, (outcome, *_) in batch.outcomes.items()}
         assert sum(batch.counts.values()) + batch.count_pending() == len(self.minions)

@@ -1,4 +1,4 @@
-"""What an engine's files are when the disk does not tell, and what is left of a process that was killed."""
+"""An engine's files if the disk gives no answer, and what a killed process leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def unreadable(folder):
-    """A name below which nothing can be looked up, whoever looks."""
+    """A name below which no user can look anything up."""
     (folder.path / "loop").symlink_to("loop")
     return "loop/1"
 

@@ -121,7 +121,7 @@ def test_a_journal_cut_at_any_byte_holds_the_records_that_were_whole_before(path
 
 
 def test_a_byte_flipped_anywhere_but_in_the_last_record_is_damage(path, whole):
-    """To cut off what follows the damage would be to forget what was published."""
+    """Cutting off the records after the damage would forget publishes."""
     data, ends = whole
     for position in range(len(data)):
         for mask in (0x01, 0x80, 0xFF):

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: nothing in it acts on the terminal, and its width is known."""
+"""Foreign text on a terminal: nothing in it acts on the terminal, and its width is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one record among a thousand is found that a returner refuses, and how a returner that is down is told from it."""
+"""How the one refused record among a thousand is found, and told from a returner that is down."""
 
 from __future__ import annotations
 

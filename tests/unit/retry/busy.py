@@ -1,6 +1,6 @@
 """
-A world whose master takes its time: what minions send waits until one of its workers gets to it. A fleet that comes back to
-such a master is served no faster than these can; what else it waits for is the engine's own doing.
+A world whose master takes its time: messages of minions wait until one of its workers is free. The workers limit how fast a
+returning fleet is served. Every further wait is caused by the engine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Busy(World):
         self.later(at - self.now, call, engine)
 
     def stand_still(self, seconds):
-        """The workers get to nothing more for so long."""
+        """The workers take no further messages for so long."""
         self._free = sorted(max(at, self.now) + seconds for at in self._free)
 
     def deliver(self, jid, names):

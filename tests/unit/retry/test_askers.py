@@ -12,7 +12,7 @@ ANN, ROOT = Asker("ann", "pam", limited=True), Asker("root", "publisher_acl")
 
 
 def enqueued(asker=ANN):
-    """A world in which somebody has queued job j1 by hand for b, which is away."""
+    """A world in which a user has enqueued job j1 for b, which is away."""
     world = World(minions=("a", "b"), exclude=("state.*",))
     world.stop("b")
     world.publish("j1")

@@ -1,4 +1,4 @@
-"""A fleet that comes back to a busy master: nothing but the master's workers keeps it waiting, and nobody is asked twice."""
+"""A fleet that comes back to a busy master: only the master's workers keep it waiting, and no minion is asked twice."""
 
 from __future__ import annotations
 

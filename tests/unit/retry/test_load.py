@@ -1,4 +1,4 @@
-"""To whom a job is published again."""
+"""To which minions a job is published again."""
 
 from __future__ import annotations
 

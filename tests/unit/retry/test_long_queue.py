@@ -38,7 +38,7 @@ def follow(machine, fact, now):
 
 
 def looked_for(steps):
-    """For whose returns it looks, by job."""
+    """The minions whose returns it looks for, by job."""
     found = {}
     for effect in (effect for effects in steps for effect in effects if isinstance(effect, facts.FindReturns)):
         found.setdefault(effect.jid, set()).update(effect.minions)

@@ -29,7 +29,7 @@ def questions(world):
 
 
 def deliver(world):
-    """Let the minion get all that it is owed; every job of it ran once."""
+    """Let the minion get all that it is owed; each of its jobs ran once."""
     world.run_until(lambda: not world.machine.total)
     assert [world.runs["b", jid] for jid in JOBS] == [1, 1, 1]
 

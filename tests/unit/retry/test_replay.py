@@ -76,7 +76,7 @@ def test_a_claim_without_a_publish_counts_for_nothing_however_often_the_engine_d
 
 def test_two_publishes_that_the_engine_did_not_live_to_hear_of_may_have_begun_the_job():
     world = away(cooldown=1.0, backoff=1.0)
-    world.deliver = lambda jid, names: None  # whether they reached the minion, nobody can tell
+    world.deliver = lambda jid, names: None  # it is not known whether they reached the minion
     world.start("b")
     for _ in range(2):
         world.run_until(lambda: world.stored["b", "j1"]["state"] == "sent")
