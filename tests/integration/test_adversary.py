@@ -56,7 +56,7 @@ def master(salt_factories, recorded):
     )
     daemon.slow_stop = False
     with daemon.started(), minions(daemon, *GENUINE):
-        # Accepted, and then away: a job is owed to it. It takes no part in the attack, although its keys do.
+        # Both are accepted, and then stopped: the attack uses the keys of evil, and a job is owed to the other.
         evil, away = make_minion(daemon, "evil"), make_minion(daemon, "away")
         for minion in (evil, away):
             with minion.started():
