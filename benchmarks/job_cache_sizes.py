@@ -68,9 +68,9 @@ SHOWN = {"10000": ("local", "native", "ours", "sqlite"), "100000": ("local", "sq
 BESIDE = {
     "longest transaction of the removal": "ms of CPU",
     "transactions that a writer waited for, at most": "",
-    "and one in a hundred, at least": "",
+    "… in the slowest hundredth, at least": "",
     "longest wait of a writer": "ms on the clock",
-    "and of one in a hundred, at least": "ms on the clock",
+    "wait in the slowest hundredth, at least": "ms on the clock",
 }
 CURVES = {
     "get_jids": "get_jids",
@@ -270,9 +270,9 @@ def removal(column, size, folder, own, module, file_returns):
     times = sorted(end - begin for begin, end in waits)
     hundredth = -max(1, len(waits) // 100)
     found["transactions that a writer waited for, at most"] = missed[-1]
-    found["and one in a hundred, at least"] = missed[hundredth]
+    found["… in the slowest hundredth, at least"] = missed[hundredth]
     found["longest wait of a writer"] = times[-1] * 1000
-    found["and of one in a hundred, at least"] = times[hundredth] * 1000
+    found["wait in the slowest hundredth, at least"] = times[hundredth] * 1000
     return found
 
 

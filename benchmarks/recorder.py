@@ -326,7 +326,7 @@ def heard(folder, opts, is_direct, count, firing, go):
 
 
 def fire(opts, rate, count, part, go):
-    """Fire one part of the events of returns at a steady rate, in a process of its own, once it may."""
+    """Fire one part of the events of returns at a steady rate, in its own process, once it is told to."""
     loop = compat.new_loop()
     event = salt.utils.event.get_event(
         "master", opts["sock_dir"], opts=opts, listen=False, io_loop=loop, keep_loop=True

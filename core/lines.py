@@ -42,7 +42,7 @@ def bounded(record: logging.LogRecord) -> bool:
 
 def one_line(text: str) -> str:
     """
-    Return a text as one line of at most ``LONGEST`` characters; a longer one ends with the number of those left out.
+    Return a text as one line of at most ``LONGEST`` characters; a longer one ends with the number of characters left out.
     """
     shown = _ODD.sub(lambda found: ascii(found[0])[1:-1], text[:LONGEST])
     left = len(text) - LONGEST

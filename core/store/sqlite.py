@@ -178,7 +178,7 @@ class Sqlite(TableDriver):
 
 
 class SqliteIndex(TableIndex):
-    """An index that finds a minion in reports as well."""
+    """An index that finds the jobs of a minion by its returns too."""
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         return self._driver.do(lambda banks: set(banks.with_minion(jids, minion)), "list", "")

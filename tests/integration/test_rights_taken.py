@@ -41,7 +41,7 @@ def acl(username, **kwargs):
 
 
 class World:
-    """A master whose users may lose their rights, and who has run what."""
+    """A master whose users may lose their rights, with the folder of traces of what has run."""
 
     def __init__(self, master, folder):
         self.master, self.folder = master, folder
@@ -55,7 +55,7 @@ class World:
         (self.folder / "lists").write_text(json.dumps(users))
 
     def runs(self, name):
-        """How often a job has run, by what it has left."""
+        """How often a job has run, by the lines that it has left."""
         path = self.folder / f"ran-{name}"
         return path.read_text().count(name) if path.exists() else 0
 
