@@ -31,7 +31,7 @@ from saltext.jobs.core.store import search
 from saltext.jobs.core.store.store import store_of
 
 COLUMNS = ("local", "sqlite")
-#: Jobs for one figure, and the least number of returns; for jobs of ten minions all returns.
+#: Jobs for one figure, by the number of minions, and else; and the least number of returns. Jobs of ten minions have all.
 JOBS = {10: 300, 1000: 100}
 FEW_JOBS, RETURNS = 20, 3000
 #: The disk whose bytes are counted, and the folder that must be completely on it.

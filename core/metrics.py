@@ -173,7 +173,7 @@ def of_lead(
     counted = [
         ("takeovers_total", "Times that another master has taken over, since ever.", takeovers),
         ("hand_overs_total", "Times that a master has handed over, since ever.", hand_overs),
-        ("fenced_total", "Times that this master was refused something because it did not surely lead.", refused),
+        ("fenced_total", "Times that this master could not act because it did not lead, or could not tell.", refused),
     ]
     return [
         *(gauge(f"{PREFIX}{name}", about, {engine: value}, ENGINE) for name, about, value in figures),

@@ -61,7 +61,7 @@ class Crowd:
             for number, name in enumerate(names)
         }
         self._wires = [Wire(opts, own) for opts in masters]
-        #: For each of them the master's key, and the minions that it has let in.
+        #: For each master its key, and the minions that it has let in.
         self._keys: dict[Wire, Any] = {}
         self._let_in: dict[Wire, set[str]] = {wire: set() for wire in self._wires}
         self._wanted: collections.Counter[str] = collections.Counter()  # how often each was told to start or to stop

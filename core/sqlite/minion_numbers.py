@@ -31,7 +31,7 @@ class MinionNumbers:
         """
         Return the set of the minions in a list, which may hold other things too.
 
-        :param data: the list as it is stored. The set is cached by it, since jobs are often for the same minions.
+        :param data: the list as it is stored. The set is cached under it, because jobs are often for the same minions.
         """
         if len(listed) < MANY:
             return minion_sets.pack(job_index.numbers_of(sql, job_index.ids_in(listed)))
