@@ -36,7 +36,7 @@ class LaterVersion(StateError):
 
 
 class NotYet(JobsError):
-    """What a request is about cannot be read now, so nobody can tell what is to be done. It is taken again later."""
+    """The subject of a request cannot be read now, so the right action is not known. The request is taken again later."""
 
 
 class JobCacheError(JobsError):

@@ -79,7 +79,7 @@ def test_what_a_minion_says_of_a_job_that_goes_by_executors_of_its_own(opts, job
 
 
 def returned(fun, **more):
-    """What a minion answers that has run a function under the jid."""
+    """The answer of a minion that has run a function under the jid."""
     answer = {"jid": JID, "return": "done", "retcode": 0, "job_once": {"state": "ended"}, **more}
     return Found(frozenset(), {"a": answer if fun is None else {**answer, "fun": fun}}, frozenset())
 
@@ -117,7 +117,7 @@ def sent(outcome, why):
 
 
 class Refusing:
-    """A publisher whose every publish fails so."""
+    """A publisher whose publishes all fail with this error."""
 
     def __init__(self, why):
         self.why = why

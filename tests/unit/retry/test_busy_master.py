@@ -12,8 +12,8 @@ from tests.unit.retry.world import World
 MINIONS, JOBS, WITHIN = 120, 3, 10.0
 #: Requests of a minion that is there again: its start, an answer, and of each job the acknowledgement and the return.
 REQUESTS = 2 + 2 * JOBS
-#: Seconds from the last start until the last job is begun if the workers take no time: minions settle, and for each job those
-#: that are owed it are gathered.
+#: Seconds from the last start until the last job is begun if the workers take no time: minions settle, and each job gathers
+#: those that are owed it.
 CALM = 11.0
 #: Seconds that it may take longer if it waits both for that and for the workers.
 FEW = 5.0
