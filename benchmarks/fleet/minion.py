@@ -19,7 +19,7 @@ from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
 REMEMBERED = 100
 #: The field of a return that names its run of the job on its minion.
 RUN = "run"
-#: What runs at once and is asked or told, and not a job with a run time of its own.
+#: Functions that run at once, as questions or commands, without a run time of their own.
 _AT_ONCE = ("saltutil.", "job_once.", "sys.", "match.", "test.ping")
 _NOT_KEPT = "Local jobs cache directory not found"
 _NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
@@ -111,7 +111,7 @@ class Minion:
         self._times: collections.Counter[str] = collections.Counter()
 
     def start(self, now: float) -> list[Effect]:
-        """It starts, and says so."""
+        """The minion starts, and says so."""
         self.there = True
         self.lives += 1
         if self._recorded_since is None:
@@ -125,7 +125,7 @@ class Minion:
         return Send(self._event(tag, f"Minion {self.name} started at some time"), "starts")
 
     def stop(self, now: float) -> None:
-        """It is killed, with everything that it runs; only the executor's records are left."""
+        """The minion is killed, with everything that it runs; only the executor's records are left."""
         if not self.there:
             return
         self.there = False

@@ -109,10 +109,10 @@ class Suite:
 
 class Environment:
     """
-    A fresh virtual environment with Salt in it, and what a package requires and no more.
+    A fresh virtual environment with Salt and the requirements of a package, and no more.
 
-    Nothing is fetched: what is required is taken from the environment of the tests, by links. So it is the Salt release on
-    which the tests run, and nothing that only the tests need.
+    Nothing is fetched: the requirements are links into the environment of the tests. So it has the Salt release on which the
+    tests run, and nothing that only the tests need.
     """
 
     def __init__(self, folder):
@@ -133,11 +133,11 @@ class Environment:
         (self.bin / name).chmod(0o755)
 
     def files(self):
-        """All that is installed in it, but for what it is linked to."""
+        """Everything that is installed in it, except the links."""
         return {path.relative_to(self.site) for path in self.site.rglob("*")}
 
     def require(self, requirements, extra=""):
-        """Link what is required, and what that requires in turn."""
+        """Link the requirements, and their own requirements."""
         open_ = [Requirement(requirement) for requirement in requirements]
         open_ = [requirement for requirement in open_ if _applies(requirement, extra)]
         known = set()
@@ -159,7 +159,7 @@ class Environment:
         return run(*PIP, "--python", self.bin / "python", *arguments, **env)
 
     def install(self, wheel, extra=""):
-        """Install the wheel, with what it says that it requires."""
+        """Install the wheel with its requirements."""
         self.require(metadata(wheel).get_all("Requires-Dist"), extra)
         self.pip("install", "-qq", "--no-index", wheel)
 
@@ -264,7 +264,7 @@ def check(environment, config, root, without=()):
 
 
 def test_a_wheel_finds_all_that_it_requires_and_loads(fresh, wheel, master_config):
-    # Without an extra all is there that needs none.
+    # Without extras, every module that needs none is there.
     check(fresh, master_config(), fresh.site / "saltext/jobs", without=["returners/pgjsonb_bulk", "cache/postgresql"])
     assert "No broken requirements" in fresh.pip("check")
 
@@ -302,8 +302,9 @@ def test_an_uninstall_leaves_nothing_but_the_namespace_of_all_extensions(fresh):
 
 # -- Salt from its packages --------------------------------------------------------------------------------------------
 
-#: What relenv, which builds these packages, does to their Python: it knows its root, and its pip takes what that
-#: Python has for installed, also where it installs elsewhere. And what Salt does: that folder comes first.
+#: The changes that relenv, which builds these packages, makes to their Python: it knows its root, and its pip counts the
+#: modules of that Python as installed even when it installs into another folder. And the change that Salt makes: that folder
+#: comes first.
 OF_RELENV = """\
 import pathlib, sys, relenv.runtime; sys.RELENV = pathlib.Path(sys.prefix); sys.meta_path.insert(0, relenv.runtime.importer)
 """
@@ -331,7 +332,7 @@ class Onedir(Environment):
         return run(self.bin / "salt-pip", *arguments, *source, SALT_CONFIG_DIR=str(self.wheels))
 
     def version(self):
-        """That of the extension in it."""
+        """The version of the extension in it."""
         (found,) = self.extras.glob("saltext_jobs-*.dist-info")
         return found.name.removeprefix("saltext_jobs-").removesuffix(".dist-info")
 

@@ -38,7 +38,7 @@ def _call(limits, opts, function, args, kwargs, answer):
 
 
 def ask(opts, limits, function, *args, **kwargs):
-    """Return whether a runner has answered a caller of these limits, in a process of its own, and with what."""
+    """Call a runner as a user with these limits, in its own process. Returns whether it has answered, and with what."""
     fork = multiprocessing.get_context("fork")
     mine, theirs = fork.Pipe(duplex=False)
     process = fork.Process(target=_call, args=(limits, opts, function, args, kwargs, theirs))

@@ -78,7 +78,7 @@ def test_a_group_has_not_ended_while_minions_of_it_are_waited_for():
 
 
 def silent(bench, minion):
-    """A minion does not answer any question; returns the effects of the last one."""
+    """A minion answers no question; returns the effects of the last question."""
     bench.until_probe(62)
     for _ in range(bench.spec.probe_attempts - 1):
         bench.probed(silent=minion)

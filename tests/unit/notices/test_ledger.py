@@ -26,7 +26,7 @@ WELL = seen("complete", success=True, total=2, completed=2)
 
 
 class Stage:
-    """A ledger that has looked once, so that nothing of it is a first start."""
+    """A ledger that has looked once, so that its first start is over."""
 
     def __init__(self, kinds=NOTICES, console="", record=None):
         self.ledger = Ledger("m", kinds, console, ["webhook"], record)
