@@ -60,7 +60,7 @@ def log_of(daemon):
 
 
 def lines_of(daemon, level, engine=""):
-    """The log's lines of a level that are about an engine of ours, or about anything."""
+    """The log's lines of a level: those about one of our engines, or all."""
     about = f"The {engine} engine" if engine else ""
     return [line for line in log_of(daemon).splitlines() if f"[{level}" in line and about in line]
 
@@ -218,7 +218,7 @@ def alive(master):
     return {engine: requests.is_running(master.config, engine) for engine in ENGINES}
 
 
-# Masters whose engines are not to run, and what each engine has to say about it, once.
+# Masters whose engines must not run, and what each engine must say about it, once.
 ODD = {
     "unknown option": (
         {"engines": [{"batch_manager": {"loop_intervall": 5}}]},

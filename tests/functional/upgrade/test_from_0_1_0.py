@@ -1,5 +1,5 @@
 """
-What version 0.1.0 has left on the disk is carried over whole.
+The data of version 0.1.0 on the disk are carried over whole.
 
 ``written_by_0_1_0`` was written by that version's own code, and ``said.json`` is what that version says of it: see
 ``write_0_1_0.py``.
@@ -57,7 +57,7 @@ def test_a_batch_is_what_that_version_says_of_it(opts, jid):
     now = summary(batch, NOW + 100)
     same = said["summary"].keys() - {
         "eta_seconds"
-    }  # which is estimated in another way, and only where that means something
+    }  # which is now estimated in another way, and only when an estimate makes sense
     assert {name: now[name] for name in same} == {name: said["summary"][name] for name in same}
     told = {"state", "retcode"}  # that version told when an active minion was last seen to run
     for minion, record in minions(batch).items():

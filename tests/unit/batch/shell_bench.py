@@ -1,4 +1,4 @@
-"""The batch engine's shell on a bench: a master, minions and a job cache that only behave alike, in made-up time."""
+"""The batch engine's shell on a bench: a simulated master, minions and a job cache, in simulated time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FakeBus:
             self.errors.append(exc)
 
     def kinds(self):
-        """What the batches announced, but for their progress."""
+        """What the batches announced, except their progress."""
         kinds = [tag.rsplit("/", 1)[1] for tag, _ in self.fired]
         return [kind for kind in kinds if kind != "progress"]
 

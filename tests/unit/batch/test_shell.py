@@ -1,4 +1,4 @@
-"""The batch engine's shell, against a master and minions that only behave alike."""
+"""The batch engine's shell, against a simulated master and minions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs a load ends, and what of a publish or a return gets into the log."""
+"""Which jobs a load ends, and which parts of a publish or a return get into the log."""
 
 from __future__ import annotations
 

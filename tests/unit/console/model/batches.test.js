@@ -18,7 +18,7 @@ test("a batch is over when it is complete or halted", () => {
   assert.deepEqual(["running", "paused", "complete", "halted"].map((state) => isOver({ state })), [false, false, true, true]);
 });
 
-test("one word says whether all went well and whether somebody has to do something", () => {
+test("one word says whether all went well and whether an operator has to act", () => {
   const words = { true: "succeeded", false: "unsuccessful" };
   for (const success of [true, false]) assert.equal(word(batch({ state: "complete", success })), words[success]);
   assert.deepEqual([0, 1].map((failed) => word(batch({ state: "complete", failed }))), ["succeeded", "unsuccessful"]);
@@ -28,13 +28,13 @@ test("one word says whether all went well and whether somebody has to do somethi
   assert.deepEqual(["running", "stopping", "halted"].map((state) => word({ state })), ["running", "stopping", "halted"]);
 });
 
-test("what is neither active nor pending has ended, whatever is missing", () => {
+test("minions that are neither active nor pending have ended, whatever is missing", () => {
   assert.equal(done(batch({ pending: 1, active: 1 })), 2);
   assert.equal(done({ total: 3 }), 3);
   assert.equal(done({ total: "3", active: NaN }), 0);
 });
 
-test("the pace is that of the minions that have ended, and says when the rest will have", () => {
+test("the pace is that of the ended minions, and says when the rest will have ended", () => {
   assert.deepEqual(pace(batch({ completed: 2, pending: 2 }), 1060), { rate: 2, eta: null });
   const read = batch({ completed: 2, pending: 2, eta_seconds: 60, toldAt: 1060, leftThen: 2 });
   assert.deepEqual(pace(read, 1060), { rate: 2, eta: 60 });
@@ -60,7 +60,7 @@ test("an event is applied whole", () => {
   assert.deepEqual([row.state, row.paused_by, row.paused_reason, row.opens_at], ["running", null, null, null]);
 });
 
-test("an event whose counts do not add up, or are none, changes nothing", () => {
+test("an event whose counts do not add up, or are invalid, changes nothing", () => {
   for (const data of [{ total: 5, completed: 4 }, { total: 4, completed: 5, failed: -1 }, { total: 4, completed: "4" }, { total: 4, completed: 4.5, failed: -0.5 }]) {
     const row = batch();
     assert.equal(apply(row, "progress", told(data)), false);
@@ -69,7 +69,7 @@ test("an event whose counts do not add up, or are none, changes nothing", () => 
   assert.equal(apply(batch(), "invented", told({ total: 4, completed: 4 })), false);
 });
 
-test("a batch succeeds only where that is said in so many words", () => {
+test("a batch succeeds only if the event says so explicitly", () => {
   for (const [success, shown] of [[true, true], ["yes", false], [undefined, false]]) {
     const row = batch();
     apply(row, "complete", told({ total: 4, completed: 4, status: "complete", success }));
@@ -77,7 +77,7 @@ test("a batch succeeds only where that is said in so many words", () => {
   }
 });
 
-test("progress of a known batch is no reason to read all again, its end is", () => {
+test("the end of a known batch causes a read, and its progress does not", () => {
   const batches = new Batches();
   batches.put([batch()]);
   const data = told({ total: 4, completed: 1, pending: 3, status: "running" });
@@ -87,26 +87,26 @@ test("progress of a known batch is no reason to read all again, its end is", () 
   assert.equal(batches.follow({ jid: JID, what: "complete", data: told({ total: 4, completed: 4, status: "complete" }) }, 1030), true);
 });
 
-test("a new batch is shown and read, and of an unknown one all but progress has it read", () => {
+test("a new batch is shown and read, and every event of an unknown one but progress causes a read", () => {
   const batches = new Batches();
   assert.equal(batches.follow({ jid: JID, what: "new", data: told({ total: 4, pending: 4, fun: "test.ping" }) }, 5), true);
   assert.deepEqual([batches.rows.get(JID).fun, batches.rows.get(JID).created], ["test.ping", 5]);
   assert.deepEqual(["progress", "halted", "invented"].map((what) => batches.follow({ jid: "9", what, data: {} }, 5)), [false, true, false]);
 });
 
-test("forged new batches have no end in the page's memory", () => {
+test("forged new batches do not fill the page's memory", () => {
   const batches = new Batches();
   for (let number = 0; number < 20010; number += 1) batches.follow({ jid: `${number}`, what: "new", data: told({ total: 0 }) }, 5);
   assert.equal(batches.rows.size, 20000);
 });
 
-test("those that have not ended stand first, the newest of them at the top", () => {
+test("batches that have not ended come first, the newest at the top", () => {
   const batches = new Batches();
   batches.put([batch({ jid: "1" }), batch({ jid: "2", state: "complete" }), batch({ jid: 3 }), batch({ jid: "4", state: "halted" })]);
   assert.deepEqual(batches.sorted().map(({ jid }) => jid), ["3", "1", "4", "2"]);
 });
 
-test("the counts of a batch are those of its minions, where all of them are known", () => {
+test("the counts of a batch are those of its minions, if all of them are known", () => {
   const counts = { ...NONE, completed: 3, active: 1 };
   assert.deepEqual(counted(batch(), { names: ["a", "b", "c", "d"], counts }), { ...batch(), ...counts });
   for (const names of [[], ["a", "b"]]) assert.deepEqual(counted(batch(), { names, counts }), batch());
@@ -123,26 +123,26 @@ test("what a batch runs is shown with its arguments, and with the options that i
   assert.deepEqual(optionsOf({}), []);
 });
 
-test("a batch is found by what it runs, where, by whom and its jid", () => {
+test("a batch is found by its function, target, user and jid", () => {
   const one = batch({ fun: "state.apply", arguments: ["nginx"], tgt: ["web1", "db1"], user: "Anna" });
   for (const text of ["", " nginx ", "APPLY", "db1", "anna", JID.slice(0, 8)]) assert.equal(isLike(one, text), true);
   for (const text of ["bert", "undefined", "null"]) assert.equal(isLike(batch(), text), false);
   for (const state of ["running", "stopping", "halted", "paused"]) assert.ok(WORDS.includes(word({ state })));
 });
 
-test("who may approve is told while a batch waits for it", () => {
+test("the users who may approve are shown while a batch waits for that", () => {
   const options = { approve_by: ["anna", "%ops"] };
   assert.equal(approversOf(batch({ approve: 0, options })), "anna, %ops");
   for (const more of [{ options }, { approve: 1 }, { approve: 1, options: { approve_by: null } }]) assert.equal(approversOf(batch(more)), null);
 });
 
-test("the budget is what counts against it, of what is allowed", () => {
+test("the budget shows how many failures count, of those allowed", () => {
   assert.equal(budget(batch({ failed: 1, lost: 1, timed_out: 1, offline: 5, options: { max_failures: "10%" } })), "3 of 10%");
   assert.equal(budget(batch({ failed: 1, options: { failhard: true } })), "1 of 0");
   for (const options of [undefined, { max_failures: null }]) assert.equal(budget(batch({ failed: 1, options })), null);
 });
 
-test("stages have the sizes that were asked for, and the one in which a batch failed is told", () => {
+test("stages have the requested sizes, and the stage in which a batch failed is marked", () => {
   const ramp = { stages: 3, stage: 2, options: { batch: "1,10%,50%" } };
   assert.deepEqual(stagesOf(batch(ramp)).map(({ size, state }) => `${size} ${state}`), ["1 completed", "10% active", "50% pending"]);
   assert.equal(stagesOf(batch({ ...ramp, state: "halted" }))[1].state, "failed");

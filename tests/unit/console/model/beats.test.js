@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { Beats } from "../../../../console/model/beats.js";
 
-test("an engine is silent when it has shown no sign of life for 35 s, and no more when it shows one", () => {
+test("an engine is silent after 35 s without a sign of life, until it shows one", () => {
   const beats = new Beats();
   beats.heard("batch_manager", 1000);
   beats.heard("job_retry", 1060);
@@ -13,14 +13,14 @@ test("an engine is silent when it has shown no sign of life for 35 s, and no mor
   assert.deepEqual(beats.allSilent(1082, 1082), []);
 });
 
-test("of an engine that was never heard, and over a connection on which nothing comes, nothing can be told", () => {
+test("nothing is known of an engine that was never heard, or over a silent connection", () => {
   const beats = new Beats();
   assert.equal(beats.silent("batch_manager", 5000, 5000), 0);
   beats.heard("batch_manager", 1000);
   assert.equal(beats.silent("batch_manager", 5000, 1002), 0);
 });
 
-test("what a runner says of an engine's silence counts from then on", () => {
+test("an engine's silence that a runner reports counts from then on", () => {
   const beats = new Beats();
   beats.told("batch_manager", 80, 1000);
   assert.equal(beats.silent("batch_manager", 1005, 1000), 85);

@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { draftOf, draftOfJob, kept } from "../../../../console/model/draft.js";
 
-test("a batch fills the form with what it ran, where and how fast, and not with when", () => {
+test("a batch fills the form with its job, target and speed, but not its start time", () => {
   const options = { batch: "1,10%", max_failures: 3, failhard: true, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve", approve_by: ["anna", "%ops"] };
   const batch = { fun: "state.apply", arguments: ["nginx", "test=True", 5], tgt: ["web1", "web2"], tgt_type: "list", options };
   assert.deepEqual(draftOf(batch), {
@@ -11,17 +11,17 @@ test("a batch fills the form with what it ran, where and how fast, and not with 
   });
 });
 
-test("what a batch waits for others for fills the form as it is typed", () => {
+test("the option exclusive fills the form as it is typed", () => {
   for (const [exclusive, typed] of [[true, "true"], [["db", "state"], "db,state"]]) {
     assert.equal(draftOf({ fun: "test.ping", tgt: "*", options: { exclusive } }).exclusive, typed);
   }
 });
 
-test("a batch of which less is known fills what it can", () => {
+test("a batch with missing data fills what it can", () => {
   assert.deepEqual(draftOf({ fun: "test.ping", tgt: "*", batch_size: 2 }), { tgt: "*", tgt_type: "glob", fun: "test.ping", batch: "2" });
 });
 
-test("of what was kept, only what fits the form is used", () => {
+test("only the parts of a kept draft that fit the form are used", () => {
   assert.deepEqual(kept({ tgt: "*", fun: 5, failhard: "yes", other: "x", arg: null }), { tgt: "*" });
   for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
 });
@@ -31,7 +31,7 @@ test("a secret of a job does not get into the form", () => {
   assert.doesNotMatch(JSON.stringify(draftOfJob(job)), /swordfish/);
 });
 
-test("a job fills the form with its arguments, those by name apart", () => {
+test("a job fills the form with its arguments, named ones apart", () => {
   const job = { Function: "state.apply", Target: "web*", "Target-type": "glob", Arguments: ["nginx", 5, { __kwarg__: true, test: true, pillar: { a: 1 } }] };
   assert.deepEqual(draftOfJob(job), { tgt: "web*", tgt_type: "glob", fun: "state.apply", arg: "nginx\n5", kwarg: 'test=true\npillar={"a":1}' });
   assert.deepEqual(draftOfJob({ Function: "test.ping", Target: ["a", "b"], "Target-type": "list" }), { tgt: "a,b", tgt_type: "list", fun: "test.ping" });

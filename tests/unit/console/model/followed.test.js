@@ -16,7 +16,7 @@ class Told extends Followed {
   }
 }
 
-test("what is heard while it is read is taken again after what was read", () => {
+test("events that come during a read are applied again after it", () => {
   const told = new Told();
   told.begin();
   told.hear("a", 1);
@@ -25,7 +25,7 @@ test("what is heard while it is read is taken again after what was read", () => 
   assert.equal(told.read, true);
 });
 
-test("it is read once more where something was heard meanwhile that asks for it", () => {
+test("it is read once more if an event during the read asks for that", () => {
   const told = new Told();
   told.begin();
   assert.equal(told.hear("again", 1), true);
@@ -33,7 +33,7 @@ test("it is read once more where something was heard meanwhile that asks for it"
   assert.equal(told.take("all", 3), false);
 });
 
-test("a read that failed keeps nothing for the next", () => {
+test("a failed read keeps nothing for the next", () => {
   const told = new Told();
   told.begin();
   told.hear("again", 1);

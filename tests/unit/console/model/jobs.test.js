@@ -14,18 +14,18 @@ test("each minion that was expected or has returned is shown once, by name", () 
   ]);
 });
 
-test("the value is what was returned, whether or not Salt has put more around it", () => {
+test("the value is the return, whether or not Salt has wrapped it", () => {
   const [a, b, , d] = returnsOf(JOB);
   assert.deepEqual([a.value, a.code, b.value, b.code, d.value], [true, 0, "bare", null, null]);
 });
 
-test("they are counted by state, and failures come first", () => {
+test("returns are counted by state, and failures come first", () => {
   const returns = returnsOf(JOB);
   assert.deepEqual(countsOf(returns), { failed: 2, missing: 1, returned: 2 });
   assert.deepEqual(worstFirst(returns).map(({ minion }) => minion), ["c", "e", "d", "a", "b"]);
 });
 
-test("a job is told with its arguments, without the secrets among them", () => {
+test("a job is shown with its arguments, and without secrets", () => {
   const given = ["nginx", 5, { pillar: { api_key: "swordfish", a: [null] } }, { __kwarg__: true, test: true, password: "swordfish" }];
   assert.equal(commandOf({ Function: "state.apply", Arguments: given }), 'state.apply nginx 5 {"pillar":{"api_key":"********","a":[null]}} test=true password=********');
   assert.deepEqual([{ Function: "test.ping" }, { Arguments: "x" }].map(commandOf), ["test.ping", ""]);
@@ -34,10 +34,10 @@ test("a job is told with its arguments, without the secrets among them", () => {
   assert.match(commandOf({ Function: "test.arg", Arguments: [deep] }), /^test.arg \[+"…"\]+$/);
 });
 
-test("what is no job has no returns", () => {
+test("an answer that is no job has no returns", () => {
   for (const job of [{}, { Result: "x", Minions: "ab" }, { Result: null }]) assert.deepEqual(returnsOf(job), []);
 });
 
-test("a minion whose name an object has anyway is missing like any other", () => {
+test("a minion named like a property of every object is missing like any other", () => {
   assert.deepEqual(returnsOf({ Minions: ["toString", "constructor"], Result: {} }).map(({ state }) => state), ["missing", "missing"]);
 });

@@ -13,18 +13,18 @@ function state(made, name) {
   return made.stateAt(made.places.get(name));
 }
 
-test("they are counted by state, and a state that is not known counts as pending", () => {
+test("minions are counted by state, and an unknown state counts as pending", () => {
   const made = members({ a: "completed", b: "active", c: "invented" });
   assert.deepEqual([made.counts.completed, made.counts.active, made.counts.pending], [1, 1, 1]);
 });
 
-test("minions of a group stand together, in the order of the groups", () => {
+test("minions of a group are together, in the order of the groups", () => {
   const made = new Members();
   made.put({ a: { state: "pending", group: "eu" }, b: { state: "pending", group: "us" }, c: { state: "pending", group: "eu" } });
   assert.deepEqual(made.names, ["a", "c", "b"]);
 });
 
-test("a publish and a start move only who is pending", () => {
+test("a publish and a start move only pending minions", () => {
   const made = members({ a: "pending", b: "completed", c: "pending" });
   made.follow({ kind: "published", minions: ["a", "b", "unknown"] });
   made.follow({ kind: "began", minion: "c" });
@@ -32,13 +32,13 @@ test("a publish and a start move only who is pending", () => {
   assert.deepEqual([made.counts.active, made.counts.pending, made.counts.completed], [2, 0, 1]);
 });
 
-test("a return moves who has none yet, whatever was thought of them, and nobody else", () => {
+test("a return moves a minion in any state that has not returned yet, and no other", () => {
   const made = members({ a: "active", b: "lost", c: "offline", d: "pending", e: "failed", f: "timed_out", g: "killed" });
   for (const minion of "abcdefg") made.follow({ kind: "returned", minion, failed: minion === "b" });
   assert.deepEqual([..."abcdefg"].map((name) => state(made, name)), ["completed", "failed", "completed", "completed", "failed", "timed_out", "killed"]);
 });
 
-test("what has moved since it was drawn is noted, once that is asked for", () => {
+test("minions that have moved since the last drawing are noted once that is asked for", () => {
   const made = members({ a: "pending", b: "pending" });
   made.follow({ kind: "began", minion: "a" });
   assert.equal(made.changed, null);
@@ -47,27 +47,27 @@ test("what has moved since it was drawn is noted, once that is asked for", () =>
   assert.deepEqual(made.changed, [1]);
 });
 
-test("since when, and with what, is told of the state that was read and of no later one", () => {
+test("times and exit codes are those of the state that was read, and not of a later one", () => {
   const made = members({ a: "pending" });
   assert.deepEqual(made.at(0), { name: "a", state: "pending", group: undefined, since: 1, seen: undefined, retcode: 0 });
   made.follow({ kind: "began", minion: "a" });
   assert.deepEqual(made.at(0), { name: "a", state: "active", group: undefined });
 });
 
-test("the counts of an event agree where none that it has differs", () => {
+test("the counts of an event agree if none of them differs", () => {
   const made = members({ a: "completed", b: "active" });
   assert.equal(made.agrees({ completed: 1, active: 1 }), true);
   assert.equal(made.agrees({ completed: "two" }), true);
   assert.equal(made.agrees({ completed: 2, active: 0 }), false);
 });
 
-test("names are found by a part of them and by their states, and those beyond the bound are counted", () => {
+test("names are found by a part and by state, and those beyond the limit are counted", () => {
   const made = members({ Web1: "failed", web2: "completed", db1: "failed" });
   assert.deepEqual(made.find("WEB", new Set(), 9), { places: [0, 1], more: 0 });
   assert.deepEqual(made.find("", new Set(["failed"]), 1), { places: [0], more: 1 });
 });
 
-test("the order of the names stays the same object where no minion came or went", () => {
+test("the order of the names stays the same object if no minion came or went", () => {
   const made = members({ a: "pending", b: "pending" });
   const { names } = made;
   made.put({ a: { state: "active" }, b: { state: "completed" } });
@@ -75,7 +75,7 @@ test("the order of the names stays the same object where no minion came or went"
   assert.equal(state(made, "b"), "completed");
 });
 
-test("what went wrong comes first, then who has run the job for longest", () => {
+test("failures come first, then the minions that have run the job longest", () => {
   const made = new Members();
   const since = { a: ["completed", 1], b: ["active", 30], c: ["active", 20], d: ["pending", 1], e: ["failed", 40], f: ["pending", 1], g: ["lost", 2] };
   made.put(Object.fromEntries(Object.entries(since).map(([name, [state, at]]) => [name, { state, since: at, seen: at + 5 }])));

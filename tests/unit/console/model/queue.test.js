@@ -11,7 +11,7 @@ function event(what, more) {
   return { what, minion: "web1", jid: "1", data: { fun: "test.ping", attempts: 2, reason: "away", ...more } };
 }
 
-test("an entry that is announced is shown in the state that it is in then", () => {
+test("an announced entry is shown in its new state", () => {
   const queue = new Queue();
   for (const [what, state] of [["queued", "pending"], ["sent", "sent"], ["held", "held"], ["expired", "expired"], ["cancelled", "cancelled"], ["dead", "dead"]]) {
     queue.follow(event(what));
@@ -31,14 +31,14 @@ test("an event of an unknown kind changes nothing", () => {
   assert.equal(queue.rows.size, 0);
 });
 
-test("an event leaves alone what only a read can tell", () => {
+test("an event leaves fields alone that only a read has", () => {
   const queue = new Queue();
   queue.put([entry("web1", "1", "pending", { expires_at: 99 })]);
   queue.follow(event("sent"));
   assert.deepEqual([queue.rows.get("1 web1").expires_at, queue.rows.get("1 web1").attempts], [99, 2]);
 });
 
-test("entries are counted by state, those in an unknown one not at all", () => {
+test("entries are counted by state, and those in an unknown state are not counted", () => {
   const queue = new Queue();
   queue.put([entry("a", "1", "held"), entry("b", "1", "held"), entry("c", "1", "invented")]);
   assert.deepEqual(queue.counts(), { ...Object.fromEntries(STATES.map((state) => [state, 0])), held: 2 });

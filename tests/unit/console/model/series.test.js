@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { Series, flat } from "../../../../console/model/series.js";
 
-test("values that come late, twice or as no numbers are left out", () => {
+test("values that come late or twice, or are no numbers, are left out", () => {
   const series = new Series();
   for (const [at, value] of [[10, 1], [10, 2], [5, 3], [11, NaN], [Infinity, 4], [12, 5]]) series.add(at, value);
   assert.deepEqual(series.points, [[10, 1], [12, 5]]);
@@ -21,13 +21,13 @@ test("an hour is kept, and no more than 400 points", () => {
   assert.deepEqual(series.points.at(-1), [4099, 4099]);
 });
 
-test("the rate of a counter is what was added a minute, and a restart has none", () => {
+test("the rate of a counter is its increase a minute, and a restart has none", () => {
   const series = new Series();
   for (const [at, value] of [[0, 0], [30, 5], [60, 1], [90, 1]]) series.add(at, value);
   assert.deepEqual(series.rates(), [[30, 10], [90, 0]]);
 });
 
-test("figures are flat by their labels, and what is no number is none", () => {
+test("figures are flat by their labels, and a value that is no number is left out", () => {
   assert.deepEqual(flat({ a: 1, b: { x: 2, y: "3" }, c: null, d: "4" }), { a: 1, "b{x}": 2 });
   assert.deepEqual(flat(null), {});
 });
