@@ -239,7 +239,7 @@ def test_the_order_of_the_packages_itself_is_no_circle():
 
 
 @pytest.mark.parametrize("wing", SHELLS)
-def test_what_is_not_named_as_a_shell_is_pure(wing):
+def test_a_module_that_is_not_listed_as_a_shell_is_pure(wing):
     folder = f"saltext.jobs.core.{wing}"
     shells = {f"{folder}.{name}" for name in SHELLS[wing]}
     assert shells <= modules().keys(), "what is gone leaves the list"

@@ -14,7 +14,7 @@ def test_a_jid_may_arrive_as_a_number(value):
 
 
 @pytest.mark.parametrize("value", ["../x", "", "a/b", None, True, 1.5, ["1"], {"a": 1}])
-def test_what_is_no_jid_is_refused_with_its_value(value):
+def test_an_invalid_jid_is_refused_with_its_value(value):
     with pytest.raises(Refused, match="jid is") as refused:
         arguments.jid(value)
     assert repr(value) in str(refused.value)
@@ -28,7 +28,7 @@ def test_minion_ids_may_arrive_as_numbers_alone_and_in_lists():
 
 
 @pytest.mark.parametrize("value", ["", ",", [], [None], {"a": 1}, True, ["a/b"]])
-def test_what_names_no_minion_is_refused(value):
+def test_an_invalid_minion_id_is_refused(value):
     with pytest.raises(Refused):
         arguments.minions(value)
 
@@ -52,7 +52,7 @@ def test_a_target_becomes_what_the_matcher_takes(tgt, tgt_type, becomes):
 @pytest.mark.parametrize(
     ("tgt", "tgt_type"), [("", "glob"), ([], "list"), (None, "glob"), ({}, "glob"), ("*", None), ("*", "foo")]
 )
-def test_what_is_no_target_is_refused(tgt, tgt_type):
+def test_an_invalid_target_is_refused(tgt, tgt_type):
     with pytest.raises(Refused):
         arguments.target(tgt, tgt_type)
 
@@ -69,13 +69,13 @@ def test_durations_are_numbers_or_have_a_unit(value, seconds):
 
 
 @pytest.mark.parametrize("value", [0, -1, "soon", None, True, float("inf"), float("nan"), [1]])
-def test_what_is_no_duration_above_zero_is_refused(value):
+def test_an_invalid_duration_is_refused(value):
     with pytest.raises(Refused, match="timeout is"):
         arguments.seconds("timeout", value, above=0)
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, "1", None, True])
-def test_what_is_no_whole_number_is_refused(value):
+def test_an_invalid_whole_number_is_refused(value):
     with pytest.raises(Refused, match="accepted is a whole number of at least 0"):
         arguments.whole("limit", value)
 
@@ -89,13 +89,13 @@ def test_several_words_are_taken_from_a_list_or_a_text_and_each_is_checked():
 
 
 @pytest.mark.parametrize("value", ["test", "test.", ".ping", "", None, 5, ["test.ping"], "test. ping"])
-def test_what_names_no_function_is_refused(value):
+def test_an_invalid_function_name_is_refused(value):
     with pytest.raises(Refused, match=r"such as test\.ping"):
         arguments.function(value)
 
 
 @pytest.mark.parametrize("value", ["a", [1], {1: 2}])
-def test_what_is_no_mapping_of_names_is_refused(value):
+def test_an_invalid_mapping_is_refused(value):
     with pytest.raises(Refused, match="accepted is a mapping"):
         arguments.mapping("metadata", value)
 

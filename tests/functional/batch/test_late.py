@@ -154,7 +154,7 @@ def test_an_engine_that_ends_looks_for_nothing_any_more(ports, returns, loop):
     assert len(looks) == 1
 
 
-def test_where_the_job_cache_cannot_tell_a_return_counts_as_it_was_heard(ports, returns, loop):
+def test_a_return_counts_as_it_was_heard_if_the_job_cache_cannot_tell(ports, returns, loop):
     ended(ports.store)
     ports.why_unauthenticated = "job_cache is False"
     returns.heard(JID, "b", 3, "")

@@ -47,7 +47,7 @@ def test_a_minion_without_data_is_not_known_to_match(known, tgt, tgt_type, condi
     assert (unsure, written) == (frozenset({"new"}), condition)
 
 
-def test_where_nothing_is_cached_no_minion_is_known_to_match(known):
+def test_without_cached_data_no_minion_is_known_to_match(known):
     opts = {**known, "minion_data_cache": False}
     if compat.SENDS_COMPOUND_WITHOUT_DATA:
         assert doubts_about(opts, "role:db", "grain", ["web1"]) == (frozenset({"web1"}), "G@role:db")

@@ -83,7 +83,7 @@ def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, 
         ({"netapi_enable_clients": None, "rest_cherrypy": {"port": 1}}, ""),
     ],
 )
-def test_that_users_of_the_api_may_publish_is_told_as_advice(opts, options, named):
+def test_it_is_advice_that_users_of_the_api_may_publish(opts, options, named):
     found = around(opts, **options)
     assert len(found) == bool(named)
     assert all(isinstance(finding, Advice) and f"(netapi_enable_clients: {named}" in finding for finding in found)

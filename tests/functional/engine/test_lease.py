@@ -75,7 +75,7 @@ def test_it_is_a_takeover_unless_the_same_run_of_the_same_master_is_known_to_hav
 
 
 @pytest.mark.parametrize("line", [b"", b"\x00\xff", b"17 root here", b"17 root here 0.2.0", b"17 root here - x\n"])
-def test_what_an_earlier_version_or_a_power_cut_has_left_makes_it_a_takeover(path, line):
+def test_a_lock_left_by_an_earlier_version_or_a_power_cut_makes_it_a_takeover(path, line):
     path.parent.mkdir()
     path.write_bytes(line)
     assert taken(path).is_takeover

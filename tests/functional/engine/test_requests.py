@@ -112,7 +112,7 @@ def test_ctrl_c_while_a_request_is_written_withdraws_it(opts, inbox, sync):
     assert left(opts) == []
 
 
-def test_what_waits_for_an_engine_can_be_seen(opts, inbox):
+def test_requests_that_wait_for_an_engine_can_be_seen(opts, inbox):
     assert requests.waiting(opts, ENGINE) == []
     ask(opts, ENGINE, {"do": "pause"}, keep=True)
     ask(opts, ENGINE, {"do": "resume"}, keep=True)
@@ -197,7 +197,7 @@ def test_files_and_folders_are_private(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
-def test_what_root_writes_belongs_to_the_user_that_the_master_runs_as(tmp_path):
+def test_files_that_root_writes_belong_to_the_user_that_the_master_runs_as(tmp_path):
     os.chown(tmp_path, 12345, 12345)
     path = tmp_path / "one" / "file"
     files.write_msgpack(path, 1)

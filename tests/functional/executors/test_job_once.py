@@ -108,7 +108,7 @@ def test_the_executors_of_the_job_itself_count(minion, trace, jid):
         ("ZeroDivisionError", salt.exceptions.CommandExecutionError, "ZeroDivisionError: no such thing"),
     ],
 )
-def test_what_a_function_raised_is_raised_again(minion, trace, jid, kind, raised, text):
+def test_an_exception_of_a_function_is_raised_again(minion, trace, jid, kind, raised, text):
     with pytest.raises(Exception, match="no such thing") as first:
         minion.deliver(jid, "probe.fail", trace, "no such thing", kind)
     with pytest.raises(raised) as second:
@@ -118,7 +118,7 @@ def test_what_a_function_raised_is_raised_again(minion, trace, jid, kind, raised
     assert (told["state"], told["retcode"], told["return"]) == ("ended", 1, "ERROR: no such thing")
 
 
-def test_what_a_function_yields_is_returned_as_a_whole_the_second_time(minion, trace, jid):
+def test_values_that_a_function_yields_are_returned_as_a_whole_the_second_time(minion, trace, jid):
     values, _ = minion.deliver(jid, "probe.steps", trace)
     assert list(values) == [{"a": 1}, {"b": 2}]
     assert minion.deliver(jid, "probe.steps", trace)[0] == {"a": 1, "b": 2}
@@ -294,7 +294,7 @@ def test_a_job_that_waits_in_the_queue_of_the_minion_runs_nothing_else_under_its
 
 
 @pytest.mark.parametrize("fun", ["saltutil.refresh_grains", "sys.list_modules"])
-def test_what_manages_the_minion_is_neither_recorded_nor_kept_from_running_again(minion, jid, fun):
+def test_functions_that_manage_the_minion_are_neither_recorded_nor_kept_from_running_again(minion, jid, fun):
     minion.it.functions[fun]
     minion.deliver(jid, "sys.list_functions", "test")
     assert minion.records() == []
@@ -400,7 +400,7 @@ def test_a_delivery_that_waits_for_the_first_one_is_told_when_that_is_killed(min
     assert (second.exitcode, minion.runs()) == (0, 1)
 
 
-def test_where_the_disk_has_no_links_one_delivery_still_wins(minion, trace, jid, monkeypatch):
+def test_on_a_disk_without_links_one_delivery_still_wins(minion, trace, jid, monkeypatch):
     monkeypatch.setattr(os, "link", _no_links)
     processes = [minion.deliver_in_process(jid, "probe.give", trace, "done") for _ in range(4)]
     for process in processes:
@@ -409,7 +409,7 @@ def test_where_the_disk_has_no_links_one_delivery_still_wins(minion, trace, jid,
     assert minion.seen(jid)[jid]["return"] == "done"
 
 
-def test_where_the_disk_has_no_links_a_second_delivery_waits_for_a_record_that_is_just_being_made(
+def test_on_a_disk_without_links_a_second_delivery_waits_for_a_record_that_is_just_being_made(
     minion, trace, jid, monkeypatch
 ):
     module = minion.it.executors["job_once.execute"].func.__globals__
@@ -714,7 +714,7 @@ def test_proxies_that_share_a_folder_run_a_job_once_each(tmp_path, jid):
     assert proxy.runs() == 2
 
 
-def test_what_a_minion_runs_by_way_of_sudo_runs_once(tmp_path, jid, monkeypatch):
+def test_a_job_that_a_minion_runs_by_sudo_runs_once(tmp_path, jid, monkeypatch):
     (tmp_path / "bin").mkdir()
     sudo = tmp_path / "bin" / "sudo"
     sudo.write_text(f"""#!/bin/sh
@@ -1019,7 +1019,7 @@ def test_the_acknowledgement_is_repeated_until_the_master_has_it(minion, jid, bu
 
 
 @pytest.mark.parametrize("answer", [None, {"ret": {}}, {"ret": ""}])
-def test_where_no_request_gets_through_it_is_fired_again_a_few_times(minion, trace, jid, bus, soon, answer):
+def test_if_no_request_gets_through_the_start_is_fired_again_a_few_times(minion, trace, jid, bus, soon, answer):
     bus.answers = [answer] if answer else []
     minion.deliver(jid, "test.sleep", 1, **ACK)
     assert (len(bus.requests), len(bus.events)) == (1, 3)
@@ -1032,14 +1032,14 @@ def test_after_the_end_nothing_is_repeated(minion, trace, bus, soon):
     assert (len(bus.requests), len(bus.events)) == (0, 1)
 
 
-def test_it_is_repeated_until_the_last_of_several_functions_has_ended(minion, trace, jid, bus, soon):
+def test_the_start_is_repeated_until_the_last_of_several_functions_has_ended(minion, trace, jid, bus, soon):
     data = {"jid": jid, "fun": ["probe.give", "test.sleep"], "arg": [], **ACK}
     minion.call(data, "probe.give", [trace])
     minion.call(data, "test.sleep", [1])
     assert (len(bus.requests), len(bus.events)) == (1, 3)
 
 
-def test_it_is_repeated_until_all_is_collected_that_a_function_yields(minion, trace, jid, bus, soon):
+def test_the_start_is_repeated_until_all_values_of_a_generator_are_collected(minion, trace, jid, bus, soon):
     values, _ = minion.deliver(jid, "probe.steps", trace, **ACK)
     time.sleep(0.4)
     assert (len(bus.requests), len(bus.events)) == (1, 3)
@@ -1047,7 +1047,7 @@ def test_it_is_repeated_until_all_is_collected_that_a_function_yields(minion, tr
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_it_is_not_repeated_after_the_end_of_what_a_function_yields(minion, trace, bus, soon, fails):
+def test_the_start_is_not_repeated_after_the_end_of_a_generator(minion, trace, bus, soon, fails):
     values, _ = minion.deliver(new_jid(), "probe.steps", trace, fails, **ACK)
     with pytest.raises(ValueError) if fails else contextlib.nullcontext():
         list(values)
@@ -1067,11 +1067,11 @@ def test_no_bus_is_no_reason_not_to_run(minion, trace, jid, monkeypatch, soon):
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_imports_nothing_of_this_extension():
+def test_the_executor_imports_nothing_of_this_extension():
     assert not re.search(r"^\s*(from|import) (saltext|\.)|saltext\.jobs", EXECUTOR.read_text(), re.MULTILINE)
 
 
-def test_it_works_as_a_file_that_salt_has_synced(tmp_path, jid):
+def test_the_executor_works_as_a_file_that_salt_has_synced(tmp_path, jid):
     folder = tmp_path / "extmods" / "executors"
     folder.mkdir(parents=True)
     (folder / "job_once.py").write_text(EXECUTOR.read_text())

@@ -126,7 +126,7 @@ def _a_link_to_another_disk(folder):
 
 
 @pytest.mark.parametrize("made", [_a_file, _a_link_to_nowhere])
-def test_where_no_folder_can_be_made_jobs_run_with_a_warning_and_nothing_is_claimed(minion, trace, jid, made, caplog):
+def test_if_no_folder_can_be_made_jobs_run_with_a_warning_and_nothing_is_claimed(minion, trace, jid, made, caplog):
     made(pathlib.Path(minion.opts["cachedir"], "job_once"))
     assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
     assert f"Job {jid!r} runs without a record" in caplog.text

@@ -51,7 +51,7 @@ def fire(opts):
 
 
 @pytest.mark.parametrize("is_direct", [compat.HAS_PLAIN_BUS, False], ids=["as the release wants", "Salt's own client"])
-def test_what_is_wanted_is_heard_in_order(opts, loop, until, fire, is_direct):
+def test_wanted_events_are_heard_in_order(opts, loop, until, fire, is_direct):
     ears, ready, bus = Ears(), [], Bus(opts, loop, "test", is_direct)
     bus.listen(ears, lambda: ready.append(True))
     assert until(lambda: ready)
@@ -81,7 +81,7 @@ def test_a_bus_that_cannot_be_read_directly_is_heard_through_salts_own_client(op
 
 
 @pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
-def test_what_is_fired_is_heard_whole_and_in_order_also_more_than_the_publisher_takes_at_once(opts, loop, until):
+def test_events_are_heard_whole_and_in_order_even_if_the_publisher_cannot_take_all_at_once(opts, loop, until):
     heard, bus = [], Bus(opts, loop, "test")
 
     class Big(Ears):
@@ -100,7 +100,7 @@ def test_what_is_fired_is_heard_whole_and_in_order_also_more_than_the_publisher_
 
 
 @pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
-def test_what_is_fired_without_a_publisher_is_told_and_nothing_else(opts, until, loop, caplog):
+def test_an_event_fired_without_a_publisher_is_reported_and_does_no_harm(opts, until, loop, caplog):
     bus = Bus({**opts, "sock_dir": opts["sock_dir"] + "/nowhere"}, loop, "test")
     ready = []
     bus.listen(Ears(), lambda: ready.append(True))

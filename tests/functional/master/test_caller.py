@@ -53,12 +53,12 @@ def test_in_the_master_a_call_of_unknown_origin_is_refused(in_the_master, user):
         called_in_a_process_of_its_own(user)
 
 
-def test_what_such_a_call_does_in_a_thread_is_no_call_of_the_master_s_own(in_the_master):
+def test_a_thread_of_such_a_call_is_no_call_of_the_masters_own(in_the_master):
     with pytest.raises(Refused, match="not known who asks"):
         called_in_a_process_of_its_own("root", ParallelClient)
 
 
-def test_what_the_master_calls_itself_is_not_limited(in_the_master):
+def test_a_call_by_the_master_itself_is_not_limited(in_the_master):
     assert caller({}, "Reactor") == Caller("Reactor")
 
 

@@ -33,6 +33,6 @@ def test_a_minion_that_has_fetched_its_pillar_since_may_have_started_anew(opts):
     assert may_have_started(opts, {"web1": now + 60}) == frozenset()
 
 
-def test_where_the_master_caches_nothing_of_minions_it_tells_nothing(opts):
+def test_a_master_that_caches_nothing_of_minions_reports_nothing(opts):
     start(opts, "web1")
     assert may_have_started({**opts, "minion_data_cache": False}, {"web1": 0.0}) == frozenset()

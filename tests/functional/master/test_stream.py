@@ -146,7 +146,7 @@ def test_a_publisher_that_goes_is_noticed_and_the_next_one_heard(publisher, ears
 
 
 @pytest.mark.parametrize("junk", [b"\xc1", b"\x01", b"\xa3abc", msgpack.packb({"a": 1})])
-def test_what_is_no_event_breaks_the_connection_and_a_new_one_is_made(publisher, ears, until, junk):
+def test_data_that_are_no_event_break_the_connection_and_a_new_one_is_made(publisher, ears, until, junk):
     heard, breaks = ears
     publisher.peer.sendall(junk)
     assert until(lambda: breaks)

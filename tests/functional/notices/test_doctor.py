@@ -117,7 +117,7 @@ def test_it_is_advice_that_nothing_has_arrived_yet(opts):
         ({"dropped": 3}, "3 notices for webhook were given up"),
     ],
 )
-def test_what_the_engine_tells_of_a_target_is_found(opts, figures, part):
+def test_trouble_of_a_target_that_the_engine_reports_is_found(opts, figures, part):
     kept(opts, delivered=5.0)
     with an_engine(opts, **figures):
         found = examine(opts)
@@ -141,7 +141,7 @@ def test_notices_that_wait_for_an_engine_that_does_not_run_are_told(opts):
         ({"kinds": ["nothing"]}, "the engine does not start: job_notices: kinds", 1),
     ],
 )
-def test_what_is_wrong_with_the_options_is_told(opts, options, part, retcode):
+def test_invalid_options_are_reported(opts, options, part, retcode):
     kept(opts, delivered=5.0)
     with an_engine(opts):
         found = examine(opts, **options)

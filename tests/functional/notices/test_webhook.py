@@ -106,7 +106,7 @@ def test_an_invalid_certificate_is_a_failure(receiver):
         "file:///x",
     ],
 )
-def test_what_is_no_address_is_refused_and_not_shown(url):
+def test_an_invalid_address_is_refused_and_not_shown(url):
     with pytest.raises(SettingsError) as told:
         check_address(url)
     assert url not in str(told.value)

@@ -58,7 +58,7 @@ def test_every_record_keeps_its_number_and_every_returner_its_place(folder):
     assert Spool(folder / "spool", 1 << 20).next == 12
 
 
-def test_it_is_done_once(folder):
+def test_a_spool_is_carried_over_once(folder):
     carry_over(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     carry_over(folder)
@@ -118,7 +118,7 @@ def content(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_carried_over_has_its_format(folder):
+def test_the_carried_over_spool_has_a_format(folder):
     carry_over(folder)
     assert check_format(folder) == FORMAT
     before = content(folder)
@@ -127,7 +127,7 @@ def test_what_is_carried_over_has_its_format(folder):
 
 
 @pytest.mark.parametrize("number", [str(FORMAT + 1), "12"])
-def test_what_a_later_version_has_written_is_refused_and_left_as_it_is(folder, number):
+def test_a_spool_of_a_later_version_is_refused_and_left_as_it_is(folder, number):
     (folder / "format").write_text(f"{number}\n")
     before = content(folder)
     with pytest.raises(

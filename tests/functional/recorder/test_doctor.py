@@ -74,7 +74,7 @@ def test_nothing_is_found_where_all_is_well(answering):
         ({"set_aside": 2}, "has refused 2 records"),
     ],
 )
-def test_what_is_wrong_with_a_returner_is_told(answering, figures, part):
+def test_problems_of_a_returner_are_reported(answering, figures, part):
     (finding,) = answering(figures)["findings"]
     assert part in finding
 
@@ -91,7 +91,7 @@ def test_what_is_wrong_with_a_returner_is_told(answering, figures, part):
         ({"job_recorder": {"returners": ["pgjsonb"], "catch_up": 0}}, "catch_up is 0"),
     ],
 )
-def test_what_keeps_the_recorder_from_its_work_is_told(opts, options, part):
+def test_obstacles_to_the_recorder_are_reported(opts, options, part):
     assert [part in finding for finding in doctor.examine({**opts, **options})["findings"]].count(True) == 1
 
 
@@ -102,7 +102,7 @@ def test_an_engine_of_another_version_is_told_of_once_and_asked_for_nothing(opts
     assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")
 
 
-def test_what_a_later_version_has_written_is_told_of(opts):
+def test_files_of_a_later_version_are_reported(opts):
     folder = FileSite(opts).path(JOB_RECORDER)
     files.write_atomic(folder / "format", b"9\n")
     (found,) = [finding for finding in doctor.examine(opts)["findings"] if "later version" in finding]

@@ -100,7 +100,7 @@ def an_event(tag="salt/auth", at=NOW, **data):
 # -- what is stored ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_stored_is_what_pgjsonb_stores(tables, sink, postgresql):
+def test_the_stored_rows_are_those_of_pgjsonb(tables, sink, postgresql):
     assert sink().take([a_load(), a_return(value={"a": [1, None, 2.5]}), a_return("m2", success=False)]) == {}
     assert postgresql.execute("SELECT jid, load->>'user' FROM jids") == [(JID, "anna")]
     rows = postgresql.execute("SELECT fun, jid, id, return, success, full_ret->'retcode' FROM salt_returns ORDER BY id")
@@ -155,7 +155,7 @@ def test_events_are_stored_with_the_master_they_are_from(tables, sink, postgresq
     assert rows == [("salt/auth", {"act": "accept", "result": True}, "the-master")]
 
 
-def test_what_json_has_not_got_is_stored_as_pgjsonb_would(tables, sink, postgresql):
+def test_values_that_json_lacks_are_stored_as_pgjsonb_would_store_them(tables, sink, postgresql):
     assert sink().take([a_return(value={b"key": b"bytes", 1: "one", None: True})]) == {}
     assert postgresql.execute("SELECT return FROM salt_returns") == [({"key": "bytes", "1": "one", "null": True},)]
 
@@ -174,7 +174,7 @@ for _ in range(900):
 
 
 @pytest.mark.parametrize("value", ["nul \0 character", {"nul\0": 1}, float("nan"), float("inf"), "half \ud800 pair"])
-def test_what_postgresql_cannot_hold_is_refused_before_it_is_sent(tables, sink, postgresql, value):
+def test_a_value_that_postgresql_cannot_hold_is_refused_before_it_is_sent(tables, sink, postgresql, value):
     refused = sink().take([a_return("m1"), a_return("m2", value=value), a_return("m3")])
     assert list(refused) == [1]
     assert postgresql.returns() == [(JID, "m1"), (JID, "m3")]
@@ -196,7 +196,7 @@ def test_a_value_that_only_the_server_refuses_blames_the_data_and_nothing_is_sto
     assert postgresql.execute("SELECT count(*) FROM jids") == [(0,)]
 
 
-def test_what_exceeds_the_servers_limits_blames_the_data(tables, sink, postgresql):
+def test_a_value_beyond_the_limits_of_the_server_blames_the_data(tables, sink, postgresql):
     one = sink()
     one.take([a_return()])
     postgresql.execute("ALTER TABLE salt_returns ALTER COLUMN id TYPE text")
@@ -381,7 +381,7 @@ def test_partitions_can_be_left_to_the_operator(no_tables, sink, postgresql):
 # -- what is old -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_older_than_keep_days_goes_and_nothing_else(tables, sink, postgresql):
+def test_only_rows_older_than_keep_days_are_removed(tables, sink, postgresql):
     def jid_at(at):
         return f"{datetime.datetime.fromtimestamp(at, datetime.timezone.utc):%Y%m%d%H%M%S%f}"
 
@@ -503,7 +503,7 @@ NOTED = """
 """
 
 
-def test_what_is_stored_is_on_the_disk_of_a_server_that_would_answer_before(tables, sink, postgresql):
+def test_a_stored_record_is_on_the_disk_even_if_the_server_would_answer_before(tables, sink, postgresql):
     postgresql.execute("ALTER ROLE salt SET synchronous_commit = off")
     one = sink()
     one.take([a_return()])

@@ -98,7 +98,7 @@ def test_a_load_meets_a_server_that_is_down_with_an_error_too(pgjsonb, postgresq
 
 
 @pytest.mark.parametrize("poison", [{"value": "nul \0 character"}, {"fun": "x" * 60}])
-def test_what_postgresql_cannot_store_blames_the_record(pgjsonb, poison):
+def test_a_value_that_postgresql_cannot_store_blames_the_record(pgjsonb, poison):
     with pytest.raises(Complained) as raised:
         pgjsonb.store_return(a_return(**poison))
     assert failure_of(raised.value.__cause__).is_fault
@@ -240,7 +240,7 @@ def test_salt_cache_on_redis_stores_loads_and_returns(salt_cache):
     assert salt_cache.returns(JID)["m1"]["return"] == "hello"
 
 
-def test_what_is_recorded_into_salt_cache_does_not_count_as_published_by_this_master(salt_cache, redis, opts):
+def test_jobs_recorded_into_salt_cache_do_not_count_as_published_by_this_master(salt_cache, redis, opts):
     salt_cache.store_load(JID, a_load())
     cache = salt.cache.Cache({**opts, **redis.options})
     assert cache.contains("jobs/loads", JID)

@@ -134,7 +134,7 @@ class AwayCache(JobCache):
         return super().answers(*args)
 
 
-def test_where_the_answers_cannot_be_read_the_minion_counts_as_not_asked(opts):
+def test_a_minion_whose_answer_cannot_be_read_counts_as_not_asked(opts):
     stage = Questioned(opts, AwayCache(opts))
     jid = stage.ask()
     stage.cache.is_away = True
@@ -201,7 +201,7 @@ def virtual():
         (None, None, False),
     ],
 )
-def test_what_a_minion_has_on_record_comes_with_its_answer(told, state, runs, virtual):
+def test_the_records_of_a_minion_come_with_its_answer(told, state, runs, virtual):
     loop = virtual.loop
     questions = Questions(loop, Publisher(), virtual.steady)
     answer = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}}
@@ -370,7 +370,7 @@ def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears,
     )
 
 
-def test_what_a_proxy_has_said_counts_though_it_does_not_answer_the_question_for_its_records(virtual):
+def test_the_answer_of_a_proxy_counts_even_if_it_does_not_answer_the_question_for_its_records(virtual):
     loop = virtual.loop
     publisher = Proxies(loop, {})
     publisher.questions_of = questions = Questions(loop, publisher, virtual.steady)

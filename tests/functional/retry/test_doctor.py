@@ -72,7 +72,7 @@ def test_nothing_is_found_where_all_is_well(opts, running):
         ({"require_minion_sign_messages": False}, "minion_sign_messages"),
     ],
 )
-def test_what_the_configuration_lacks_is_said(opts, changes, part):
+def test_missing_configuration_is_reported(opts, changes, part):
     finding({**opts, **changes}, part)
 
 
@@ -138,7 +138,7 @@ def test_an_unknown_owner_of_the_queue_is_reported(opts):
     assert "owner" in finding(opts, "the queue cannot be read")
 
 
-def test_what_a_later_version_has_written_is_told_of(opts):
+def test_records_of_a_later_version_are_reported(opts):
     RetryStore(opts).write(changes({JID: {**snapshot_of("a")}}, {("a", JID): record_of("a")}))
     banks = salt.cache.Cache(opts)
     banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})

@@ -71,7 +71,7 @@ def test_a_proxy_is_asked_for_its_records_alone_only_where_they_would_have_the_j
 
 
 @pytest.mark.parametrize(("executors", "said"), [(["job_once", "direct_call"], Said.NEVER), (["job_once"], None)])
-def test_what_a_minion_says_of_a_job_that_goes_by_executors_of_its_own(opts, job_cache, executors, said):
+def test_records_of_a_job_with_its_own_executors_count_only_if_it_used_job_once(opts, job_cache, executors, said):
     records = {"a": once.Record("never", 1e6)}
     found = Found(frozenset(), {}, frozenset("a"), records=records)
     fact, _ = asked(opts, job_cache, found, kwargs={"module_executors": executors})
@@ -101,9 +101,7 @@ def test_a_return_that_a_minion_has_kept_of_this_job_is_fetched(opts, job_cache,
 
 
 @pytest.mark.parametrize("told", ["cmd.run", ["state.apply", "cmd.run"], 5])
-def test_what_a_minion_has_returned_to_another_master_under_the_same_jid_is_no_return_of_the_job(
-    opts, job_cache, told, caplog
-):
+def test_a_return_to_another_master_under_the_same_jid_is_no_return_of_the_job(opts, job_cache, told, caplog):
     job_cache.keep_load(JID, load_of(), ["a"])
     fact, _ = asked(opts, job_cache, returned(told))
     assert {evidence: minions for evidence, minions in fact.told.items() if minions} == {Evidence.IDLE: {"a"}}

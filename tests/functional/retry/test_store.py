@@ -41,7 +41,7 @@ def any_store(any_opts):
     return RetryStore(any_opts)
 
 
-def test_what_is_stored_is_found_by_another_process_on_every_driver(any_store, any_opts):
+def test_stored_records_are_found_by_another_process_on_every_driver(any_store, any_opts):
     names = ("a", "B", "b", "web.example.com")
     any_store.write(changes({JID: snapshot_of(*names)}, {(name, JID): record_of(name) for name in names}))
     again = RetryStore(any_opts)
@@ -61,7 +61,7 @@ def test_jids_that_look_alike_are_jobs_of_their_own_on_every_driver(any_store):
     assert all([entry.jid for entry in any_store.entries(jid, found[jid])] == [jid] for jid in found)
 
 
-def test_what_is_removed_is_gone_on_every_driver(any_store):
+def test_removed_records_are_gone_on_every_driver(any_store):
     any_store.write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
     any_store.write(changes({}, {("a", JID): None}))
     assert [entry.minion for entry in any_store.entries(JID, any_store.snapshot(JID))] == ["b"]

@@ -140,11 +140,11 @@ def test_nothing_that_a_terminal_obeys_is_printed_whatever_returned_it(shown, ha
 
 @pytest.mark.parametrize("data", [None, True, [], {}, "refused", ["a"], {"a": {"b": 1}}, [None], {"jobs": None}, 3])
 @pytest.mark.parametrize("function", ["batch.status", "job_retry.list", "job_cache.search", "job_recorder.stats"])
-def test_what_has_another_shape_is_shown_all_the_same(shown, function, data):
+def test_data_of_another_shape_are_still_shown(shown, function, data):
     assert shown(function, data) is not None
 
 
-def test_what_other_functions_return_is_shown_as_ever(shown, opts):
+def test_returns_of_other_functions_are_shown_as_before(shown, opts):
     data = {"a": {"b": [1, "x"]}}
     assert shown("jobs.list_jobs", data) == salt.output.out_format(data, "nested", dict(opts))
     assert shown("jobs.list_jobs", data, output="jobs_table") == shown("jobs.list_jobs", data)

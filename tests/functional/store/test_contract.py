@@ -444,7 +444,7 @@ class Contract:
         assert now == {**record, "format": publication.FORMAT}
 
     @pytest.mark.parametrize("spoilt", ["text", 7, {"web1": 1}, [1, None, "web2"], {"at": "x"}, {"at": 1, "by": None}])
-    def test_what_is_stored_beside_a_load_can_be_anything_and_the_load_is_shown(self, job_cache, opts, spoilt):
+    def test_a_load_is_shown_whatever_is_stored_beside_it(self, job_cache, opts, spoilt):
         cache = salt.cache.Cache(opts)
         for bank in ("jobs/minions", "jobs/published"):
             job_cache.save_load(JID, LOAD, minions=["web1"])
@@ -1219,7 +1219,7 @@ class TestMmapCache(Contract):
 class TestRedis(ServerContract):
     driver = "redis"
 
-    def test_what_a_master_does_for_each_job_takes_few_round_trips(self, job_cache, opts, monkeypatch):
+    def test_the_work_of_a_master_for_each_job_takes_few_round_trips(self, job_cache, opts, monkeypatch):
         from redis.connection import AbstractConnection
 
         job_cache.save_load(JID, LOAD, minions=["web1"])

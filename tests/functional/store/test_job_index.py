@@ -184,7 +184,7 @@ class TestAFileOfAnEarlierVersion:
         assert store.driver.banks_file.is_sound()
 
     @pytest.mark.parametrize("version", EARLIER)
-    def test_what_another_version_kept_beside_the_records_is_made_anew(self, opts, path, first_version, version):
+    def test_the_index_of_another_version_is_made_anew(self, opts, path, first_version, version):
         assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
             for name in job_index.NAMES:

@@ -93,6 +93,6 @@ def test_a_return_that_cannot_be_read_is_neither_a_success_nor_a_failure(run, ra
 
 
 @pytest.mark.parametrize("given", [{"not_since": "yesterday"}, {"start_time": "x"}, {"fun": {}}, {"minion": {}}])
-def test_what_is_not_accepted_is_refused(run, given):
+def test_an_invalid_value_is_refused(run, given):
     with pytest.raises(Refused, match=f"{next(iter(given))} is"):
         run(**given)

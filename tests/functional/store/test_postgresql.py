@@ -110,7 +110,7 @@ class TestWhatSaltAsksOfADriver(test_sqlite.TestWhatSaltAsksOfADriver):
         assert cache.fetch("bank", "key") == 1
 
     @pytest.mark.skipif(salt.version.__saltstack_version__.major < 3008, reason="came with Salt 3008")
-    def test_what_has_expired_is_not_there(self, cache, opts, asked):
+    def test_an_expired_value_is_not_there(self, cache, opts, asked):
         cache.store("tokens", "short", {"token": 1}, expires=1)
         cache.store("tokens", "long", {"token": 2}, expires=1000)
         cache.store("tokens", "ever", {"token": 3})
@@ -307,7 +307,7 @@ class TestTheServerAndItsTables:
 
 class TestFaults:
     @pytest.mark.parametrize("seed", range(2))
-    def test_what_a_writer_was_told_is_stored_outlives_a_server_that_is_killed(self, opts, cache, server, seed):
+    def test_a_confirmed_write_outlives_a_server_that_is_killed(self, opts, cache, server, seed):
         chance, banks, told = random.Random(seed), banks_of(opts), {}
         cache.store("bank", "first", 1)
         for round_ in range(3):

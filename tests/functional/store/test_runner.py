@@ -245,7 +245,7 @@ class TestVerify:
         master.run("migrate")
         assert master.run("verify") == {"jobs": 4, "returns": 5, "problems": []}
 
-    def test_it_finds_and_repairs(self, on_disk):
+    def test_verify_finds_and_repairs_problems(self, on_disk):
         for jid in JIDS:
             on_disk.ours("save_load", jid, LOAD, minions=["web1", "web2"])
             for minion in ("web1", "web2"):
@@ -454,7 +454,7 @@ class TestBetweenDrivers:
             ({"form": "localfs"}, "has no option form"),
         ],
     )
-    def test_what_is_not_accepted_is_named(self, on_disk, options, why):
+    def test_an_invalid_value_is_named(self, on_disk, options, why):
         with pytest.raises(CommandExecutionError, match=why):
             on_disk.run("migrate", **options)
 

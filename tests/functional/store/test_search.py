@@ -281,7 +281,7 @@ class TestOneAtATime:
             ({"fun": "x"}, "has no option fun"),
         ],
     )
-    def test_what_is_not_accepted_is_named(self, jobs, query, why):
+    def test_an_invalid_value_is_named(self, jobs, query, why):
         with pytest.raises(SaltException, match=why):
             jobs.search(**query)
 

@@ -176,7 +176,7 @@ class TestWhatSaltAsksOfADriver:
         cache.flush("bank", key)
         assert cache.list("bank") == [f"{key}-"]
 
-    def test_what_cannot_be_stored_is_an_error_and_the_old_value_stays(self, cache):
+    def test_a_value_that_cannot_be_stored_is_an_error_and_the_old_value_stays(self, cache):
         cache.store("bank", "key", "old")
         for key, value in (("\ud800", 1), ("key", object())):
             with pytest.raises((SaltCacheError, Exception)):
@@ -204,7 +204,7 @@ class TestWhatSaltAsksOfADriver:
         assert os.path.exists(tmp_path / "cache.sqlite") and not os.path.exists(tmp_path / "x.sqlite")
 
     @pytest.mark.skipif(salt.version.__saltstack_version__.major < 3008, reason="came with Salt 3008")
-    def test_what_has_expired_is_not_there(self, cache, opts, path):
+    def test_an_expired_value_is_not_there(self, cache, opts, path):
         cache.store("tokens", "short", {"token": 1}, expires=1)
         cache.store("tokens", "long", {"token": 2}, expires=1000)
         cache.store("tokens", "ever", {"token": 3})
@@ -277,7 +277,7 @@ class TestAgainstADictionary:
 
 
 class TestTheFile:
-    def test_it_is_private_and_small(self, cache, path):
+    def test_the_file_is_private_and_small(self, cache, path):
         before = os.umask(0)
         try:
             cache.store("bank", "key", 1)
@@ -287,7 +287,7 @@ class TestTheFile:
         assert {os.stat(name).st_mode & 0o777 for name in names} == {0o600}
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for somebody else")
-    def test_what_root_writes_first_belongs_to_the_user_of_the_master(self, opts, path):
+    def test_a_file_that_root_creates_belongs_to_the_user_of_the_master(self, opts, path):
         os.chown(opts["cachedir"], 65534, 65534)
         salt.cache.Cache(opts).store("bank", "key", 1)
         for end in ("", "-wal", "-shm", ".lock"):
@@ -745,7 +745,7 @@ class TestManyWriters:
         users[3].close()
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_what_a_killed_writer_was_told_is_stored_is_there(self, opts, cache, seed, tmp_path):
+    def test_a_confirmed_write_of_a_killed_writer_is_there(self, opts, cache, seed, tmp_path):
         """Each writer notes in a pipe what has been stored; the pipes outlive it."""
         chance, banks = random.Random(seed), banks_of(opts)
         cache.store("bank", "first", 1)

@@ -93,7 +93,7 @@ def test_a_syndic_s_load_is_kept_and_its_returns_do_not_replace_it(master, opts)
     assert sorted(call(master, "get_jid", JID)) == ["leaf1", "leaf2"]
 
 
-def test_what_a_syndic_adds_to_a_published_job_is_its_minions(master, opts):
+def test_a_syndic_adds_only_its_minions_to_a_published_job(master, opts):
     call(master, "save_load", JID, dict(LOAD), minions=[])
     salt.utils.job.store_minions(opts, JID, ["leaf1"], mminion=master, syndic_id="syndic1")
     call(master, "save_load", JID, {**LOAD, "user": "of the syndic", "Minions": ["leaf1"]})

@@ -61,14 +61,14 @@ def test_all_else_is_there_and_the_file_is_sound(opts):
     assert banks.keys("job_retry/jobs") == [JOBS[1]] and banks.is_sound()
 
 
-def test_what_0_4_0_has_squeezed_is_read(tmp_path):
+def test_values_that_0_4_0_has_compressed_are_read(tmp_path):
     shutil.copytree(HERE / "database_of_0_4_0", tmp_path / "cache")
     opts = options_in(tmp_path, cache="sqlite")
     assert len(banks_of(opts).values([("mine", "web1")])["mine", "web1"]) < 1000
     assert salt.cache.Cache(opts).fetch("mine", "web1") == {"network.interfaces": "lo " * 20_000}
 
 
-def test_what_0_1_0_has_left_on_localfs_can_be_copied_into_sqlite(tmp_path):
+def test_jobs_of_0_1_0_on_localfs_can_be_copied_into_sqlite(tmp_path):
     """Version 0.1.0 has no sqlite."""
     shutil.copytree(HERE / "written_by_0_1_0", tmp_path / "cache")
     opts = options_in(tmp_path, master_job_cache="salt_cache")

@@ -149,7 +149,7 @@ def test_undelivered_records_are_in_the_spool_and_delivered_ones_are_not_deliver
     assert all(digest(DONE, minion) in known for minion in ("", "a", "b", "c"))
 
 
-def test_what_a_returner_refused_is_kept_with_the_reason_and_can_be_delivered_again(opts, caplog):
+def test_a_refused_record_is_kept_with_the_reason_and_can_be_delivered_again(opts, caplog):
     folder = FileSite(opts).path(JOB_RECORDER)
     carry_over(folder)
     carry_over(folder)  # as after a crash

@@ -340,7 +340,7 @@ def test_two_tabs_have_a_user_each(page, api):
 # -- permissions ------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_api_denies_is_shown_as_not_permitted(page, api):
+def test_functions_that_the_api_denies_are_shown_as_not_permitted(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     api.denied = {"batch.pause", "batch.minions"}
     page.enter(api.login())

@@ -83,7 +83,7 @@ def jids_of(load):
 
 
 @pytest.mark.story
-def test_what_a_minion_returns_is_in_every_returner_with_its_complete_load(master, run, postgresql, redis, file):
+def test_the_return_of_a_minion_is_in_every_returner_with_its_complete_load(master, run, postgresql, redis, file):
     with minions(master, "rec-1"):
         result = salt_cli(master, "rec-1", "test.arg", "one", "two=2", "--metadata={'ticket': 9}")
         assert result.data["kwargs"]["two"] == 2

@@ -53,7 +53,7 @@ def test_a_minion_is_not_sent_to_without_end():
 
 
 @pytest.mark.parametrize("fact", [facts.EventsLost(), facts.Started("a"), facts.Recovered()])
-def test_where_an_acknowledgement_may_have_been_missed_or_forgotten_nothing_is_sent_twice(fact):
+def test_nothing_is_sent_twice_if_an_acknowledgement_may_have_been_missed_or_forgotten(fact):
     bench = Bench("a", "1", acks=True)
     bench.sent()
     effects = bench.tell(fact)

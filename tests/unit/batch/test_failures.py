@@ -77,7 +77,7 @@ def test_each_reason_takes_a_few_lines_and_the_most_frequent_comes_first():
     ]
 
 
-def test_what_minions_say_does_nothing_to_the_terminal():
+def test_control_characters_of_minions_do_not_act_on_the_terminal():
     records = {f"m{number}": ("failed", 1) for number in range(20)}
     for text in HARMFUL:
         lines = drawn(found(records, {name: {"return": f"{text}\n{text * 1000}"} for name in records})[0], 40)

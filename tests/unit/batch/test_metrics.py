@@ -72,7 +72,7 @@ def test_an_ended_batch_is_counted_with_what_became_of_its_minions():
 @pytest.mark.parametrize(
     ("opens", "check"), [(BEGIN + 600, {}), (BEGIN, {"kind": "approve", "fun": "", "arg": [], "kwargs": {}})]
 )
-def test_what_waits_for_its_window_or_an_approval_is_not_counted_as_paused(opens, check):
+def test_a_batch_that_waits_for_its_window_or_an_approval_is_not_counted_as_paused(opens, check):
     bench = Bench("ab", "1,1", window="02:00-05:00", check=check)
     bench.tell(facts.OpeningFound(opens))
     bench.sent()
@@ -91,7 +91,7 @@ def test_minions_count_when_they_end_and_not_when_their_batch_does():
     assert (tally.minions["failed"], tally.minions["completed"]) == (1, 2)
 
 
-def test_what_had_ended_before_the_engine_started_is_not_counted():
+def test_a_batch_that_ended_before_the_engine_started_is_not_counted():
     bench = Bench("ab", "2")
     bench.sent()
     bench.returns("a", retcode=1)

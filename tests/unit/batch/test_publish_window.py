@@ -68,7 +68,7 @@ def test_otherwise_slots_are_gathered_for_the_publish_window_and_no_longer(made,
     assert made.left(BEGIN, **more) == pytest.approx(0.1)
 
 
-def test_it_knows_the_runs_of_late_and_not_those_of_the_beginning():
+def test_the_window_goes_by_recent_runs_and_not_by_those_of_the_beginning():
     made = window()
     for seconds in [100.0] * 500 + [10.0] * 60:
         made.ran(seconds)

@@ -88,7 +88,7 @@ def test_records_are_no_evidence_if_a_start_may_have_been_missed_or_was_heard(fa
     assert bench.state_of("a") == "lost"
 
 
-def test_that_a_minion_has_records_outlives_the_engine():
+def test_the_fact_that_a_minion_has_records_outlives_the_engine():
     bench = Bench("a", "1")
     bench.sent()
     assert published(given_up(bench, "a")) == ["a"]

@@ -160,7 +160,7 @@ def test_the_answers_of_many_are_proven_by_few_looks_and_leave_nothing_behind(tm
         assert bench.master.cache.answered == {}
 
 
-def test_what_a_check_has_found_stays_in_the_job_cache(tmp_path):
+def test_the_returns_of_a_check_stay_in_the_job_cache(tmp_path):
     check = {"kind": "function", "fun": "app.healthy", "arg": [], "kwargs": {}}
     minions = [FakeMinion("a"), FakeMinion("b")]
     for minion in minions:

@@ -52,7 +52,7 @@ def test_a_minion_that_comes_back_while_the_batch_runs_is_sent_to(tmp_path, afte
         assert bench.states() == {"a": "completed", "b": "completed"}
 
 
-def test_where_events_are_believed_any_return_of_a_minion_that_is_waited_for_is_a_sign_of_life(tmp_path):
+def test_if_events_are_believed_any_return_of_a_minion_that_is_waited_for_is_a_sign_of_life(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=30), FakeMinion("b", there=False)) as bench:
         bench.master.cache.why_unauthenticated = "job_cache is False"
         bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
@@ -259,7 +259,7 @@ def test_a_return_that_was_lost_and_that_the_minion_has_kept_is_fetched(tmp_path
         assert bench.master.jobs() == ["a"]
 
 
-def test_what_a_minion_has_returned_to_another_master_under_the_same_jid_is_no_return_of_the_batch(tmp_path):
+def test_a_return_to_another_master_under_the_same_jid_is_no_return_of_the_batch(tmp_path):
     minion = FakeMinion("a", seconds=10_000)
     with bench_of(tmp_path, minion) as bench:
         doubtful(bench, minion)

@@ -85,7 +85,7 @@ def test_a_look_up_delays_the_next_publish_by_no_more_than_a_moment(tmp_path):
     assert ends[""] - ends["it cannot tell"] < 4 * 0.06
 
 
-def test_where_the_job_cache_cannot_tell_the_event_counts(tmp_path):
+def test_the_event_counts_if_the_job_cache_cannot_tell(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b") as bench:
         bench.master.cache.why_unauthenticated = "job_cache is False"
         bench.begin("ab", "1")

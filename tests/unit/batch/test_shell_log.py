@@ -110,7 +110,7 @@ def test_for_a_second_return_the_job_cache_says_which_one_counts(tmp_path):
         assert bench.states() == {"a": "failed"}
 
 
-def test_where_the_log_lacks_returns_the_job_cache_is_read_and_not_again_and_again(tmp_path, caplog):
+def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):
     with bench_of(tmp_path, *(FakeMinion(name, seconds=2) for name in "abcd")) as bench:
         bench.begin("abcd", "4", presence="none", timeout=600.0)
         bench.run(1)

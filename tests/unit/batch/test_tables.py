@@ -80,7 +80,7 @@ def test_a_batch_is_one_line():
     ]
 
 
-def test_where_no_batch_has_failures_the_next_step_is_a_look_at_one():
+def test_without_failures_the_next_step_is_a_look_at_a_batch():
     assert drawn(tables.listed, [standing(failed=0)])[-1] == "Next: salt-run batch.status JID (or watch, minions, stop)"
 
 
@@ -109,7 +109,7 @@ def test_one_word_says_whether_all_went_well_and_whether_an_operator_has_to_act(
 
 
 @pytest.mark.parametrize(("success", "colour"), [(True, "[32m"), (False, "[31m")])
-def test_what_has_not_succeeded_is_never_green(success, colour):
+def test_a_batch_that_has_not_succeeded_is_never_green(success, colour):
     page = Page(80, NOW, datetime.timezone.utc, colours=True)
     tables.listed([standing(state="complete", success=success)], page)
     assert set(re.findall(r"\x1b(\[3.m)", page.text())) == {colour}
@@ -159,7 +159,7 @@ def test_an_empty_list_of_batches_says_so():
     assert drawn(tables.listed, [])[0] == "There is no such batch."
 
 
-def test_that_no_engine_runs_is_said_once():
+def test_a_missing_engine_is_reported_once():
     lines = drawn(tables.active, [standing(engine=False)] * 3)
     assert lines.count("No batch_manager engine runs: nothing goes on until it does.") == 1
 

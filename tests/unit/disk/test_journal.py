@@ -171,7 +171,7 @@ def test_damage_in_the_middle_is_an_error_that_names_the_file(path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x01", b"garbage that is no journal at all"])
-def test_what_is_no_journal_is_an_error(path, content):
+def test_a_file_that_is_no_journal_is_an_error(path, content):
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(StateError):
@@ -286,7 +286,7 @@ def test_a_rewrite_leaves_no_file_open(path):
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
-def test_what_is_appended_while_another_thread_rewrites_and_syncs_is_never_lost(path):
+def test_records_appended_while_another_thread_rewrites_and_syncs_are_never_lost(path):
     opened = filled(path)
     appended = []
     with ThreadPoolExecutor(1) as pool:
@@ -302,7 +302,7 @@ def test_what_is_appended_while_another_thread_rewrites_and_syncs_is_never_lost(
             assert snapshot["records"] + records == appended
 
 
-def test_it_is_overgrown_when_its_records_take_more_than_twice_its_snapshot(path):
+def test_a_journal_is_overgrown_if_its_records_take_more_than_twice_its_snapshot(path):
     opened = Journal(path)
     opened.rewrite({"minions": "x" * 400_000})
     size = 0

@@ -35,7 +35,7 @@ def test_the_driver_reads_what_is_written_here_and_the_other_way_round(banks, dr
     assert sorted(banks.list("a/b")) == ["key", "other"]
 
 
-def test_what_is_not_there_is_nothing(banks):
+def test_a_missing_key_reads_as_empty(banks):
     assert (banks.fetch("a", "key"), banks.list("a")) == ({}, [])
     banks.flush("a", "key")
 

@@ -23,7 +23,7 @@ def test_a_mapping_is_told_as_json():
 @pytest.mark.parametrize(
     "name", ["password", "passwd", "db_passwd", "api_token", "Secret", "private_key", "apikey", "passphrase"]
 )
-def test_what_is_named_like_a_secret_is_hidden(name):
+def test_an_argument_named_like_a_secret_is_hidden(name):
     assert words_of([], {name: "swordfish"}) == [f"{name}={HIDDEN}"]
     assert "swordfish" not in words_of([{"pillar": [{name: {"x": "swordfish"}}]}], {})[0]
     assert shown({"a": [{name: "swordfish"}]}) == {"a": [{name: HIDDEN}]}
@@ -53,7 +53,7 @@ def test_an_argument_of_any_kind_can_be_told():
     assert words_of([None, b"x", {1: {2}}], {}) == ["None", "b'x'", '{"1": "{2}"}']
 
 
-def test_what_lies_very_deep_is_left_out():
+def test_deeply_nested_values_are_left_out():
     value = "swordfish"
     for _ in range(5000):
         value = [value]

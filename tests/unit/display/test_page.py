@@ -90,7 +90,7 @@ def test_states_have_colours_where_they_are_wanted_and_the_columns_stay():
     assert lines_of(80, [("failed\x1b[5m", *ROW[1:])], colours=True)[1].count("\x1b") == 2
 
 
-def test_what_comes_next_is_one_line_with_commands_of_the_same_runner_in_short():
+def test_the_next_commands_are_one_line_with_those_of_the_same_runner_in_short():
     made = page(100)
     made.next("batch.watch 20260516101112131415", "batch.minions", "batch.pause", "jobs.list_jobs")
     assert (

@@ -29,7 +29,7 @@ HARMFUL = [
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_what_a_terminal_obeys_is_shown_as_its_escape(harmful):
+def test_control_characters_are_shown_as_their_escapes(harmful):
     shown = clean(f"web{harmful}1")
     assert shown.isprintable()
     assert shown.isascii()
@@ -54,7 +54,7 @@ def test_plain_text_stays_as_it_is():
         assert clean(text) == text
 
 
-def test_what_is_no_text_is_shown_as_python_writes_it():
+def test_a_value_that_is_no_text_is_shown_as_python_writes_it():
     assert [clean(value) for value in (3, None, True, b"\x1b")] == ["3", "None", "True", "b'\\x1b'"]
 
 
@@ -86,7 +86,7 @@ def test_wide_characters_take_two_columns_and_marks_none(text, width):
 
 
 @given(ANYTHING, st.integers(0, 40), st.booleans())
-def test_what_is_cut_is_never_wider_than_it_may_be(text, width, middle):
+def test_cut_text_is_never_wider_than_it_may_be(text, width, middle):
     text = clean(text)
     shown = cut(text, width, middle=middle)
     assert width_of(shown) <= width

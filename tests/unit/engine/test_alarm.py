@@ -107,7 +107,7 @@ def test_a_loop_that_wakes_early_does_not_ring_early(loop, clock, steady):
     assert rung == [1_010.0]
 
 
-def test_what_rings_may_set_the_next_deadline(loop, clock):
+def test_a_ringing_alarm_may_set_its_next_deadline(loop, clock):
     rung = []
 
     def ring():

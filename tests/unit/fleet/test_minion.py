@@ -101,7 +101,7 @@ def test_a_minion_knows_no_more_jids_than_one_of_salt():
     assert minion.take(job(), 9.0)
 
 
-def test_it_tells_what_it_runs_until_that_has_ended():
+def test_a_minion_reports_its_running_jobs_until_they_have_ended():
     minion = started()
     assert ask(minion, "saltutil.find_job", JID, jid="1") == {}
     (running,) = run(minion, job())

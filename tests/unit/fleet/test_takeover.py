@@ -63,7 +63,7 @@ def test_a_minion_that_is_sent_the_job_again_takes_no_further_slot():
     assert takeover.into_slots(truth, JID, 1, KILL) == (None, None)
 
 
-def test_what_a_minion_is_owed_counts_from_the_death_of_the_leader():
+def test_the_time_of_an_owed_job_counts_from_the_death_of_the_leader():
     truth = truth_of(publish(99.0, "c1", jid=OTHER), publish(105.0, "c2", jid=OTHER), publish(113.0, "c1", jid=OTHER))
     assert takeover.first_owed(truth, {OTHER}, KILL) == 13.0
     assert takeover.first_owed(truth, {JID}, KILL) is None

@@ -90,7 +90,7 @@ def test_a_batch_is_good_when_all_is_as_it_is_told_and_never_too_much_at_once():
     assert all(judged(verdict.batch(truth, JID, ["m1", "m2"], states, 1, 9.0, ENGINE, NOTHING)).values())
 
 
-def test_what_is_wrong_with_a_batch_is_told():
+def test_problems_of_a_batch_are_reported():
     truth = truth_of(ran(), ran(begun=0.5, end=2.0), ran("stranger", begun=0.1, stored=False))
     checks = verdict.batch(truth, JID, ["m1", "m2"], {"m1": {"state": "lost"}}, 1, 9.0, ENGINE, NOTHING)
     assert not any(judged(checks).values())

@@ -26,7 +26,7 @@ NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_j
         ({"job_once": "text"}, {SYNCED: "Traceback (most recent call last)"}, NEITHER),
     ],
 )
-def test_what_a_minion_lacks_is_told_by_its_answers(told, more, lack):
+def test_the_answers_of_a_minion_show_what_it_lacks(told, more, lack):
     assert lack_of(told, more) == lack
 
 
@@ -47,7 +47,7 @@ def test_a_silent_minion_is_not_reported_as_one_that_keeps_nothing():
     assert isinstance(told, Advice)
 
 
-def test_where_all_keep_what_they_have_run_nothing_is_said():
+def test_nothing_is_reported_if_all_minions_keep_what_they_have_run():
     assert doubts_about(found(has=["a"], lacks=["b"], keeps=["b"])) == []
 
 

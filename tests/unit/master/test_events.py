@@ -138,7 +138,7 @@ def test_a_plain_name_is_accepted(name):
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "x" * 256, "é" * 128, None, 7, "\udc80"]
 )
-def test_what_could_leave_its_place_is_refused(name):
+def test_a_name_that_could_lead_out_of_its_folder_is_refused(name):
     assert not is_plain(name)
 
 
@@ -168,7 +168,7 @@ def test_digits_of_other_scripts_make_no_time(jid):
         (b"test.ping", ""),
     ],
 )
-def test_what_is_no_name_of_a_function_names_none(fun, name):
+def test_an_invalid_name_of_a_function_names_none(fun, name):
     assert events.fact_of(f"salt/job/{JID}/ret/a", {"jid": JID, "id": "a", "fun": fun}).fun == name
 
 

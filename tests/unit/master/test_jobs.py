@@ -38,7 +38,7 @@ def test_a_job_is_told_once_with_all_minions_that_run_it():
     ]
 
 
-def test_what_runs_on_most_minions_comes_first():
+def test_the_job_that_runs_on_most_minions_comes_first():
     found = running({"a": [job(), job(OTHER)], "b": [job(OTHER)]}, {}, {})
     assert [(row["jid"], len(row["minions"])) for row in found] == [(OTHER, 2), (JID, 1)]
 
@@ -92,7 +92,7 @@ def test_a_batch_that_runs_nowhere_is_told_too():
     assert [row["minions"] for row in running({}, {JID: about}, {})] == [[]]
 
 
-def test_what_only_looks_is_left_out():
+def test_jobs_that_only_look_are_left_out():
     assert running({"a": [job(fun="saltutil.running"), job(OTHER, "test.ping")]}, {}, {}) == []
 
 
@@ -100,7 +100,7 @@ def test_what_only_looks_is_left_out():
     "said",
     [None, 7, "x", {}, {"jid": "../x", "fun": "a.b"}, {"jid": JID}, {"jid": JID, "fun": 7}, {"jid": [], "fun": "a.b"}],
 )
-def test_what_has_not_the_form_of_a_job_is_passed_over(said):
+def test_entries_without_the_form_of_a_job_are_passed_over(said):
     assert [row["jid"] for row in running({"a": [said, job(OTHER)]}, {}, {})] == [OTHER]
 
 

@@ -22,7 +22,7 @@ def test_a_secret_is_taken_out_of_a_return(name):
     }
 
 
-def test_where_access_is_checked_again_the_load_says_how_its_user_was_authenticated():
+def test_a_load_whose_access_is_checked_again_says_how_its_user_was_authenticated():
     load = {"eauth": "pam", "username": "anna", "kwargs": {"eauth": "pam"}}
     assert without_secrets(load) == load
     assert load_for_history(load) == {"username": "anna", "kwargs": {}}
@@ -34,7 +34,7 @@ def test_a_return_cannot_choose_the_server_that_it_is_sent_to():
 
 
 @pytest.mark.parametrize("strip", [without_secrets, load_for_history, return_for_history])
-def test_what_is_handed_over_stays_as_it_was(strip):
+def test_the_original_load_stays_as_it_was(strip):
     load = {"token": "t", "kwargs": {"token": "t"}}
     strip(load)
     assert load == {"token": "t", "kwargs": {"token": "t"}}

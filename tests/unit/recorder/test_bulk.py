@@ -76,7 +76,7 @@ def test_a_returner_that_goes_down_on_the_way_is_left_alone_soon():
     assert {attempt.number for attempt in attempts if not attempt.failure} == set(server.taken)
 
 
-def test_what_the_returner_names_itself_costs_no_other_call():
+def test_a_bad_record_that_the_returner_names_costs_no_further_call():
     calls = []
 
     def take(numbers):

@@ -41,7 +41,7 @@ def test_a_returner_is_one_line():
     ]
 
 
-def test_what_is_wrong_is_said_below():
+def test_problems_are_shown_below():
     troubled = {**ONE, "set_aside": 2, "trouble": "connection refused\x1b[2J"}
     lines = drawn(tables.stats, {**STATS, "bus_gaps": 3, "loop_lag": 4.5, "returners": {"pgjsonb": troubled}})
     assert "gaps on the bus: 3; seconds that the engine was late: 4.5" in lines
@@ -62,16 +62,16 @@ def test_records_that_were_set_aside_are_a_line_each_and_the_newest_are_shown():
     assert "mysql: 0 records" in lines
 
 
-def test_where_nothing_was_set_aside_that_is_said():
+def test_an_empty_list_of_records_set_aside_says_so():
     assert drawn(tables.set_aside, {"pgjsonb": []}) == ["Nothing was set aside."]
 
 
-def test_what_is_delivered_again_is_counted():
+def test_records_delivered_again_are_counted():
     assert drawn(tables.redelivered, {"pgjsonb": 2})[0] == "pgjsonb: 2 records put back into its queue"
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_what_would_act_on_the_terminal_does_not(harmful):
+def test_control_characters_do_not_act_on_the_terminal(harmful):
     drawn(tables.stats, {**STATS, "returners": {harmful: {**ONE, "trouble": harmful}}})
     bad = {"name": harmful, "kind": harmful, "minion": harmful, "reason": harmful, "time": NOW}
     drawn(tables.set_aside, {harmful: [record(**bad), {**record(**bad), "tag": harmful}]})

@@ -148,7 +148,7 @@ def test_a_job_whose_return_was_heard_and_could_not_be_stored_is_held_and_not_ru
 
 
 @pytest.mark.parametrize("said", ["that it begins", "what came of it"])
-def test_what_a_minion_of_a_further_publish_says_while_others_are_asked_is_not_forgotten(said):
+def test_a_statement_of_a_minion_of_a_further_publish_while_others_are_asked_is_not_forgotten(said):
     world = World(minions=("a", "b"), acks=said == "that it begins")
     world.stop("a")
     world.publish("j1", targets=("a",))
@@ -215,7 +215,7 @@ def test_a_return_that_is_heard_long_before_it_is_stored_ends_the_job():
 
 
 @pytest.mark.parametrize(("later", "then"), [(1.0, "is there"), (2.5, "is there"), (1.0, "is gone")])
-def test_what_a_minion_says_about_a_job_when_it_is_asked_about_another_counts(later, then):
+def test_the_answer_of_a_minion_to_a_question_about_another_job_counts(later, then):
     world = World(minions=("a", "b"), acks=False, duration=200.0)
     world.stop("b")
     world.publish("other")
@@ -232,7 +232,7 @@ def test_what_a_minion_says_about_a_job_when_it_is_asked_about_another_counts(la
     assert world.runs["a", "j1"] == 1
 
 
-def test_that_a_minion_ran_the_job_when_it_was_asked_is_not_forgotten_by_a_further_publish():
+def test_an_answer_that_a_minion_runs_the_job_is_not_forgotten_by_a_further_publish():
     world = World(minions=("a", "b"), acks=False, duration=200.0)
     world.publish("j1", targets=("a",))
     world.run(PATIENCE + 5)
@@ -242,7 +242,7 @@ def test_that_a_minion_ran_the_job_when_it_was_asked_is_not_forgotten_by_a_furth
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
 
 
-def test_that_a_minion_ran_the_job_when_it_was_asked_is_not_forgotten_by_a_crash():
+def test_an_answer_that_a_minion_runs_the_job_is_not_forgotten_by_a_crash():
     world = World(minions=("a",), acks=False, duration=200.0)
     world.publish("j1")
     world.run(PATIENCE + 3)
@@ -810,7 +810,7 @@ def test_kills_that_come_every_minute_hold_nothing_back(kind):
 
 
 @pytest.mark.parametrize("lag", [0.0, 70.0])
-def test_what_is_published_between_two_kills_of_everything_is_killed_by_the_second(lag):
+def test_a_job_published_between_two_kills_of_everything_is_killed_by_the_second(lag):
     world = World(minions=("a", "b"), acks=False, duration=300.0)
     world.run(LATEST + 10)
     world.publish("j1", targets=("a",))
@@ -958,7 +958,7 @@ def test_as_long_as_the_log_cannot_be_written_each_event_of_a_publish_has_the_jo
     assert world.state("b", "j1") is State.CANCELLED
 
 
-def test_where_minions_write_the_returns_themselves_the_log_still_says_what_was_published():
+def test_the_log_has_publishes_even_if_minions_write_their_returns_themselves():
     world = World(why_unauthenticated="ext_job_cache is 'redis'")
     world.stop("b")
     world.publish("j1")

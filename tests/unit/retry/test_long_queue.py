@@ -55,7 +55,7 @@ def test_after_a_gap_all_are_pinged_a_part_at_a_time(machine):
     assert max(map(len, parts)) < len(MINIONS) / 2
 
 
-def test_where_the_log_tells_of_returns_none_is_looked_for_after_a_gap(machine):
+def test_with_a_log_no_returns_are_looked_for_after_a_gap(machine):
     steps = follow(machine, facts.Gap(returns=False), 200.0)
     assert not looked_for(steps)
     assert sum(map(len, pinged(steps))) == len(MINIONS)

@@ -360,7 +360,7 @@ def test_a_start_reported_when_the_job_counts_as_not_received_keeps_it_from_bein
     assert world.runs["b", "j2"] == 1
 
 
-def test_where_minions_do_not_say_that_they_begin_they_are_asked_a_second_after_the_publish():
+def test_minions_that_do_not_report_their_starts_are_asked_a_second_after_the_publish():
     world = away(acks=False, duration=30.0)
     world.start("b")
     world.run_until(lambda: world.effects(facts.Publish))
@@ -896,7 +896,7 @@ def test_an_entry_of_version_0_2_0_is_taken_up(tries):
 
 
 @pytest.mark.parametrize("record", [None, [], {}, {"minion": "b"}, {"minion": "x", "jid": "j1"}, "text"])
-def test_what_is_no_entry_is_refused(record):
+def test_an_invalid_entry_is_refused(record):
     with pytest.raises(ValueError):
         Entry.from_record("b", "j1", record)
 

@@ -21,7 +21,7 @@ def test_an_empty_queue_has_figures_too():
     ) | {"sent": 3}
 
 
-def test_what_is_owed_is_counted_with_its_age():
+def test_owed_jobs_are_counted_with_their_age():
     world = World()
     world.stop("b")
     world.stop("c")

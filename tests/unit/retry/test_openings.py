@@ -117,7 +117,7 @@ def test_a_claim_that_the_store_took_after_the_window_closed_is_not_published():
     assert world.runs["b", "j1"] == 1
 
 
-def test_what_runs_when_its_window_closes_goes_on():
+def test_a_job_that_runs_when_its_window_closes_goes_on():
     world = World(minions=("b",), window="00:00-01:00", timezone="UTC", duration=1800.0)
     world.stop("b")
     world.publish("j1")

@@ -53,7 +53,7 @@ def test_entries_that_need_an_operator_come_first_and_the_rest_are_folded():
     assert lines[-2] == "… and 460 more (460 pending); --out=json shows all"
 
 
-def test_what_waits_for_a_window_says_when_it_opens():
+def test_an_entry_that_waits_for_a_window_says_when_it_opens():
     waits = entry(waits_for="its window Sat 02:00-05:00", opens_at=EXPIRES)
     told = "  pending 1: waits for its window Sat 02:00-05:00, opens 2026-05-17 08:40:00"
     assert drawn(tables.entries, [waits], 120)[1] == f"{told} (in 2 h)"
@@ -135,7 +135,7 @@ def test_coverage_names_those_that_lack_it_with_what_they_lack():
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_what_would_act_on_the_terminal_does_not(harmful):
+def test_control_characters_do_not_act_on_the_terminal(harmful):
     bad = {"minion": harmful, "fun": harmful, "reason": harmful, "jid": harmful, "waits_for": harmful}
     drawn(tables.entries, [entry(**bad)])
     drawn(tables.entry, shown(**bad, arg=[harmful], tgt=harmful, user=harmful, metadata={harmful: harmful}))

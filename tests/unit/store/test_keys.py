@@ -56,12 +56,12 @@ def test_a_common_id_is_its_own_key_on_every_driver(driver, jid):
 
 @pytest.mark.parametrize("value", ["", ".", "..", "a/b", "/", "a\\b", "a\0b", "x" * 256, "é" * 128, "\ud800", b"\xff"])
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_what_is_no_plain_path_component_has_no_key(driver, value):
+def test_an_id_that_is_no_plain_path_component_has_no_key(driver, value):
     assert Keys(driver).key(value) is None
 
 
 @pytest.mark.parametrize("value", [None, True, False, 1.5, [], ["x"], {}, {"x": 1}, object()])
-def test_what_is_no_text_has_no_key(value):
+def test_an_id_that_is_no_text_has_no_key(value):
     assert Keys("localfs").key(value) is None
 
 

@@ -75,7 +75,7 @@ def test_a_list_that_has_more_says_how_to_go_on():
     assert found([], JID) == ["No job was found.", f"There are more: search on with after={JID}"]
 
 
-def test_what_verification_finds_is_a_line_each_and_what_is_repaired_comes_last():
+def test_each_problem_that_verification_finds_is_a_line_and_repaired_ones_come_last():
     problem = {"jid": JID, "problem": "no-load", "minion": None, "detail": "", "repaired": True}
     problems = [problem, {**problem, "problem": "unreadable-return", "minion": "web1", "repaired": False}]
     assert drawn(tables.verification, {"jobs": 3, "returns": 1, "problems": problems}) == [
@@ -93,7 +93,7 @@ def test_verification_that_finds_nothing_says_so():
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_what_would_act_on_the_terminal_does_not(harmful):
+def test_control_characters_do_not_act_on_the_terminal(harmful):
     bad = job(JID=harmful, Function=harmful, Target=[harmful], User=harmful, StartTime=harmful)
     drawn(tables.search, {"jobs": [bad], "next": harmful})
     wrong = {"jid": harmful, "problem": harmful, "minion": harmful, "detail": harmful, "repaired": False}
@@ -103,7 +103,7 @@ def test_what_would_act_on_the_terminal_does_not(harmful):
 # -- what became of one job, what runs, and the last result of each minion ------------------------------------------------
 
 
-def test_what_became_of_a_job_is_told_by_who_is_missing_and_owed_it_and_by_reasons():
+def test_the_outcome_of_a_job_names_missing_and_owed_minions_and_the_reasons():
     group = {"count": 2, "state": "failed", "retcode": 1, "text": "disk full", "minions": ["web1", "web2"]}
     told = {"jid": JID, "fun": "state.apply", "arguments": ["nginx"], "tgt": "web*", "tgt_type": "glob", "user": "anna"}
     counts = {"minions": 9, "returned": 6, "failed": 2, "missing": ["db1"], "owed": {"db2": "pending", "db3": "held"}}
@@ -123,7 +123,7 @@ def test_what_became_of_a_job_is_told_by_who_is_missing_and_owed_it_and_by_reaso
     assert "Which minions are owed it is not known: the retry queue cannot be read." in lines
 
 
-def test_what_runs_is_a_line_each_with_how_to_kill_it_below():
+def test_each_running_job_is_a_line_with_the_command_that_kills_it_below():
     job = {"fun": "cmd.run", "arguments": ["x"], "tgt": "*", "tgt_type": "glob", "user": "root", "state": "running"}
     rows = [
         {**job, "jid": JID, "kind": "batch", "since": NOW - 90, "minions": ["a", "b"], "kill": f"stop {JID}"},
@@ -164,7 +164,7 @@ def test_the_last_results_that_need_an_operator_come_first():
 
 
 @pytest.mark.parametrize("text", HARMFUL)
-def test_what_minions_and_users_have_written_does_nothing_to_the_terminal_there_either(text):
+def test_control_characters_in_last_results_do_not_act_on_the_terminal(text):
     job = {"jid": text, "kind": "job", "fun": text, "arguments": [text], "tgt": text, "tgt_type": text, "user": text}
     row = {**job, "state": "running", "since": NOW, "minions": [text], "kill": text}
     drawn(tables.running, {"jobs": [row], "asked": 1, "silent": [text]})
