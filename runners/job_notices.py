@@ -75,10 +75,10 @@ def doctor(reach: object = False) -> dict[str, Any]:
     reach
         Also connect to the webhook's receiver. It gets no notice; ``job_notices.test`` sends one.
 
-    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), targets (names of those that
-        are told), waiting (``{target: notices that have not arrived}``), delivered (``{target: when it got one last}``, Unix
-        time or None), reachable (whether the receiver takes a connection; None where that was not tried), findings: a
-        sentence for each thing that may want a change, and retcode: the exit status.
+    :return: a dict with engine (whether it runs), process (its number, user and machine), targets (names of those that are
+        notified), waiting (``{target: notices that have not arrived}``), delivered (``{target: when it last got one}``, Unix
+        time or None), reachable (whether the receiver takes a connection; None if that was not tried), findings (a sentence
+        for each thing that you may want to change), and retcode (the exit status).
 
     CLI Example:
 

@@ -170,7 +170,7 @@ def owed(
         ),
         twice(truth, jids, engine, evidence),
         taken(truth, jids, evidence),
-        Check("nothing is kept of which there is a return", not kept, _names(kept)),
+        Check("no entry is kept for a job with a return", not kept, _names(kept)),
         Check("no minion that is there still waits for its first run", not waiting, _names(waiting)),
     ]
 

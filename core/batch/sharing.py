@@ -75,7 +75,7 @@ def share(limit: InFlightLimit, demands: Mapping[str, Demand]) -> dict[str, dict
 class _Taker:
     """
     A batch while room is divided. A lane is scarce if the batch has a larger share of the lane than of the total. The batch
-    takes slots in the first lane that is not scarce; if all are scarce, in the one of which its share is smallest.
+    takes slots in the first lane that is not scarce; if all are scarce, in the one in which its share is smallest.
 
     Slots are not taken back meanwhile: shares only rise, and a full lane stays full.
 
