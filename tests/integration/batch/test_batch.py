@@ -15,7 +15,7 @@ import salt.utils.event
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.batch.conftest import batch_master
-from tests.integration.conftest import salt_cli
+from tests.integration.conftest import finished, salt_cli
 from tests.integration.faults import CountedJob
 from tests.user import USER
 from tests.waiting import SOON, stretched, wait_for
@@ -194,6 +194,19 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, r
     wait_for(lambda: returned(jid).get("b3") == "later", what="the minion has run it")
     wait_for(lambda: look("batch.status", jid)["completed"] == 3, what="the batch knows")
     assert run("jobs.list_job", jid)["Target"] == "b[123]"
+
+
+def test_an_absent_minion_does_not_get_the_job_of_a_batch_that_was_stopped(run, look, master):
+    away = master.fleet["b3"]
+    away.terminate()
+    try:
+        jid = run("batch.start", "b[123]", "test.sleep", "300", "batch=2", "offline=queue")["jid"]
+        wait_for(lambda: look("batch.status", jid)["offline"] == 1, what="the batch knows that it is absent")
+        run("batch.stop", jid, "kill=True")
+        assert finished(look, jid)["halted"]
+        assert look("job_retry.list", jid=jid) == []
+    finally:
+        away.start()
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
