@@ -791,7 +791,6 @@ class TestAProcessWhoseParentHasEnded:
         """A function that tells a forked process to store a value, and waits for it if that is wanted."""
         told, telling = os.pipe()
         stored, storing = os.pipe()
-
         parent = os.fork()
         if not parent:
             with contextlib.suppress(BaseException):
@@ -802,15 +801,15 @@ class TestAProcessWhoseParentHasEnded:
                     for key in iter(lambda: os.read(told, 1).decode(), ""):
                         banks.store("bank", key, 1)
                         os.write(storing, b"x")
-            os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)  # without what else a process does at its end
         os.waitpid(parent, 0)
         os.close(told)
         os.close(storing)
 
-        def store(key=None, within=SOON):
+        def store(key=None, within=None):
             if key:
                 os.write(telling, key.encode())
-            found = select.select([stored], [], [], within)[0]
+            found = select.select([stored], [], [], within or stretched(SOON))[0]
             return bool(found and os.read(stored, 1))
 
         yield store
