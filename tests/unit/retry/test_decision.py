@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.retry.decision import LONGEST_BACKOFF, NOTHING_ELSE, Terms, decide
-from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.entry import Entry, Job, State
 from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said, Signs
 from saltext.jobs.core.retry.steps import Step
 
@@ -89,3 +89,9 @@ def test_a_publish_that_was_lost_on_the_way_to_a_minion_that_says_when_it_begins
 @pytest.mark.parametrize("tries, wait", [(0, 60.0), (1, 120.0), (3, 480.0), (50, LONGEST_BACKOFF)])
 def test_each_publish_without_a_receipt_waits_longer_than_the_last(tries, wait):
     assert vanished(entry(*SENT, tries=tries), False, ONCE).wait == wait
+
+
+@pytest.mark.parametrize("it, covered", [(entry(), True), (entry(State.RUNNING), False), (entry(*SENT), False)])
+def test_an_earlier_answer_covers_a_job_that_is_owed_and_none_that_may_be_with_the_minion(it, covered):
+    known, job = Knowledge(it, Signs(free_at=5.0), 4.0, Step.WAITING), Job("j1", ("state.apply",), 0.0, by_id=True)
+    assert known.has_answered(job, 0.0, 6.0) is covered
