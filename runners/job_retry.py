@@ -154,7 +154,7 @@ def stats() -> dict[str, Any]:
         owners[snapshot["owner"]] += 1
         minions.add(entry.minion)
         jobs.add(entry.jid)
-        oldest = entry.queued_at if oldest is None else min(oldest, entry.queued_at)
+        oldest = entry.queued if oldest is None else min(oldest, entry.queued)
     return {
         "entries": sum(states.values()),
         "jobs": len(jobs),
@@ -505,7 +505,7 @@ def _row(entry: Entry, snapshot: Mapping[str, Any], waiting: Waiting) -> dict[st
         "state": entry.state.value,
         "reason": entry.reason,
         "attempts": entry.attempts,
-        "queued_at": entry.queued_at,
+        "queued_at": entry.queued,
         "expires_at": entry.expires_at,
         "owner": snapshot["owner"],
         "waits_for": waits_for,

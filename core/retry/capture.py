@@ -79,6 +79,15 @@ class Capture:
             if note.killed:
                 self._look_now(jid)
 
+    def note_again(self, kills: Iterable[facts.Kill]) -> None:
+        """Note known kills again on minions without an entry: a power cut may have taken the notes, or the entries."""
+        for kill in kills:
+            names = sorted(name for name in kill.minions if kill.jid and not self._queue.has(name, kill.jid))
+            if names:
+                until = self._queue.now + self._queue.settings.ttl
+                self._notes.add(kill.jid, until, killed=dict.fromkeys(names, kill.user))
+                self._look_now(kill.jid)
+
     # -- who has begun a job ------------------------------------------------------------------------------------------
 
     def begun(self, jid: str, minion: str) -> None:

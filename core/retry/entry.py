@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 #: Fields of an entry that are stored as they are.
 _AS_IT_IS = (
-    *("minion", "jid", "queued_at", "expires_at", "attempts", "tries", "lost", "vain", "reached", "named", "sent_at"),
+    *("minion", "jid", "expires_at", "attempts", "tries", "lost", "vain", "reached", "named", "sent_at"),
     *("next_at", "acknowledged", "wanted_at"),
 )
 #: Steps of an entry's history that are kept: the first, and the newest.
@@ -121,7 +121,7 @@ class Entry:
 
     minion: str
     jid: str
-    queued_at: float
+    queued_at: InitVar[float]
     expires_at: float
     why: InitVar[str]
     state: State = State.PENDING
@@ -138,8 +138,8 @@ class Entry:
     acknowledged: bool = False
     history: tuple[tuple[float, str, str], ...] = ()
 
-    def __post_init__(self, why: str) -> None:
-        self.history = ((self.queued_at, self.state.value, why),)
+    def __post_init__(self, queued_at: float, why: str) -> None:
+        self.history = ((queued_at, self.state.value, why),)
 
     def move(self, to: State, now: float, reason: str) -> None:
         """Go to another state. :raises ValueError: when the table does not know this way."""
@@ -161,6 +161,11 @@ class Entry:
         self.move(State.CLAIMED, now, f"attempt {self.attempts}")
 
     @property
+    def queued(self) -> float:
+        """When it was queued."""
+        return self.history[0][0]
+
+    @property
     def since(self) -> float:
         """When it came into its state."""
         return self.history[-1][0]
@@ -173,6 +178,7 @@ class Entry:
     def as_record(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _AS_IT_IS},
+            "queued_at": self.queued,
             "state": self.state.value,
             "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
             "history": [list(step) for step in self.history],

@@ -158,7 +158,7 @@ class Knowledge:
     def has_answered(self, job: Job, republished: float, now: float) -> bool:
         """Tell whether an earlier answer covers the job: the minion ran nothing, and was never sent the job from here."""
         free_at = self.signs.free_at
-        newest = max(self.entry.queued_at, self.signs.started, republished)
+        newest = max(self.entry.queued, self.signs.started, republished)
         is_told = newest < free_at and now < free_at + BELIEVED
         is_new = self.entry.state is State.PENDING and self.entry.sent_at is None
         return is_told and is_new and (job.by_id or self.entry.named)

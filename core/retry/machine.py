@@ -330,6 +330,7 @@ class Retry:
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, fact.open)
         self.owing.restore(fact.kills)
+        self.capture.note_again(fact.kills)
 
     def _note_due(self, jid: str) -> None:
         if begun := self._notes.due(jid):

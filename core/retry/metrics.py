@@ -25,7 +25,7 @@ def metrics_of(entries: Iterable[Entry], told: Mapping[str, int], paused: bool, 
         minions.add(entry.minion)
         jobs.add(entry.jid)
         if entry.state is State.PENDING:
-            oldest = min(oldest, entry.queued_at)
+            oldest = min(oldest, entry.queued)
             expiry = min(expiry, entry.expires_at)
     return [
         gauge(

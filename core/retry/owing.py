@@ -89,7 +89,7 @@ class Owing:
         for kill in self.kills:
             for minion in sorted(kill.minions):
                 for entry in self._queue.of(minion, kill.jid or None):
-                    if max(entry.queued_at, entry.wanted_at) <= kill.at:
+                    if max(entry.queued, entry.wanted_at) <= kill.at:
                         self._cancel_killed(kill, entry)
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:
@@ -207,7 +207,7 @@ class Owing:
         if pending:
             backlog = self._queue.backlogs[minion]
             backlog.not_before, backlog.urged = 0.0, self._queue.now
-            backlog.at_any_time.update(entry.jid for entry in pending)
+            backlog.at_any_time |= {entry.jid for entry in pending}
             self._turns.wake(minion, self._queue.now)
         return len(pending)
 

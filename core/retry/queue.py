@@ -34,7 +34,7 @@ class Backlog(Signs):
     not_before: float = 0.0  # no new replay earlier
     delayed: float = 0.0  # since when its starts have kept the next replay from beginning
     urged: float = 0.0  # when an operator last asked for a replay now
-    at_any_time: set[str] = field(default_factory=set)  # the jobs asked for then: their windows need not be open
+    at_any_time: frozenset[str] = frozenset()  # the jobs asked for then: their windows need not be open
 
 
 class Queue:

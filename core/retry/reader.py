@@ -15,6 +15,7 @@ from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.log.records import EVERY_JOB, ended_by
 from saltext.jobs.core.log.records import Published as Record
@@ -204,7 +205,7 @@ def of_record(record: Record, at: float, heard: bool = False, again: bool = Fals
     functions = record.functions.split(",")
     if not record.sent or (NEVER.issuperset(functions) and not record.ends):
         return ()
-    if record.ends and record.minions is not None and len(functions) == 1:
+    if record.ends and record.minions is not None and record.functions in KILLS:
         return _kills_of(record.ends, frozenset(record.minions), record.user, at, record.jid)
     if record.ends or not record.origin:
         ahead = record.at - at

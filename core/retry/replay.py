@@ -149,7 +149,7 @@ class Replays:
             entry.next_at = backlog.not_before = 0.0
             alive = True
         else:
-            backlog.at_any_time.discard(entry.jid)  # an operator asked for one try
+            backlog.at_any_time -= {entry.jid}  # an operator asked for one try
         if alive or backlog.seen > known.since:
             self._turns.wake(entry.minion, now + self._queue.settings.settle)
         elif len(backlog.entries) > 1:
@@ -157,7 +157,7 @@ class Replays:
             self._queue.timers.cancel(("minion", entry.minion))
         if decision.pause:
             backlog.false_signs += 1
-            backlog.at_any_time.clear()  # an operator asked for a try now
+            backlog.at_any_time = frozenset()  # an operator asked for a try now
 
     def _drop(self, minion: str) -> None:
         self._queue.backlogs[minion].replay = None
@@ -174,7 +174,7 @@ class Replays:
     def end(self, entry: Entry, state: State, reason: str) -> None:
         """End an entry, or hold it: bring it to a state that it does not leave by itself."""
         self._queue.move(entry, state, reason)
-        self._queue.backlogs[entry.minion].at_any_time.discard(entry.jid)
+        self._queue.backlogs[entry.minion].at_any_time -= {entry.jid}
         self.land(entry)
         self._queue.tell(entry, state.value)
         if state is State.DONE:

@@ -78,7 +78,9 @@ class Verbs:
             durable = self._take(facts.Requested(do, given if isinstance(given, Mapping) else await given))
         finally:
             done.set_result(None)
-        return await durable
+        answer = await durable
+        # An earlier life of the engine may have done all of it: how much that was is not known.
+        return None if request.get("again") and not answer else answer
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

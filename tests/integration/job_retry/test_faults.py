@@ -88,12 +88,12 @@ DEATHS_WHILE_REPLAYING = [
     "before snapshot removal 1",
     "after snapshot removal 1",
 ]
-#: With what is answered, if the runner still waits for it: the next life of the engine does not count what was stored.
+#: With what is answered, if the runner still waits for it: the next life of the engine does not know what was stored before.
 DEATHS_WHILE_QUEUEING_BY_HAND = {
     "before announcement 1": 1,  # the request is taken, and nothing is stored
     "after snapshot 1": 1,
-    "after entry 1": 0,
-    "before request removal 1": 0,  # all is stored, and nothing is answered
+    "after entry 1": None,
+    "before request removal 1": None,  # all is stored, and nothing is answered
     "after request removal 1": 1,  # it is answered
 }
 

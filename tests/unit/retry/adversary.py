@@ -649,8 +649,6 @@ class Power(CutOff):
             last = self.recorded.get(jid, (0.0, math.inf))[1]
             if last < since and jid not in still_open:
                 self.lost |= {(name, jid) for name in self.minions}
-            for name in self.minions:
-                self.killed_at.pop((name, jid), None)
 
 
 class PowerOnce(Power):

@@ -32,5 +32,5 @@ def test_owed_jobs_are_counted_with_their_age():
     found = figures(world)
     assert found["saltext_jobs_retry_entries"]["pending"] == len(entries) == 4
     assert (found["saltext_jobs_retry_minions"], found["saltext_jobs_retry_jobs"]) == (2, 2)
-    assert found["saltext_jobs_retry_oldest_pending_seconds"] == world.now - min(entry.queued_at for entry in entries)
+    assert found["saltext_jobs_retry_oldest_pending_seconds"] == world.now - min(entry.queued for entry in entries)
     assert found["saltext_jobs_retry_next_expiry_seconds"] == min(entry.expires_at for entry in entries) - world.now
