@@ -183,22 +183,27 @@ def test_a_writer_that_slept_since_long_before_loses_nothing(folder, writer):
     assert numbers(all_of(reader)[0]) == [400, 401, 402]
 
 
-def write_until_killed(folder, name):
+def write_until_killed(folder, name, begun):
     writer = Writer(folder, size=1 << 30)
     number = 0
     while True:
         assert writer.append(returned(number, name, "x" * random.choice((0, 500, 9000))))
+        if number == 0:
+            os.write(begun, b".")
         number += 1
 
 
 def test_writers_that_are_killed_in_the_middle_cost_nothing_that_was_appended_before(folder):
     first = Writer(folder, length=20_000)
     reader = started(folder, first)
+    begun, begin = os.pipe()
     for round_ in range(6):
         names = [f"{round_}.{number}" for number in range(4)]
-        processes = [FORK.Process(target=write_until_killed, args=(folder, name)) for name in names]
+        processes = [FORK.Process(target=write_until_killed, args=(folder, name, begin)) for name in names]
         for process in processes:
             process.start()
+        for _ in processes:
+            assert os.read(begun, 1)
         seen = len(segments.numbers(folder))
         wait_for(lambda seen=seen: len(segments.numbers(folder)) > seen + 3, what="some segments are full")
         for process in processes:
@@ -213,6 +218,8 @@ def test_writers_that_are_killed_in_the_middle_cost_nothing_that_was_appended_be
     assert len(by_writer) == 24
     assert all(seen == list(range(len(seen))) for seen in by_writer.values())
     first.close()
+    os.close(begun)
+    os.close(begin)
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
