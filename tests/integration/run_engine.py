@@ -52,6 +52,13 @@ def _in_table(verb: str, bank: str) -> Point:
     return Point(banks.LedBanks, verb, lambda banks, where, *args: where.startswith(bank))
 
 
+def _question(function: str) -> Point:
+    """What the batch manager asks minions by a function."""
+    return Point(
+        publisher.Publisher, "publish", lambda _self, fun, *_args, **given: given.get("question") and fun == function
+    )
+
+
 #: What can be trapped in each engine.
 POINTS = {
     "batch_manager": {
@@ -60,8 +67,8 @@ POINTS = {
         "sync": Point(journal.Journal, "sync"),
         "sync of a table": Point(folder.TableJournal, "sync"),
         "publish": Point(publisher.Publisher, "publish"),
-        "ping": Point(publisher.Publisher, "ping"),
-        "question": Point(publisher.Publisher, "find_job"),
+        "ping": _question("test.ping"),
+        "question": _question("saltutil.find_job"),
         "kill": Point(publisher.Publisher, "kill_job"),
         "state file": Point(batch_store.BatchStore, "write_native"),
         "request removal": Point(requests.Inbox, "answer"),
