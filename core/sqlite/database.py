@@ -367,7 +367,10 @@ class Database:
                 if self._rescued():
                     continue
                 self._file.wait_for_log()
-                connection = self._connect(identity, self._file.wait_for_memory())
+                in_place = self._file.wait_for_memory()
+                if in_place and self._is_parted(identity):
+                    raise StateError(f"{self.path}-shm was replaced while this process was forked: start it again")
+                connection = self._connect(identity, in_place)
             except sqlite3.OperationalError as exc:  # for example while another process closes the file
                 self._file.check_rights(exc)
                 if "locked" not in str(exc) or time.monotonic() > deadline:
@@ -376,6 +379,11 @@ class Database:
                 continue
             if connection is not None:
                 return connection
+
+    def _is_parted(self, identity: tuple[int, int]) -> bool:
+        """Tell whether SQLite would go on here with another -shm than the others: that of a connection that was left."""
+        now = self._file.memory_identity() if self._left else None
+        return now is not None and any(one == identity and memory not in (None, now) for one, memory in self._left)
 
     def _connect(self, identity: tuple[int, int], in_place: bool) -> Connection | None:
         """

@@ -7,12 +7,11 @@ import errno
 import fcntl
 import functools
 import itertools
-import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import random
 import resource
-import select
 import shutil
 import signal
 import sqlite3
@@ -758,6 +757,9 @@ class TestManyWriters:
                 process.start()
                 os.close(writing)
                 writers.append((process, reading))
+            assert all(multiprocessing.connection.wait([reading], stretched(SOON)) for _, reading in writers), (
+                "each has begun"
+            )
             time.sleep(chance.uniform(0.02, 0.25))
             for process, _ in writers:
                 os.kill(process.pid, signal.SIGKILL)
@@ -798,6 +800,7 @@ class TestAProcessWhoseParentHasEnded:
                 banks.store("bank", "parent", 1)
                 if not os.fork() and (request.param == 1 or not os.fork()):
                     os.close(telling)
+                    os.write(storing, b"x")
                     for key in iter(lambda: os.read(told, 1).decode(), ""):
                         banks.store("bank", key, 1)
                         os.write(storing, b"x")
@@ -809,9 +812,10 @@ class TestAProcessWhoseParentHasEnded:
         def store(key=None, within=None):
             if key:
                 os.write(telling, key.encode())
-            found = select.select([stored], [], [], within or stretched(SOON))[0]
+            found = multiprocessing.connection.wait([stored], within or stretched(SOON))
             return bool(found and os.read(stored, 1))
 
+        assert store(), "it has begun"
         yield store
         os.close(telling)
         os.close(stored)
@@ -833,6 +837,35 @@ class TestAProcessWhoseParentHasEnded:
             assert not orphan("a", within=1), "it writes beside another"
         assert orphan()
         assert banks.keys("bank") == ["a", "other", "parent"] and banks.is_sound()
+
+    def test_refuses_to_write_if_others_began_anew_before_it_could_show_that_it_is_there(self, opts, path, monkeypatch):
+        waiting, going = os.pipe()
+        stored, storing = os.pipe()
+        parent = os.fork()
+        if not parent:
+            with contextlib.suppress(BaseException):
+                banks, were_forked = banks_of(opts), Database.was_forked
+                banks.store("bank", "parent", 1)
+                os.close(going)
+                monkeypatch.setattr(Database, "was_forked", lambda self: (os.read(waiting, 1), were_forked(self)))
+                if not os.fork():
+                    try:
+                        banks.store("bank", "a", 1)
+                        os.write(storing, b"it has stored it")
+                    except StateError as exc:
+                        os.write(storing, str(exc).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(parent, 0)
+        os.close(storing)
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            sql.execute("SELECT count(*) FROM records").fetchone()
+        banks = banks_of(opts)
+        banks.store("bank", "other", 1)
+        os.close(going)
+        os.close(waiting)
+        with os.fdopen(stored) as stream:
+            assert stream.read() == f"{path}-shm was replaced while this process was forked: start it again"
+        assert banks.keys("bank") == ["other", "parent"] and banks.is_sound()
 
 
 class TestFaults:
