@@ -425,7 +425,7 @@ def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
     page.go(f"batches/{JID}")
     page.click("Stop and kill…")
     page.wait_text("5 minions of 10 will not be sent to any more", "dialog")
-    page.wait_text("ended on the 3 minions that run it now", "dialog")
+    page.wait_text("on the 3 minions that run it now", "dialog")
     page.click("Cancel", "dialog")
     assert stops == []
     page.click("Stop and kill…")
