@@ -361,26 +361,31 @@ class Effects:
         if live.batch.rights.taken_over:
             request["who"] = dict(live.batch.rights.owner)
         try:
-            await self._ask_queue(live, request)
+            taken = await self._ask_queue(live, request)
         except CommandExecutionError as exc:
             middle = len(minions) // 2
             if not middle or isinstance(exc, EngineAbsent):
                 return [(minions, str(exc))]
             return await self._hand_over(live, minions[:middle]) + await self._hand_over(live, minions[middle:])
-        return [(minions, "")]
+        return [(minions, "")] if taken else []
 
-    async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> None:
-        """:raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer."""
+    async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> bool:
+        """
+        Ask as long as the batch hands over, and tell whether the queue has taken the minions.
+
+        :raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer.
+        """
         deadline = self._ports.clock.now() + QUEUE_PATIENCE
-        while True:
+        while live.batch.handing_over and not live.gone:
             try:
                 await self._ports.queue_worker.call(self._ports.queue, request)
             except EngineAbsent:
-                if self._ports.clock.now() >= deadline or live.gone:
+                if self._ports.clock.now() >= deadline and live.batch.handing_over:
                     raise
                 await compat.sleep(RETRY_PAUSE)
             else:
-                return
+                return True
+        return False
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -392,7 +397,7 @@ def kept_options(spec: Spec) -> Mapping[str, Any]:
     """Return the options of a batch's job as the job cache gets them: they tell the retry queue the batch's window."""
     metadata = spec.options.get("metadata") or {}
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
-    if not spec.window or spec.offline != "queue" or (isinstance(wish, Mapping) and "window" in wish):
+    if not spec.window or spec.offline != "queue" or (isinstance(wish, Mapping) and wish.get("window") is not None):
         return spec.options
     given = wish if isinstance(wish, Mapping) else {}
     limits = {**given, "window": spec.window, "timezone": spec.timezone}

@@ -207,6 +207,7 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
     if len(certain) < len(minions):
         batch.queue_refused = "whether the target matches them is not known"
     batch.to_queue.update(dict.fromkeys(certain))
+    batch.handing_over &= not certain
 
 
 def hand_over(batch: BatchState) -> list[Effect]:

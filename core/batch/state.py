@@ -68,7 +68,7 @@ class BatchState(Kept):
     resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion counted as not having received the job
     begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often the bus told that of a minion in doubt
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # to be handed over to the retry queue
-    handing_over: bool = made(bool)  # whether that is under way
+    handing_over: bool = made(bool)  # whether that is under way for all of these
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
     started: float | None = kept(nothing)  # when the start was announced
@@ -355,7 +355,7 @@ class BatchState(Kept):
 
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""
-        self.halted = reason
+        self.halted, self.handing_over = reason, False
         self.checks.end()
         self.paused = self.pace.publish_at = None
         return [facts.Announce("halted")]
@@ -365,6 +365,7 @@ class BatchState(Kept):
         if self.halted:
             return []
         self.paused, self.announced, self.pace.publish_at = Pause(by, detail), None, None
+        self.handing_over = False
         return [facts.Announce("paused", self.paused.payload())]
 
     def failed_again(self, reason: str, now: float) -> list[Effect]:

@@ -169,6 +169,29 @@ def test_a_paused_batch_hands_nobody_over_before_it_is_resumed():
     assert kinds(bench.tell(facts.ResumeRequested("anna"))) == ["resumed", "Queue"]
 
 
+def test_a_batch_that_was_paused_during_the_hand_over_hands_over_when_it_is_resumed():
+    bench = Bench("ab", "2", presence="ping", offline="queue")
+    bench.present("a")
+    bench.sent()
+    bench.returns("a")
+    bench.tell(facts.PauseRequested("anna"))
+    assert kinds(bench.tell(facts.ResumeRequested("anna"))) == ["resumed", "Queue"]
+
+
+def test_a_minion_that_turns_out_to_be_away_after_the_hand_over_has_begun_is_handed_over_too():
+    bench = Bench("ab", "2", presence="ping", offline="queue")
+    bench.present("a")
+    bench.sent()
+    assert bench.returns("a") == [facts.Queue(("b",))]
+    bench.tell(facts.Acknowledged("b"))  # it is forged
+    bench.tell(facts.Queued(("b",)))
+    bench.twice_idle("b")
+    bench.tell(facts.NeverBegun(("b",)))
+    assert published(bench.looked(bench.wait(12))) == ["b"], "it has not begun the job"
+    assert bench.sent(missed=("b",)) == [facts.Queue(("b",))]
+    assert kinds(bench.tell(facts.Queued(("b",)))) == ["complete", "Close"]
+
+
 def test_an_absent_minion_that_has_run_the_job_after_all_is_not_handed_over():
     bench = Bench("abc", "1", presence="ping", offline="queue")
     bench.present("a")

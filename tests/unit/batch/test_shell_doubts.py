@@ -310,6 +310,39 @@ def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_fail
         assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
 
 
+def waiting_for_the_queue(bench):
+    bench.begin("abc", "2", presence="ping", offline="queue")
+    bench.queue_runs = False
+    assert bench.run(120.0, lambda: bench.batch().handing_over)
+    bench.run(1.0)
+
+
+def test_a_batch_that_is_stopped_while_the_retry_queue_is_gone_hands_nobody_over_when_it_is_back(tmp_path):
+    with away(tmp_path) as bench:
+        waiting_for_the_queue(bench)
+        bench.ask("stop", jid=JID)
+        bench.queue_runs = True
+        bench.end()
+        bench.run(300.0)
+        assert bench.queued == []
+        assert bench.states() == {"a": "completed", "b": "offline", "c": "offline"}
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_batch_that_is_paused_while_the_retry_queue_is_gone_hands_over_when_it_is_resumed(tmp_path, is_back):
+    with away(tmp_path) as bench:
+        waiting_for_the_queue(bench)
+        bench.ask("pause", jid=JID)
+        bench.queue_runs = is_back
+        bench.run(300.0)
+        assert (bench.batch().state, bench.queued) == ("paused", [])
+        bench.queue_runs = True
+        bench.ask("resume", jid=JID)
+        bench.end()
+        assert bench.queued == ["b", "c"]
+        assert bench.states() == {"a": "completed", "b": "offline", "c": "offline"}
+
+
 # -- effects that fail in a way that nobody foresaw --------------------------------------------------------------------
 
 

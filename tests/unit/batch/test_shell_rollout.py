@@ -342,6 +342,7 @@ WINDOW = f"{utc(0)}-{utc(HOUR)}"
         ({}, {"window": WINDOW, "timezone": "UTC"}),
         ({"ticket": 1, "job_retry": {"ttl": "7d"}}, {"ttl": "7d", "window": WINDOW, "timezone": "UTC"}),
         ({"job_retry": True}, {"window": WINDOW, "timezone": "UTC"}),
+        ({"job_retry": {"window": None}}, {"window": WINDOW, "timezone": "UTC"}),
         ({"job_retry": {"window": ""}}, {"window": ""}),
     ],
 )
