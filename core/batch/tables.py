@@ -134,7 +134,7 @@ def masters(found: Mapping[str, Any], page: Page) -> None:
 def _lead(told: Mapping[str, Any], page: Page) -> str:
     often = f"taken over {counted(told['takeovers'], 'time')}, handed over {counted(told['hand_overs'], 'time')}"
     if not told["leader"]:
-        return f"nobody leads; {often}"
+        return f"no master leads; {often}"
     lease = f", lease of {told['lease_seconds']:g} s left" if told["lease_seconds"] is not None else ""
     since, beat = page.when(told["since"]), told["beat_seconds"]
     return f"{told['leader']} leads since {since}, last sign of life {moments.span(beat)} ago{lease}; {often}"
@@ -197,7 +197,7 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         lines.append(f"asked for with {options}")
     if batch.get("finished") and _never_sent(batch):
         asked_for = moments.local(batch["created"], page.tz)
-        lines.append(f"asked for {asked_for}, sent to nobody, ended {page.when(batch['finished'])}")
+        lines.append(f"asked for {asked_for}, sent to no minion, ended {page.when(batch['finished'])}")
     elif batch.get("finished"):
         lines.append(f"started {moments.local(batch['created'], page.tz)}, ended {page.when(batch['finished'])}")
     elif _never_sent(batch) and word(batch) in ("scheduled", "waiting"):

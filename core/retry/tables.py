@@ -41,7 +41,7 @@ _COLUMNS = (
 def entries(found: Sequence[Mapping[str, Any]], page: Page) -> None:
     """Show ``job_retry.list``."""
     if not found:
-        page.line("No such entry: nobody is owed a job.")
+        page.line("No such entry: no minion is owed a job.")
         page.next("job_retry.stats", "job_retry.doctor")
         return
     jobs, minions = {entry["jid"] for entry in found}, {entry["minion"] for entry in found}

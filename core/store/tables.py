@@ -118,7 +118,7 @@ def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
     words = {minion: one["outcome"] or "never" for minion, one in found.items()}
     order = ("never", "unreadable", "failed", "succeeded")
     if not found:
-        page.line("No minion is like that.")
+        page.line("No minion matches.")
         return
     page.line(headline(len(found), "minion", "minions", by_state(words.values(), order)))
     rows = sorted(found, key=lambda minion: (order.index(words[minion]), found[minion]["at"] or 0.0, minion))

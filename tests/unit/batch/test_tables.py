@@ -282,7 +282,7 @@ def test_while_a_batch_is_held_nothing_is_said_of_its_pace():
 def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
     none = dict.fromkeys(("completed", "active", "failed", "offline"), 0)
     lines = drawn(tables.standing, standing(state="halted", **none, pending=104, publishes=0, finished=NOW - 10), 100)
-    assert "  asked for 2026-05-17 06:36:40, sent to nobody, ended 2026-05-17 06:39:50 (10 s ago)" in lines
+    assert "  asked for 2026-05-17 06:36:40, sent to no minion, ended 2026-05-17 06:39:50 (10 s ago)" in lines
 
 
 def test_a_batch_of_salts_own_is_shown_by_what_is_known_of_it():

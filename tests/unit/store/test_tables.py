@@ -160,7 +160,7 @@ def test_the_last_results_that_need_an_operator_come_first():
         *(["b", "never"], ["c", "failed"]),
         *(["d", "succeeded"], ["a", "succeeded"]),
     ]
-    assert drawn(tables.minions, {}) == ["No minion is like that."]
+    assert drawn(tables.minions, {}) == ["No minion matches."]
 
 
 @pytest.mark.parametrize("text", HARMFUL)
