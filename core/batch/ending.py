@@ -215,8 +215,8 @@ def hand_over(batch: BatchState) -> list[Effect]:
     Hand minions that were not there over to the retry queue, once all others have ended. The queue knows nothing of stages,
     windows and failures: until then the batch may find that the job must not go on.
     """
-    waits = batch.handing_over or batch.paused or batch.has_more() or batch.flights or batch.is_publishing()
-    if waits or batch.halted or not batch.to_queue:
+    waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
+    if waits or batch.handing_over or batch.halted or not batch.to_queue:
         return []
     batch.handing_over = True
     return [facts.Queue(tuple(batch.to_queue))]

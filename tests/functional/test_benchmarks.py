@@ -23,7 +23,7 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
         (["-c", "from benchmarks.batch import per_unrelated_event; print(per_unrelated_event(2, 10, 3, 3))"], "("),
         (["-m", "benchmarks.batch_live", "100", "20"], "100 minions at 20"),
         (["-m", "benchmarks.job_cache", "--jobs", "20", "--returns", "10", "--drivers", "localfs"], "| files and"),
-        (["-m", "benchmarks.job_cache_sizes", "--sizes", "20", "--columns", "ours,sqlite"], "and of one in a"),
+        (["-m", "benchmarks.job_cache_sizes", "--sizes", "20", "--columns", "ours,sqlite"], "wait in the slowest"),
         (["-m", "benchmarks.job_cache_sizes", "--overview"], "| files and directories a job |"),
         (
             ["-m", "benchmarks.job_cache_wide", "--minions", "10,60", "--hour", "10", "--width", "60"],

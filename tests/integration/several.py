@@ -193,7 +193,8 @@ def hand_over_in_each_phase(masters, desks, minions, folder):
     freeze(queue.pid)
     wait_for(lambda: BatchStore(masters[0].config).read(jid).to_queue, what="it goes to the queue")
     assert hand_over_batches("batch.pause", jid) is True
-    thaw(queue.pid)  # a batch without minions left to send to ends although it is paused
+    thaw(queue.pid)
+    assert hand_over_batches("batch.resume", jid) is True
     assert ended(masters[0], jid) == {present[0]: "completed", away: "offline"}
     minions[away].start()
     for each in (owed, jid):
