@@ -159,6 +159,47 @@ def test_a_minion_that_is_said_to_have_begun_a_job_whose_publish_was_refused_get
     assert world.machine.total == 0
 
 
+def test_a_minion_that_says_so_while_the_job_waits_to_be_sent_again_has_begun_it():
+    world = World(minions=("b",), acks=True, duration=1e6, backoff=2.0, cooldown=1.0, rate=0.2)
+    world.stop("b")
+    world.publish("j1")
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    world.start("b")
+    world.run_until(lambda: world.effects(facts.Publish))
+    world.stop("b")  # and the job is lost on its way
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    world.start("b")
+    world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.TO_SEND))
+    world.minions["b"].running["j1"] = True  # the publish has reached it after all
+    world.acknowledge("b", "j1")
+    world.run(60)
+    assert len(world.effects(facts.Publish)) == 1
+    assert world.state("b", "j1") is State.RUNNING
+
+
+def test_the_time_for_a_return_on_its_way_is_not_cut_short_by_a_look_for_another_minion():
+    world = World(minions=("a", "b"), acks=True, duration=1e6)
+    for name in ("a", "b"):
+        world.stop(name)
+    world.publish("j1")
+    world.run(60)
+    for name in ("a", "b"):
+        world.start(name)
+    world.run(60)
+    del world.minions["a"].running["j1"]  # it has ended, and its return is on its way
+    world.notice()
+    world.run_until(lambda: world.machine.queue.replay("a", "j1", Step.ANSWERED))
+    world.notice()  # the other one is looked at again soon
+    looks = len(world.effects(facts.LookUp))
+    world.run(2.5)
+    assert "b" in world.effects(facts.LookUp)[looks].minions
+    assert world.state("a", "j1") is State.RUNNING
+    world.take_return("a", "j1")
+    world.run(5)
+    assert (world.state("a", "j1"), world.state("b", "j1")) == (None, State.RUNNING)
+    assert ("a", "held") not in world.told("j1")
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_minion_that_begins_a_job_after_it_said_that_it_does_not_run_it_is_left_to_it(again):
     world = World(minions=("b",), duration=120.0, cooldown=1.0, retry_interrupted=again)
