@@ -81,12 +81,18 @@ class Capture:
 
     def note_again(self, kills: Iterable[facts.Kill]) -> None:
         """Note known kills again on minions without an entry: a power cut may have taken the notes, or the entries."""
+        until = self._queue.now + self._queue.settings.ttl
         for kill in kills:
-            names = sorted(name for name in kill.minions if kill.jid and not self._queue.has(name, kill.jid))
-            if names:
-                until = self._queue.now + self._queue.settings.ttl
-                self._notes.add(kill.jid, until, killed=dict.fromkeys(names, kill.user))
-                self._look_now(kill.jid)
+            jids = (
+                [kill.jid]
+                if kill.jid
+                else [j for j, job in self.open.items() if not job.signal and job.since < kill.at]
+            )
+            for jid in jids:
+                names = sorted(name for name in kill.minions - kill.spared if not self._queue.has(name, jid))
+                if names:
+                    self._notes.add(jid, until, killed=dict.fromkeys(names, kill.user))
+                    self._look_now(jid)
 
     # -- who has begun a job ------------------------------------------------------------------------------------------
 
@@ -187,7 +193,9 @@ class Capture:
         if now >= self._queue.end_of_job(job.job):
             self._drop(fact.jid)
             return
-        self._notes.spare(fact.jid, job.spared(read.digest))
+        spared = job.spared(read.digest)
+        self._notes.spare(fact.jid, spared)
+        self._owing.spare(fact.jid, spared)
         if now < job.at + self._patience - _SLACK:
             self._later(fact.jid, job.at + self._patience)
         else:

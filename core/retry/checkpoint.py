@@ -130,12 +130,14 @@ class Checkpoint:
     def kills(self, now: float) -> list[Kill]:
         """Return the last kills before ``at``. ``now`` as above."""
         kills = []
-        found = self._found.get("kills", ()), self._found.get("signals", ())  # 0.4.0 wrote neither, 0.5.0 no signals
-        both: Iterable[tuple[Any, Any]] = itertools.zip_longest(*found, fillvalue="")
-        for record, signal in both:
+        # 0.4.0 wrote none of these, 0.5.0 only the first, 0.5.1 the first two.
+        found = (self._found.get(name, ()) for name in ("kills", "signals", "spared"))
+        each: Iterable[tuple[Any, Any, Any]] = itertools.zip_longest(*found, fillvalue="")
+        for record, signal, spared in each:
             with contextlib.suppress(TypeError, ValueError):
                 jid, minions, user, at = record
-                kills.append(Kill(str(jid), frozenset(minions), str(user), min(float(at), now), str(signal)))
+                names = frozenset(minions), frozenset(spared)
+                kills.append(Kill(str(jid), names[0], str(user), min(float(at), now), str(signal), names[1]))
         return kills
 
     def write(
@@ -161,6 +163,7 @@ class Checkpoint:
             "positions": {name: position._asdict() for name, position in positions.items()},
             "kills": [[kill.jid, sorted(kill.minions), kill.user, kill.at] for kill in kills],
             "signals": [kill.signal for kill in kills],  # in the same order
+            "spared": [sorted(kill.spared) for kill in kills],  # likewise
             "closed": {},  # 0.2.0 needs it
         }
         try:

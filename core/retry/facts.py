@@ -57,7 +57,7 @@ class Kill(Fact):
     This master published a signal, in the name of ``user``: for a job, or for all that minions run if ``jid`` is empty.
 
     ``at``: when that was. A signal for all does not concern jobs that were published later. ``signal``: its own jid; empty
-    if that is not known.
+    if that is not known. ``spared``: those of the minions to which the job was published again since.
     """
 
     jid: str
@@ -65,6 +65,7 @@ class Kill(Fact):
     user: str
     at: float = math.inf
     signal: str = ""
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -74,14 +74,22 @@ class Owing:
 
     def killed(self, kill: facts.Kill) -> None:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
+        known = self.signalled(kill.signal)  # the log may tell it again: what was queued since is of a later publish
         self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
         for minion in sorted(kill.minions):
             for entry in self._queue.of(minion, kill.jid or None):
-                self._cancel_killed(kill, entry)
+                if minion not in known or entry.queued <= kill.at:
+                    self._cancel_killed(kill, entry)
 
     def signalled(self, signal: str) -> set[str]:
         """Return the minions for which kills by the signal with this jid have been taken."""
         return {minion for kill in self.kills if kill.signal == signal for minion in kill.minions}
+
+    def spare(self, jid: str, minions: Collection[str]) -> None:
+        """A job was published again to these minions: an engine that starts must not note earlier kills of it there."""
+        for kill in [kill for kill in self.kills if kill.jid == jid]:
+            taken = self.kills.pop(kill)
+            self.kills[dataclasses.replace(kill, spared=kill.spared | kill.minions.intersection(minions))] = taken
 
     def restore(self, kills: Iterable[facts.Kill]) -> None:
         """Carry out again what is known of kills: a power cut may have taken from the store what they ended."""

@@ -314,6 +314,25 @@ def test_a_kill_on_all_minions_cancels_nothing_that_is_published_to_others_long_
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
 
 
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_kill_cancels_nothing_that_was_published_again_after_it_however_often_the_engine_restarts_since(restarts):
+    world = World(minions=("a", "b"), duration=1e6)
+    world.run(LATEST + 10)
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.kill("j1", targets=("a", "b"))
+    world.run(5)
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    assert world.machine.capture.open == {}
+    for _ in range(restarts):
+        world.restart()
+        world.run(30)
+    del world.minions["b"].running["j1"]  # its process dies, and returns nothing
+    world.run(1300)
+    assert world.state("b", "j1") is State.HELD
+
+
 @pytest.mark.parametrize("event", ["heard", "missed", "missed, which is noticed after the kill"])
 @pytest.mark.parametrize("acks", [False, True])
 def test_a_kill_counts_for_a_job_that_was_published_before_it_and_stored_after_it(event, acks):
@@ -1206,6 +1225,31 @@ def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_l
 
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
+@pytest.mark.parametrize("searches", [True, False])
+def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_its_note_and_its_record_in_the_log(fun, searches):
+    world = World(minions=("a", "b"), duration=1.0)
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.cache_up = False  # so that the job stays open
+    world.publish("j1", targets=("b",))
+    world.run(5)
+    signal = world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
+    world.run(20)
+    world.crash()
+    world.notes.clear()
+    world.reboot(len(world.doings) - 1)
+    if not searches:
+        del world.recorded[signal]  # the power cut has taken it from the job cache, too
+    world.boot()
+    world.run(30)
+    world.cache_up = True
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
+@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 @pytest.mark.parametrize("again", [True, False])
 def test_a_job_published_after_a_kill_is_owed_even_if_the_log_is_read_again_after_a_power_cut(fun, again):
     world = World(minions=("a", "b"), duration=1.0)
@@ -1228,6 +1272,30 @@ def test_a_job_published_after_a_kill_is_owed_even_if_the_log_is_read_again_afte
     world.start("b")
     world.run(600)
     assert world.runs["b", "j1"] == 1
+
+
+@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_kill_that_the_log_tells_again_after_a_power_cut_cancels_nothing_that_was_published_after_it(fun, is_there):
+    world = World(minions=("a", "b"), duration=1e6)
+    world.run(LATEST + 50)
+    world.publish("j1", targets=("a",))
+    if not is_there:
+        world.stop("b")
+    world.run(5)
+    world.kill("" if "all" in fun else "j1", fun=fun, targets=("a", "b"))
+    world.run(5)
+    world.publish("j1", targets=("b",))
+    world.run(50)
+    assert world.machine.capture.open == {}
+    world.crash()
+    world.reboot(len(world.doings))
+    world.boot()
+    world.run(30)
+    if is_there:
+        del world.minions["b"].running["j1"]  # its process dies, and returns nothing
+        world.run(1300)
+    assert world.state("b", "j1") is (State.HELD if is_there else State.PENDING)
 
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
