@@ -26,6 +26,9 @@ FORMAT = 2
 
 #: The types of nearly all values in a load. No driver changes such values.
 _PLAIN = frozenset((str, bool, type(None)))
+#: How many levels of a value are looked into. What is deeper is taken as Salt packs it: it packs more levels than Python can
+#: make calls.
+_DEPTH = 500
 #: Most borrowers of a jid that are kept: those that came first.
 _MOST_BORROWED = 5
 
@@ -146,31 +149,34 @@ def _hashed(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, left: int = _DEPTH) -> str:
     """
     Drivers turn tuples into lists, bytes in UTF-8 into text, and integers beyond 64 bits into text.
 
-    It takes one call a level, so that whatever Salt can pack has a digest: up to 511 levels.
+    :param left: how many levels to look into.
     """
     kind = type(value)
     if kind in _PLAIN:
         return repr(value)
     if kind is bytes:
         return repr(value.decode("utf-8", "surrogateescape"))
-    texts = []
-    if kind is dict:
-        for name, item in value.items():
-            before = repr(name) if type(name) is str else _text(name)
-            texts.append(f"{before}:{repr(item) if type(item) in _PLAIN else _text(item)}")
-        texts.sort()
-        return "{" + ",".join(texts) + "}"
-    if kind is list or kind is tuple:
-        for item in value:
-            texts.append(repr(item) if type(item) in _PLAIN else _text(item))
-        return "[" + ",".join(texts) + "]"
     if kind is int:
         return repr(value if -(2**63) <= value < 2**64 else str(value))
     if kind is float:
         return repr(value)
+    if not left:
+        return repr(salt.payload.dumps(value))
+    left -= 1
+    texts = []
+    if kind is dict:
+        for name, item in value.items():
+            before = repr(name) if type(name) is str else _text(name, left)
+            texts.append(f"{before}:{repr(item) if type(item) in _PLAIN else _text(item, left)}")
+        texts.sort()
+        return "{" + ",".join(texts) + "}"
+    if kind is list or kind is tuple:
+        for item in value:
+            texts.append(repr(item) if type(item) in _PLAIN else _text(item, left))
+        return "[" + ",".join(texts) + "]"
     other = packed.loads(salt.payload.dumps(value, use_bin_type=True))
-    return repr(other) if type(other) is kind else _text(other)
+    return repr(other) if type(other) is kind else _text(other, left + 1)

@@ -51,11 +51,32 @@ def test_a_load_has_the_digests_that_it_has_when_it_is_read_back(value):
     assert work_of(load) != work_of({**load, "arg": []})
 
 
-def test_all_that_salt_can_send_has_a_digest():
-    value = "deepest"
-    for _ in range(508):
+def _nested(value, levels):
+    for _ in range(levels):
         value = [value]
-    load = {"fun": "test.echo", "arg": value}
-    assert salt.payload.dumps(load)
-    assert digest(load) != digest({**load, "arg": value[0]})
-    assert work_of(load) != work_of({**load, "arg": value[0]})
+    return value
+
+
+def _can_be_sent(value):
+    try:
+        return bool(salt.payload.dumps(value))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("value", "later"),
+    [
+        ("x", "x"),
+        (b"x", "x"),
+        (2**70, str(2**70)),
+        ((1, (2,)), [1, [2]]),
+        (datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2)),
+        (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+    ],
+)
+def test_all_that_salt_can_send_has_the_digests_that_it_has_when_it_is_read_back(value, later):
+    for most in (levels for levels in (1000, 900, 500, 499, 498, 497) if _can_be_sent({"arg": _nested(value, levels)})):
+        load, read = ({"fun": "test.echo", "arg": _nested(deepest, most)} for deepest in (value, later))
+        assert digest(load) == digest(read) != digest({**load, "arg": _nested(None, most)})
+        assert work_of(load) == work_of(read) != work_of({**load, "arg": _nested(None, most)})
