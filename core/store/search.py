@@ -207,8 +207,9 @@ def _metadata(load: dict[str, Any]) -> Mapping[str, Any]:
 def _is_asked_for(query: Query, tally: JobTally) -> bool:
     if query.minion is not None:
         return query.outcome in tally.of_minion if query.outcome else bool(tally.of_minion)
-    counts = {"returned": tally.returned, "failed": tally.failed, "missing": tally.missing}
-    return not query.outcome or counts[query.outcome] > 0
+    if query.outcome is None or query.minions:  # then that of these minions counts: see ``_is_of_minions``
+        return True
+    return {"returned": tally.returned, "failed": tally.failed, "missing": tally.missing}[query.outcome] > 0
 
 
 def _is_of_minions(store: Store, key: str, named: Matches, outcome: str | None) -> bool:
