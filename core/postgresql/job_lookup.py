@@ -85,8 +85,8 @@ class JobLookup:
             LEFT JOIN LATERAL (SELECT t.key, t.minions FROM {TABLE} AS t
                 WHERE t.bank = '{MINIONS}' AND t.key = w.key LIMIT 1) AS m ON true
             CROSS JOIN LATERAL (SELECT count(*) AS returned, count(*) FILTER (WHERE t.failed) AS failed
-                FROM {TABLE} AS t WHERE t.bank = w.bank
-                    AND (coalesce(cardinality(m.minions), 0) = 0 OR t.key = ANY(m.minions))) AS r
+                FROM {TABLE} AS t LEFT JOIN (SELECT DISTINCT name FROM unnest(m.minions) AS n (name)) AS n ON n.name = t.key
+                WHERE t.bank = w.bank AND (n.name IS NOT NULL OR coalesce(cardinality(m.minions), 0) = 0)) AS r
             WHERE m.key IS NULL OR m.minions IS NOT NULL"""
         found = {}
         for part in parts(list(jids)):
