@@ -50,6 +50,9 @@ LOG_WAIT, LOG_AGAIN = 1.0, 10.0
 #: After this many pauses a bulk removal or copy makes the checkpoint itself, so that others need not wait for the disk.
 LOG_TURNS = 8
 
+#: Most seconds for which a fork waits for other threads.
+FORK_WAIT = 1.0
+
 _DATABASES: dict[tuple[str, bool, bool], Database] = {}
 _ALL: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -70,12 +73,62 @@ class Connection:
         self.pauses, self.log_at, self.was_huge = 0, 0.0, False
 
 
+class _Threads:
+    """
+    The threads of this process that are using SQLite. A fork waits for them: in the forked process, which does not have
+    them, all that they had locked within SQLite would stay locked.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a forked process."""
+        self._changed = threading.Condition()
+        self._inside: set[int] = set()
+        self._forks = 0
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Use SQLite, once no other thread is about to fork."""
+        own = threading.get_ident()
+        if own in self._inside:
+            yield
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forks)
+            self._inside.add(own)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside.discard(own)
+                if self._forks:
+                    self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is inside, and let none in."""
+        self._changed.acquire()
+        self._forks += 1
+        self._changed.wait_for(lambda: self._inside <= {threading.get_ident()}, FORK_WAIT)
+
+    def after_fork(self) -> None:
+        """Let the threads of the process that has forked go on."""
+        self._forks -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+
+_THREADS = _Threads()
+
+
 def _were_forked() -> None:
+    _THREADS.forget()
     for database in list(_ALL):
         database.was_forked()
 
 
-os.register_at_fork(after_in_child=_were_forked)
+os.register_at_fork(before=_THREADS.before_fork, after_in_parent=_THREADS.after_fork, after_in_child=_were_forked)
 
 
 def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Database:
@@ -121,7 +174,11 @@ class Database:
 
     def committed(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """As ``read``, but without what this thread has not committed yet. Empty if the read fails."""
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing()) as other:
+        with (
+            _THREADS.inside(),
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(self._file.existing()) as other,
+        ):
             return other.execute(query, values).fetchall()
         return []
 
@@ -140,6 +197,11 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self, durable: bool) -> Iterator[sqlite3.Connection]:
+        with _THREADS.inside(), self._written(durable) as sql:
+            yield sql
+
+    @contextlib.contextmanager
+    def _written(self, durable: bool) -> Iterator[sqlite3.Connection]:
         connection = self._connection(is_to_begin=True)
         try:
             roll_back(connection.sql)  # of a transaction that was interrupted just after it began
@@ -222,12 +284,13 @@ class Database:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[Connection]:
-        connection = self._connection()
-        try:
-            yield connection
-        except sqlite3.DatabaseError as exc:
-            self._has_met(exc, connection)
-            raise
+        with _THREADS.inside():
+            connection = self._connection()
+            try:
+                yield connection
+            except sqlite3.DatabaseError as exc:
+                self._has_met(exc, connection)
+                raise
 
     def _has_met(self, exc: Exception, connection: Connection) -> None:
         """Set the file aside if an error, or its cause, says that the file is damaged."""
@@ -261,7 +324,11 @@ class Database:
         :param blocking: whether to keep others from writing until the last pages are on the disk and earlier readers have
             ended, for at most ``LOG_WAIT``.
         """
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing(LOG_WAIT)) as other:
+        with (
+            _THREADS.inside(),
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(self._file.existing(LOG_WAIT)) as other,
+        ):
             ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # while others write
             if blocking and not is_busy and self._file.may_wait_again(LOG_AGAIN):
                 ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()

@@ -868,6 +868,29 @@ class TestAProcessWhoseParentHasEnded:
         assert banks.keys("bank") == ["other", "parent"] and banks.is_sound()
 
 
+class TestAProcessThatIsForkedWhileAnotherThreadIsAtWork:
+    """As a runner is that an API user calls, on Salt 3008: the same worker stores returns in other threads."""
+
+    def test_finds_nothing_locked(self, opts, monkeypatch):
+        monkeypatch.setattr(f"{DatabaseFile.__module__}.BUSY_SECONDS", 3.0)
+        banks = banks_of(opts)
+        banks.store("bank", "key", 1)
+        begun = threading.Event()
+
+        def work():
+            with banks.transaction():
+                begun.set()
+                banks.store("bank", "thread", 1)
+                time.sleep(0.3)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        (error,) = in_processes(1, lambda _: banks.store("bank", "forked", 1))
+        thread.join()
+        assert error is None and banks.keys("bank") == ["forked", "key", "thread"]
+
+
 class TestFaults:
     def test_a_full_disk_is_an_error_and_nothing_is_lost(self, opts, cache, path):
         cache.store("bank", "kept", "x" * 1000)
