@@ -359,8 +359,8 @@ class Database:
 
     def was_forked(self) -> None:
         """Leave the connections that this process has inherited, and hold the locks that they had, until it ends."""
-        for thread in list(self._open_ones):
-            self._leave(self._open_ones.pop(thread))
+        for connection in list(self._open_ones.values()):
+            self._leave(connection)
         for identity, memory in self._left:
             self._file.hold(identity, memory)
 
@@ -410,7 +410,8 @@ class Database:
     def _leave(self, connection: Connection) -> None:
         LEFT.append(connection.sql)
         self._left.add((connection.identity, connection.memory))
-        self._open_ones.pop(threading.get_ident(), None)
+        for thread in [thread for thread, one in list(self._open_ones.items()) if one is connection]:
+            self._open_ones.pop(thread, None)
 
     def _close_those_of_dead_threads(self) -> None:
         alive = sys._current_frames().keys()

@@ -311,6 +311,19 @@ class TestTheFile:
         (found,) = in_processes(1, as_nobody)
         assert "is private to the user that the master runs as (uid 0); this process is of another (uid 65534)" in found
 
+    def test_a_forked_process_leaves_the_connections_of_all_threads(self, opts, cache, monkeypatch):
+        banks, is_open, is_over = banks_of(opts), threading.Event(), threading.Event()
+        seen = []
+        monkeypatch.setattr(sys, "unraisablehook", seen.append)  # gets what a hook of a fork raises
+        thread = threading.Thread(target=lambda: (banks.keys("bank"), is_open.set(), is_over.wait()))
+        thread.start()
+        assert is_open.wait(stretched(SOON))
+        cache.store("bank", "key", 1)
+        (found,) = in_processes(1, lambda _: ([str(told.exc_value) for told in seen], banks.fetch("bank", "key")))
+        is_over.set()
+        thread.join()
+        assert found == ([], 1)
+
     def test_a_file_of_something_else_is_refused_and_left_alone(self, opts, path):
         for content in (b"[main]\nkey = value\n" * 500, None):
             if content is None:
