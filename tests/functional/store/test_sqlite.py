@@ -798,6 +798,18 @@ def _write_for_ever(banks, writing, name):
         os.write(writing, f"{key} {number}\n".encode())
 
 
+def _begin_and_end(opts, forks):
+    """Have a process open the file and fork others by ``forks(banks)``, and wait until it has ended."""
+    parent = os.fork()
+    if not parent:
+        with contextlib.suppress(BaseException):
+            banks = banks_of(opts)
+            banks.store("bank", "parent", 1)
+            forks(banks)
+        os.kill(os.getpid(), signal.SIGKILL)  # without what else a process does at its end
+    os.waitpid(parent, 0)
+
+
 class TestAProcessWhoseParentHasEnded:
     """To SQLite the files that its parent had open are open, and their locks held; the system knows nothing of that."""
 
@@ -806,19 +818,16 @@ class TestAProcessWhoseParentHasEnded:
         """A function that tells a forked process to store a value, and waits for it if that is wanted."""
         told, telling = os.pipe()
         stored, storing = os.pipe()
-        parent = os.fork()
-        if not parent:
-            with contextlib.suppress(BaseException):
-                banks = banks_of(opts)
-                banks.store("bank", "parent", 1)
-                if not os.fork() and (request.param == 1 or not os.fork()):
-                    os.close(telling)
+
+        def forks(banks):
+            if not os.fork() and (request.param == 1 or not os.fork()):
+                os.close(telling)
+                os.write(storing, b"x")
+                for key in iter(lambda: os.read(told, 1).decode(), ""):
+                    banks.store("bank", key, 1)
                     os.write(storing, b"x")
-                    for key in iter(lambda: os.read(told, 1).decode(), ""):
-                        banks.store("bank", key, 1)
-                        os.write(storing, b"x")
-            os.kill(os.getpid(), signal.SIGKILL)  # without what else a process does at its end
-        os.waitpid(parent, 0)
+
+        _begin_and_end(opts, forks)
         os.close(told)
         os.close(storing)
 
@@ -854,23 +863,20 @@ class TestAProcessWhoseParentHasEnded:
     def test_refuses_to_write_beside_those_that_use_another_shm(self, opts, path):
         waiting, going = os.pipe()
         stored, storing = os.pipe()
-        parent = os.fork()
-        if not parent:
-            with contextlib.suppress(BaseException):
-                banks = banks_of(opts)
-                banks.store("bank", "parent", 1)
-                os.close(going)
-                shutil.copy(f"{path}-shm", f"{path}-new")
-                os.replace(f"{path}-new", f"{path}-shm")
-                if not os.fork():
-                    os.read(waiting, 1)
-                    try:
-                        banks.store("bank", "a", 1)
-                        os.write(storing, b"it has stored it")
-                    except StateError as exc:
-                        os.write(storing, str(exc).encode())
-            os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(parent, 0)
+
+        def forks(banks):
+            os.close(going)
+            shutil.copy(f"{path}-shm", f"{path}-new")
+            os.replace(f"{path}-new", f"{path}-shm")
+            if not os.fork():
+                os.read(waiting, 1)
+                try:
+                    banks.store("bank", "a", 1)
+                    os.write(storing, b"it has stored it")
+                except StateError as exc:
+                    os.write(storing, str(exc).encode())
+
+        _begin_and_end(opts, forks)
         os.close(storing)
         os.close(going)
         os.close(waiting)

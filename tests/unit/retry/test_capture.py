@@ -1201,7 +1201,8 @@ def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 @pytest.mark.parametrize("searches", [True, False])
-def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_log(fun, searches):
+@pytest.mark.parametrize("has_note", [True, False])
+def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_log(fun, searches, has_note):
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 50)
     world.stop("b")
@@ -1211,37 +1212,14 @@ def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_l
     signal = world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
     world.run(20)
     world.crash()
+    if not has_note:
+        world.notes.clear()  # the power cut has taken it, too
     world.reboot(len(world.doings) - 1)
     for _ in range(2):
         world.restart()
         world.run(30)
     if not searches:
         del world.recorded[signal]  # the power cut has taken it from the job cache, too
-    world.cache_up = True
-    world.run(60)
-    world.start("b")
-    world.run(600)
-    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
-
-
-@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
-@pytest.mark.parametrize("searches", [True, False])
-def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_its_note_and_its_record_in_the_log(fun, searches):
-    world = World(minions=("a", "b"), duration=1.0)
-    world.run(LATEST + 50)
-    world.stop("b")
-    world.cache_up = False  # so that the job stays open
-    world.publish("j1", targets=("b",))
-    world.run(5)
-    signal = world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
-    world.run(20)
-    world.crash()
-    world.notes.clear()
-    world.reboot(len(world.doings) - 1)
-    if not searches:
-        del world.recorded[signal]  # the power cut has taken it from the job cache, too
-    world.boot()
-    world.run(30)
     world.cache_up = True
     world.run(60)
     world.start("b")
