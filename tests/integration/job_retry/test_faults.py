@@ -305,10 +305,10 @@ def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_
 
 @pytest.fixture
 def small_disk(desk):
-    """A file system of 64 kB over the queue."""
+    """A file system of 1 MB over the queue: room for the jobs of earlier tests, which are found again."""
     folder = pathlib.Path(desk.opts["cachedir"]) / "job_retry"
     folder.mkdir(mode=0o700, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none", str(folder)]
     made = subprocess.run(command, capture_output=True, check=False)
     if made.returncode:
         missing(f"a small file system cannot be mounted: {made.stderr.decode().strip()}")
