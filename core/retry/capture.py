@@ -26,7 +26,7 @@ from saltext.jobs.core.retry.entry import Job, State
 from saltext.jobs.core.retry.notes import Note, Notes
 from saltext.jobs.core.retry.open_job import MOST_BEGUN, OpenJob, Stage
 from saltext.jobs.core.retry.owing import Owing
-from saltext.jobs.core.retry.queue import Queue, matches
+from saltext.jobs.core.retry.queue import Queue, Work, matches
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
 #: Questions about another job, which mean nothing later. A waiting ``salt`` command asks the first one every few seconds.
@@ -163,11 +163,11 @@ class Capture:
             job.stage, job.is_overtaken = Stage.READING, False
             self._queue.want(facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes), job.ahead))
 
-    def read(self, fact: facts.JobRead) -> None:
+    def read(self, fact: facts.JobRead) -> Work:
         """Go on with what the job cache has of a job."""
         job, now = self.open.get(fact.jid), self._queue.now
         if job is None or job.stage is not Stage.READING:
-            return
+            return 0
         waited = now - job.known_since
         if job.is_overtaken:
             self._later(fact.jid, now)
@@ -177,31 +177,35 @@ class Capture:
             new = fact.kills[0].minions - self._owing.signalled(fact.jid)
             if new and job.at > -math.inf:  # otherwise the signal was carried out before it was itself killed
                 for kill in fact.kills:
-                    self.kill(dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place)
+                    yield from self.kill(
+                        dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place
+                    )
         elif not fact.recorded and waited < LATEST:
             wait = max(_KILL_DELAY, waited / 4) if job.signal else max(self._patience - waited, waited)
             self._later(fact.jid, now + wait)
         elif fact.job is None or not self._wants(fact.job):
             self._drop(fact.jid)
         else:
-            self._read(job, fact, fact.job)
+            yield from self._read(job, fact, fact.job)
+        return 0
 
-    def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> None:
+    def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> Work:
         job.signal, now = False, self._queue.now
         # The record may be of an earlier publish than the first one known.
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
             self._drop(fact.jid)
-            return
+            return 0
         spared = job.spared(read.digest)
         self._notes.spare(fact.jid, spared)
         self._owing.spare(fact.jid, spared)
         if now < job.at + self._patience - _SLACK:
             self._later(fact.jid, job.at + self._patience)
         else:
-            self._judge(job, job.job, fact)
+            yield from self._judge(job, job.job, fact)
+        return 0
 
-    def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> None:
+    def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> Work:
         note, known = self._notes.get(job.jid), self._queue.minions_of(job.jid)
         missing = fact.missing.difference(known, note.settled)
         # A minion that is neither missing nor struck off here has no accepted key now, and may have one later.
@@ -213,27 +217,42 @@ class Capture:
         if unasked:
             open_job.stage, open_job.asking = Stage.TO_ASK, set(unasked)
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
-            return
+            return 0
         # Some minions report only after the survey, in reply to another question, that they have begun the job. Their
         # entries count as under way, so they are asked before the job is held: claims can be forged, and a minion with
         # records knows better.
-        there, begun = missing & open_job.idle, missing & open_job.idle & (note.begun | open_job.begun)
-        self._owe(job, begun, State.RUNNING, "it has begun the job, and no longer runs it", alive=True)
-        reason = "it is there, but has neither run nor returned the job"
-        self._owe(job, there - begun, State.PENDING, reason, alive=True)
-        self._notes.strike(job.jid, there)
-        self._close(job.jid)
+        there = missing & open_job.idle
+        begun = "it has begun the job, and no longer runs it"
+        yield from self._owe(
+            open_job, job, there, begun, "it is there, but has neither run nor returned the job", alive=True
+        )
+        if open_job.is_overtaken:
+            self._later(job.jid, self._queue.now)
+        else:
+            self._close(job.jid)
+        return 0
 
     def _owe(
-        self, job: Job, minions: frozenset[str] | set[str], state: State, reason: str, alive: bool = False
-    ) -> None:
-        """Queue a job for minions. If an operator has killed it on one, its entry is cancelled in the operator's name."""
-        killed = self._notes.get(job.jid).killed
-        for minion in sorted(minions & killed.keys()):
-            self._owing.owe(job, (minion,), State.CANCELLED, f"killed by {killed[minion]}")
-        self._owing.owe(job, sorted(minions - killed.keys()), state, reason, alive)
+        self, open_job: OpenJob, job: Job, minions: Iterable[str], begun: str, missed: str, alive: bool = False
+    ) -> Work:
+        """
+        Queue a job for minions. If an operator has killed it on one, its entry is cancelled in the operator's name.
 
-    def kill(self, kill: facts.Kill, place: int | None = None) -> None:
+        :param begun: the reason for those that have begun it. ``missed``: for others.
+        """
+        for minion in sorted(minions):
+            note = self._notes.get(job.jid)  # what it says may change meanwhile
+            if minion in note.killed:
+                self._owing.owe(job, minion, State.CANCELLED, f"killed by {note.killed[minion]}")
+            elif minion in note.begun or minion in open_job.begun:
+                self._owing.owe(job, minion, State.RUNNING, begun, alive)
+            else:
+                self._owing.owe(job, minion, State.PENDING, missed, alive)
+            yield 1
+        self._notes.strike(job.jid, minions)
+        return 0
+
+    def kill(self, kill: facts.Kill, place: int | None = None) -> Work:
         """
         Cancel what an operator has killed: entries at once, and others once it is known what their minions do.
 
@@ -250,7 +269,7 @@ class Capture:
             if jid in self.open:  # a search may find again what the log has told
                 self.open[jid].killed_at = max(place, self.open[jid].killed_at)
             self._look_now(jid)
-        self._owing.killed(kill)
+        return self._owing.killed(kill)
 
     # -- surveys ------------------------------------------------------------------------------------------------------
 
@@ -265,34 +284,36 @@ class Capture:
         if minions:
             self._queue.want(facts.Inquire(self._surveys, tuple(sorted(minions))))
 
-    def surveyed(self, fact: facts.Surveyed) -> None:
+    def surveyed(self, fact: facts.Surveyed) -> Work:
         """Queue the jobs for the minions that did not answer."""
         for minion, jids in fact.running.items():
             for jid in jids:
                 self.begun(jid, minion)  # whether or not it was asked about that job
         for job in list(self.open.values()):
             if job.stage is Stage.ASKING and job.survey == fact.number and job.job is not None:
-                self._surveyed(job, job.job, fact)
+                yield from self._surveyed(job, job.job, fact)
+        return 0
 
-    def _surveyed(self, open_job: OpenJob, job: Job, fact: facts.Surveyed) -> None:
-        jid, now = job.jid, self._queue.now
+    def _surveyed(self, open_job: OpenJob, job: Job, fact: facts.Surveyed) -> Work:
+        jid = job.jid
         if open_job.asking & fact.unasked:
-            self._later(jid, now + AGAIN)
-            return
+            self._later(jid, self._queue.now + AGAIN)
+            return 0
         asked, open_job.asking = open_job.asking, set()
         open_job.surveyed |= asked
         running = {minion for minion in asked if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
         open_job.idle |= asked - running - silent
         self._notes.add(jid, self._queue.end_of_job(job), running)
-        begun = silent & (self._notes.get(jid).begun | open_job.begun)
-        self._owe(job, silent - begun, State.PENDING, "it did not return the job and does not answer")
-        self._owe(job, begun, State.RUNNING, "it has begun the job, and does not answer")
-        self._notes.strike(jid, silent)
+        begun = "it has begun the job, and does not answer"
+        yield from self._owe(open_job, job, silent, begun, "it did not return the job and does not answer")
+        if open_job.stage is not Stage.ASKING:
+            return 0  # it was published again meanwhile
         if open_job.idle:
-            self._later(jid, now + GRACE)
+            self._later(jid, self._queue.now + GRACE)
         else:
             self._close(jid)
+        return 0
 
     def unreadable(self, jid: str) -> None:
         """A job could not be read: try again later, as long as it can be owed."""

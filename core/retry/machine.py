@@ -36,8 +36,8 @@ from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
-from saltext.jobs.core.retry.owing import Owing, Work
-from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.owing import Owing
+from saltext.jobs.core.retry.queue import Queue, Work
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
 from saltext.jobs.core.retry.timers import AGAIN, Timers
 from saltext.jobs.core.retry.turns import Turns
@@ -51,7 +51,7 @@ _RECORDED, _SLACK = 10.0, 1.0
 _KEYS_CHANGED = 1.0
 #: Seconds by which two clocks that nobody sets may drift apart from one step to the next.
 _NOT_SET = 1.0
-#: Entries that a request changes in one step, and timers that ring in one.
+#: Entries that a fact or a request changes in one step, and timers that ring in one.
 _PART_CHANGED = 10_000
 #: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
 _PART, _PAUSE = 30_000, 0.05
@@ -61,7 +61,8 @@ _LOOK = 10_000
 
 class Retry:
     """
-    The retry queue of one master. ``part``: how many entries a request changes in one step, and how many timers ring in one.
+    The retry queue of one master. ``part``: how many entries a fact or a request changes in one step, and how many timers
+    ring in one. What is left of a fact holds up all publishes, and what else takes several steps.
 
     :param patience: seconds after which a published job should have been returned or be running.
     :param paused: whether replays begin paused.
@@ -82,15 +83,16 @@ class Retry:
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
         # What is still to be looked at because events may have been missed.
         self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
-        # The unfinished requests of operators; and the jobs whose time is over, with their minions.
-        self._requests, self._over = deque[Work](), dict[str, list[str]]()
+        # What is not finished: of facts about many minions, and of requests. And the jobs whose time is over, by minion.
+        self._facts, self._requests, self._over = deque[Work](), deque[Work](), dict[str, list[str]]()
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
         self.claims_of, self.notes = self.queue.claims_of, self._notes.by_jid
 
         replays, capture, owing = self.replays, self.capture, self.owing
-        self.handlers: Mapping[type, Callable[[Any], object]] = {
+        # What takes many steps for many minions returns Work.
+        self.handlers: Mapping[type, Callable[[Any], Work | object]] = {
             facts.Published: self._published,
             facts.Returned: self._returned,
             facts.Kill: capture.kill,
@@ -126,7 +128,7 @@ class Retry:
             "survey": lambda: self.outbox.line_up(Purpose.SURVEY),
             "rate": lambda: None,  # what may be published is published after every fact
         }
-        self._released: Mapping[Purpose, Callable[[str, tuple[str, ...]], object]] = {
+        self._released: Mapping[Purpose, Callable[[str, tuple[str, ...]], Work | object]] = {
             Purpose.JOB: replays.claim,
             Purpose.PING: lambda _, minions: self.queue.want(facts.Ping(minions)),
             Purpose.QUESTION: replays.ask,
@@ -176,14 +178,22 @@ class Retry:
         """
         self.queue.now = max(now, self.queue.now)
         self._heed_clock(0.0 if wall is None else wall - now)
-        self.handlers[type(fact)](fact)
+        self._take_on(self.handlers[type(fact)](fact))
         for key in itertools.islice(self._timers.due(self.queue.now), self.part):
             self._timed[key[0]](*key[1:])
         for jid in list(self._over):
             self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
-        for purpose, jid, minions in self.outbox.release(self.queue.now):
-            self._released[purpose](jid, minions)
+        released = self.outbox.release(self.queue.now)
+        # What is left of a fact may be the kill of what would be sent.
+        while not self._facts and (publish := next(released, None)) is not None:
+            self._take_on(self._released[publish[0]](*publish[1:]))
         return self.queue.take_due()
+
+    def _take_on(self, work: Work | object) -> None:
+        if isinstance(work, Generator):
+            self._facts.append(work)
+            if len(self._facts) == 1:
+                self._work()
 
     def _heed_clock(self, ahead: float) -> None:
         """Look at all windows again before anything else, if the clock on the wall was set since the last step."""
@@ -201,16 +211,16 @@ class Retry:
             self.queue.republished[fact.jid] = fact.at + _SLACK
         self.capture.published(fact)
 
-    def _returned(self, fact: facts.Returned) -> None:
-        self.replays.returned(fact)
+    def _returned(self, fact: facts.Returned) -> Work:
         if fact.again:
             self.capture.returned(fact)
+        return self.replays.returned(fact)
 
-    def _surveyed(self, fact: facts.Surveyed) -> None:
+    def _surveyed(self, fact: facts.Surveyed) -> Work:
         for minion, jids in fact.running.items():
             for jid in jids:  # perhaps jobs that it seemed to have missed
                 self.replays.acknowledged(facts.Acknowledged(minion, jid), proven=True)
-        self.capture.surveyed(fact)
+        return self.capture.surveyed(fact)
 
     def _acknowledged(self, fact: facts.Acknowledged) -> None:
         if self.queue.has(fact.minion, fact.jid):
@@ -287,37 +297,38 @@ class Retry:
         """Find out which minions with entries have lost their keys, and which claimed minions have none."""
         self.queue.want(facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed())))
 
-    def _keys_read(self, fact: facts.KeysRead) -> None:
+    def _keys_read(self, fact: facts.KeysRead) -> Work:
         if not fact.none:  # otherwise they could not be read
             self.capture.forget(fact.gone)
-        self.owing.keys_read(fact)
+        return self.owing.keys_read(fact)
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
     def _requested(self, fact: facts.Requested) -> None:
         self._requests.append(self._carry_out(fact))
-        if len(self._requests) == 1:
+        if len(self._requests) == 1 and not self._facts:
             self._work()
 
     def _carry_out(self, fact: facts.Requested) -> Work:
-        done: Work | int = getattr(self.owing, fact.do)(**fact.given)
-        return (yield from done) if isinstance(done, Generator) else done
+        try:
+            done: Work | int = getattr(self.owing, fact.do)(**fact.given)
+            answer = facts.Answer((yield from done) if isinstance(done, Generator) else done)
+        except Exception as exc:
+            answer = facts.Answer(failed=exc)
+        self.queue.want(answer)
+        return 0
 
     def _work(self) -> None:
-        """Do a part of what operators ask for."""
+        """Do a part of what is not finished: of facts, in their order, before all requests."""
         left = self.part
-        while self._requests and left > 0:
-            try:
-                left -= next(self._requests[0])
-                continue
-            except StopIteration as done:
-                answer = facts.Answer(done.value)
-            except Exception as exc:
-                answer = facts.Answer(failed=exc)
-            self._requests.popleft()
-            self.queue.want(answer)
-        if self._requests:
-            self._timers.set(("work",), self.queue.now + _PAUSE)
+        self._timers.set(("work",), self.queue.now + _PAUSE)
+        while left > 0 and (unfinished := self._facts or self._requests):
+            work = unfinished.popleft()
+            if (changed := next(work, None)) is not None:
+                unfinished.appendleft(work)
+                left -= changed
+        if not self._facts and not self._requests:
+            self._timers.cancel(("work",))
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
         """Take up a part of what the store holds. This comes before Restored, and has no effects."""
@@ -326,11 +337,11 @@ class Retry:
         # What was just read need not be written.
         self.queue.changed.clear()
 
-    def _restored(self, fact: facts.Restored) -> None:
+    def _restored(self, fact: facts.Restored) -> Work:
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, fact.open)
-        self.owing.restore(fact.kills)
         self.capture.note_again(fact.kills)
+        return self.owing.restore(fact.kills)
 
     def _note_due(self, jid: str) -> None:
         if begun := self._notes.due(jid):

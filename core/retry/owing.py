@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
 from saltext.jobs.core.retry.notes import Notes
-from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.queue import Queue, Work
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
 
@@ -22,9 +22,8 @@ from saltext.jobs.core.retry.turns import Turns
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
 #: Seconds for which a kill is remembered: an earlier request may be carried out after it, and a search may find it again.
 _REMEMBERED = 600.0
-#: Work on many entries. It yields how many it has changed, so that other facts get their turn, and returns an answer.
-#: Meanwhile entries may come, go and move.
-Work = Generator[int, None, int]
+#: States in which something may still happen by itself.
+_OPEN = frozenset(State) - ENDED
 
 
 class Owing:
@@ -37,29 +36,27 @@ class Owing:
 
     # -- entries come -------------------------------------------------------------------------------------------------
 
-    def owe(self, job: Job, minions: Collection[str], state: State, reason: str, alive: bool = False) -> None:
-        """Queue a job for the minions that have missed it. ``alive``: they are known to be there."""
+    def owe(self, job: Job, minion: str, state: State, reason: str, alive: bool = False) -> None:
+        """Queue a job for a minion that has missed it. ``alive``: it is known to be there."""
         if job.obstacle and state is State.PENDING:
             state, reason = State.DEAD, job.obstacle
-        self._add(job, minions, reason, self._queue.end_of_job(job), state)
-        for minion in minions:
-            # It may have started while the question was under way.
-            if alive or self._turns.has_just_started(minion):
-                self._turns.alive(minion)
+        self._add(job, minion, reason, self._queue.end_of_job(job), state)
+        # It may have started while the question was under way.
+        if alive or self._turns.has_just_started(minion):
+            self._turns.alive(minion)
 
-    def _add(
-        self, job: Job, minions: Iterable[str], reason: str, expires_at: float, state: State = State.PENDING
-    ) -> list[Entry]:
-        """Queue a job for minions, and return its new entries."""
-        queued = self._queue.add(job, minions, reason, expires_at)
-        for entry in queued:
-            if state is State.RUNNING:
-                self._queue.move(entry, state, reason)
-            elif state is not State.PENDING:
-                self._replays.end(entry, state, reason)
-            for older in self._queue.superseded_by(entry) if entry.state not in ENDED else ():
-                self._replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
-        return queued
+    def _add(self, job: Job, minion: str, reason: str, expires_at: float, state: State = State.PENDING) -> Entry | None:
+        """Queue a job for a minion, and return its new entry, if any."""
+        entry = self._queue.add(job, minion, reason, expires_at)
+        if entry is None:
+            return None
+        if state is State.RUNNING:
+            self._queue.move(entry, state, reason)
+        elif state is not State.PENDING:
+            self._replays.end(entry, state, reason)
+        for older in self._queue.superseded_by(entry) if entry.state not in ENDED else ():
+            self._replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
+        return entry
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
         """Put stored entries of these jobs into the queue. Returns how many are new."""
@@ -72,14 +69,13 @@ class Owing:
 
     # -- entries end, and go ------------------------------------------------------------------------------------------
 
-    def killed(self, kill: facts.Kill) -> None:
+    def killed(self, kill: facts.Kill) -> Work:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
         known = self.signalled(kill.signal)  # the log may tell it again: what was queued since is of a later publish
         self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
-        for minion in sorted(kill.minions):
-            for entry in self._queue.of(minion, kill.jid or None):
-                if minion not in known or entry.queued <= kill.at:
-                    self._cancel_killed(kill, entry)
+        there = [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]
+        met = (entry for entry in there if entry.minion not in known or entry.queued <= kill.at)
+        return self._each(met, _OPEN, lambda entry: self._cancel_killed(kill, entry))
 
     def signalled(self, signal: str) -> set[str]:
         """Return the minions for which kills by the signal with this jid have been taken."""
@@ -91,14 +87,16 @@ class Owing:
             taken = self.kills.pop(kill)
             self.kills[dataclasses.replace(kill, spared=kill.spared | kill.minions.intersection(minions))] = taken
 
-    def restore(self, kills: Iterable[facts.Kill]) -> None:
+    def restore(self, kills: Iterable[facts.Kill]) -> Work:
         """Carry out again what is known of kills: a power cut may have taken from the store what they ended."""
         self.remember(kills)
-        for kill in self.kills:
+        for kill in list(self.kills):
             for minion in sorted(kill.minions):
                 for entry in self._queue.of(minion, kill.jid or None):
                     if max(entry.queued, entry.wanted_at) <= kill.at:
                         self._cancel_killed(kill, entry)
+                        yield 1
+        return 0
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:
         """Let kills count for requests that were made before them and are carried out later."""
@@ -113,12 +111,10 @@ class Owing:
         if is_owed if kill.jid else is_sent:
             self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
-    def refused(self, fact: facts.Refused) -> None:
+    def refused(self, fact: facts.Refused) -> Work:
         """Give up a job that cannot be stored: it cannot be claimed either."""
-        for minion in self._queue.minions_of(fact.jid):
-            entry = self._queue.entry(minion, fact.jid)
-            if entry is not None and entry.state not in ENDED:
-                self._replays.end(entry, State.DEAD, fact.reason)
+        entries = self._queue.of(None, fact.jid)
+        return self._each(entries, _OPEN, lambda entry: self._replays.end(entry, State.DEAD, fact.reason))
 
     def remove(self, entry: Entry) -> None:
         """Forget an entry without a return. A later look at its job must not queue it again."""
@@ -132,7 +128,7 @@ class Owing:
         if self.keyless and not self.keyless.isdisjoint(minions):
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 
-    def keys_read(self, fact: facts.KeysRead) -> None:
+    def keys_read(self, fact: facts.KeysRead) -> Work:
         """
         Cancel what is owed to minions whose keys are gone. A key is gone if it was not found at two looks, or if the second
         look finds a new key, which another machine has. If no minion has a key, the keys could not be read.
@@ -142,15 +138,17 @@ class Owing:
         if fact.none and len(known) > 1 and gone == known:
             told = f"None of the {len(known)} minions with a queue has a key: that is not believed"
             self._queue.want(facts.Warn(told))
-            return
+            return 0
         suspects, self.keyless = self.keyless, set(gone)
         for minion in sorted((gone | fact.renewed) & suspects & known):
             for entry in self._queue.of(minion, None):
                 if entry.state not in ENDED:
                     self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
                 self.remove(entry)
+                yield 1
         if self.keyless - suspects:
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_AGAIN)
+        return 0
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -192,18 +190,17 @@ class Owing:
         for minion in dict.fromkeys(minions):
             entry = self._queue.entry(minion, job.jid)
             if entry is None:
-                queued = self._add(job, (minion,), reason, self._queue.now + ttl)
+                entry = self._add(job, minion, reason, self._queue.now + ttl)
             elif entry.state in ENDED:
                 self._queue.renew(entry, self._queue.now + ttl, reason)
-                queued = [entry]
             else:
-                queued = []
-            for each in queued:
-                each.named, each.asker = named, asker
-                self._want(each, wanted_at)
+                entry = None
+            if entry is not None:
+                entry.named, entry.asker = named, asker
+                self._want(entry, wanted_at)
+                count += 1
             if minion in self._queue.backlogs:
                 self._turns.ping((minion,))
-            count += len(queued)
             yield 1
         return count
 
@@ -235,14 +232,12 @@ class Owing:
             self._want(entry, wanted_at)
             self._turns.ping((entry.minion,))
 
-        return self._each(minion, jid, {State.HELD, State.DEAD}, try_again)
+        return self._each(self._queue.of(minion, jid), {State.HELD, State.DEAD}, try_again)
 
-    def _each(
-        self, minion: str | None, jid: str | None, states: Collection[str], change: Callable[[Entry], object]
-    ) -> Work:
-        """Change the entries in some states, of a minion or of all, and of a job or of all. Returns how many."""
+    def _each(self, entries: Iterable[Entry], states: Collection[str], change: Callable[[Entry], object]) -> Work:
+        """Change the entries that are in some states. Returns how many."""
         count = 0
-        for entry in self._queue.of(minion, jid):
+        for entry in entries:
             # Some may have gone meanwhile.
             if entry.state in states and self._queue.entry(entry.minion, entry.jid) is entry:
                 change(entry)
@@ -264,11 +259,11 @@ class Owing:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
 
-        return self._each(minion, jid, set(State) - ENDED, end)
+        return self._each(self._queue.of(minion, jid), _OPEN, end)
 
     def purge(self, states: Collection[str]) -> Work:
         """Forget the entries in some states. Returns how many."""
-        return self._each(None, None, states, self.remove)
+        return self._each(self._queue.of(None, None), states, self.remove)
 
     def pause(self) -> bool:
         """Pause replays. Returns False if they were paused already."""

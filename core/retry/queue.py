@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,11 @@ from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
+
+
+#: Work on many entries. It yields how many it has changed, so that other facts get their turn, and returns an answer.
+#: Meanwhile entries may come, go and move.
+Work = Generator[int, None, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -107,22 +112,19 @@ class Queue:
 
     # -- entries come and go ------------------------------------------------------------------------------------------
 
-    def add(self, job: Job, minions: Iterable[str], reason: str, expires_at: float) -> list[Entry]:
-        """Queue a job for minions, as far as there is room, and return its new entries."""
-        queued = []
-        for minion in minions:
-            if self.has(minion, job.jid):
-                continue
-            waiting = sum(entry.state not in ENDED for entry in self.of(minion, None))
-            full = waiting >= self.settings.max_queue_per_minion
-            if full or self.total >= self.settings.max_queue:
-                self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
-                continue
-            entry = Entry(minion, job.jid, self.now, expires_at, reason)
-            self.put(job, entry)
-            self.tell(entry, "queued")
-            queued.append(entry)
-        return queued
+    def add(self, job: Job, minion: str, reason: str, expires_at: float) -> Entry | None:
+        """Queue a job for a minion and return its entry; None if it has one already, or if there is no room."""
+        if self.has(minion, job.jid):
+            return None
+        waiting = sum(entry.state not in ENDED for entry in self.of(minion, None))
+        full = waiting >= self.settings.max_queue_per_minion
+        if full or self.total >= self.settings.max_queue:
+            self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
+            return None
+        entry = Entry(minion, job.jid, self.now, expires_at, reason)
+        self.put(job, entry)
+        self.tell(entry, "queued")
+        return entry
 
     def put(self, job: Job, entry: Entry) -> None:
         """Add an entry, and its job if it is new."""

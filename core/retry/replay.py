@@ -18,7 +18,7 @@ from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
-from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.queue import Queue, Work
 from saltext.jobs.core.retry.steps import LOOKS, RESTING, Step
 from saltext.jobs.core.retry.turns import Turns
 
@@ -231,7 +231,7 @@ class Replays:
             replay.take(Evidence.UNREADABLE)
             self._decide(replay)
 
-    def returned(self, fact: facts.Returned) -> None:
+    def returned(self, fact: facts.Returned) -> Work:
         """End entries that were returned, and those that were not returned in their time to live."""
         for minion in (*fact.minions, *fact.missing):
             entry, is_there = self._queue.entry(minion, fact.jid), minion in fact.minions
@@ -242,10 +242,12 @@ class Replays:
             known = Knowledge(entry, self._queue.backlogs[minion], self._queue.now)
             known.take(Evidence.RETURNED if is_there else Evidence.NOT_RETURNED)
             self._decide(known)
+            yield 1
+        return 0
 
-    def looked_up(self, fact: facts.LookedUp) -> None:
+    def looked_up(self, fact: facts.LookedUp) -> Work:
         """Go on with what the job cache, the keys and the access lists tell."""
-        self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
+        yield from self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
         job = self._queue.jobs.get(fact.jid)
         unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
         for replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
@@ -258,6 +260,8 @@ class Replays:
                 denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
                 permits = Permits(denied, unsure, barred=minion in fact.barred)
             self._decide(replay, permits)
+            yield 1
+        return 0
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class Replays:
                 doubted.append(replay.entry.minion)
         self._queue.want(facts.Ask(jid, minions, tuple(doubted)))
 
-    def asked(self, fact: facts.Asked) -> None:
+    def asked(self, fact: facts.Asked) -> Work:
         """Go on with what minions say about a job."""
         for evidence, minions in fact.told.items():
             if minions and evidence in ANSWERS:
@@ -280,8 +284,10 @@ class Replays:
                 minion = replay.entry.minion
                 replay.take(evidence, fact.said.get(minion, Said.NOTHING), free=minion in fact.free)
                 self._decide(replay, Permits(matches=minion not in fact.unmatched))
+                yield 1
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
+        return 0
 
     def acknowledged(self, fact: facts.Acknowledged, proven: bool = False) -> None:
         """Take the claim that a minion has begun a job, or returned it, however late. ``proven``: it is authenticated."""
@@ -301,36 +307,38 @@ class Replays:
 
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
-    def claim(self, jid: str, minions: tuple[str, ...]) -> None:
+    def claim(self, jid: str, minions: tuple[str, ...]) -> Work:
         """Claim, durably, what may be published now."""
         self.shut(minions)
-        claimed = []
         for replay in self._queue.replays(jid, minions, Step.TO_SEND):
             self._decide(replay)
-            claimed.append(replay.entry.minion)
-        if claimed:
+            yield 1
+        if claimed := [replay.entry.minion for replay in self._queue.replays(jid, minions, Step.CLAIMING)]:
             self._queue.want(facts.Claim(jid, tuple(claimed)))
+        return 0
 
-    def claimed(self, fact: facts.Claimed) -> None:
+    def claimed(self, fact: facts.Claimed) -> Work:
         """Publish what is durably claimed."""
-        ready = []
         for replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
             self._decide(replay, Permits(shut=self._why_shut(replay.entry)))
-            if replay.step is Step.SENDING:
-                ready.append(replay)
+            yield 1
+        ready = list(self._queue.replays(fact.jid, fact.minions, Step.SENDING))
         if not ready:
-            return
+            return 0
         self._queue.replayed[fact.jid] = self._queue.now
         said = {replay.said for replay in ready}
         recorded = said.isdisjoint({Said.NOTHING, Said.NOT_SURE})
         named = frozenset(replay.entry.minion for replay in ready if replay.entry.named)
         minions = tuple(replay.entry.minion for replay in ready)
         self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
+        return 0
 
-    def sent(self, fact: facts.Sent) -> None:
+    def sent(self, fact: facts.Sent) -> Work:
         if fact.outcome is Evidence.PUBLISHED and fact.jid in self._queue.jobs:
             self._queue.replayed[fact.jid] = self._queue.now
         for replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
             is_missed = replay.entry.minion in fact.missed
             replay.take(Evidence.MISSED if is_missed else fact.outcome, why=fact.why)
             self._decide(replay, Permits(waited_for=is_missed and self._turns.is_waited_for(replay.entry)))
+            yield 1
+        return 0

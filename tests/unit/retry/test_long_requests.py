@@ -1,6 +1,11 @@
-"""A request about many entries is carried out in parts. Meanwhile others get their turn, entries move, and engines die."""
+"""
+A fact, or a request, about many entries is carried out in parts. Meanwhile others get their turn, entries move, and engines
+die.
+"""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 
@@ -111,6 +116,45 @@ def test_no_step_forgets_all_entries_that_were_kept_for_their_time():
     assert machine.total == 0
 
 
+@pytest.mark.parametrize(
+    ("fact", "becomes"),
+    [
+        (lambda names: facts.Returned(JOB.jid, names), None),
+        (lambda names: facts.LookedUp(JOB.jid, tuple(names), returned=names), None),
+        (lambda names: facts.Kill(JOB.jid, names, "ann", 50.0), State.CANCELLED),
+        (lambda names: facts.Restored(kills=[facts.Kill(JOB.jid, names, "ann", 50.0)]), State.CANCELLED),
+        (lambda names: facts.Refused(JOB.jid, "it is too large"), State.DEAD),
+        (lambda names: facts.KeysRead(frozenset(), renewed=names), None),
+    ],
+)
+def test_no_step_changes_all_entries_that_a_fact_is_about(fact, becomes):
+    machine, entries = a_queue(1e6)
+    names = frozenset(entry.minion for entry in entries)
+    machine.owing.keyless = set(names)
+    stored, _ = parts_of(machine, fact(names), 100.0, 1.0)
+    assert max(stored) <= 1_100
+    assert sum(stored) >= 5_000
+    assert {entry.state for entry in machine.entries()} == ({becomes} if becomes else set())
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["there", "silent"])
+def test_no_step_queues_a_job_for_all_minions_that_missed_it(answers):
+    machine, _ = a_queue(1e6)
+    job = dataclasses.replace(JOB, jid="20260516101113000000", published_at=100.0)
+    names = frozenset(f"n{number}" for number in range(5_000))
+    fact, now, most = facts.Published(job.jid, 100.0), 100.0, 0
+    while machine.total < 10_000:
+        stored, done = parts_of(machine, fact, now, 20.0)
+        fact, now, most = facts.Tick(), now + 20.0, max(most, *stored)
+        for effect in done:
+            if isinstance(effect, facts.Read):
+                fact = facts.JobRead(job.jid, job, names)
+            elif isinstance(effect, facts.Inquire):
+                fact = facts.Surveyed(effect.number, dict.fromkeys(names, frozenset()) if answers else {})
+    assert most <= 1_100
+    assert job.jid not in machine.capture.open
+
+
 # -- what may happen meanwhile ----------------------------------------------------------------------------------------
 
 
@@ -182,7 +226,7 @@ def test_an_entry_that_comes_in_meanwhile_is_not_meant(world):
     world.request("cancel", jid="j1")
     midway(world)
     job = world.machine.jobs["j1"]
-    world.machine.owing.owe(job, ("m99",), State.PENDING, "it did not return the job")
+    world.machine.owing.owe(job, "m99", State.PENDING, "it did not return the job")
     world.run_until(lambda: world.answers)
     assert world.answers == [40]
     assert world.state("m99", "j1") is State.PENDING
@@ -223,3 +267,55 @@ def test_others_get_their_turn_before_it_is_through(world):
     world.run(0.3)
     assert "j2" in world.machine.capture.open
     assert not world.answers
+
+
+# -- what may happen while a fact is carried out ----------------------------------------------------------------------
+
+
+def back_in(world):
+    """Have all forty minions start, and let all be asked about the job that they are owed."""
+    world.duration = 5.0
+    for name in NAMES:
+        world.start(name)
+
+
+def test_a_wave_that_takes_many_steps_is_one_publish(world):
+    back_in(world)
+    world.run_until(lambda: not world.machine.total)
+    assert len(world.published_at) == 1
+    assert set(world.runs.values()) == {1}
+
+
+@pytest.mark.parametrize("at", [State.PENDING, State.CLAIMED])
+def test_nothing_is_sent_while_a_kill_is_carried_out(world, at):
+    back_in(world)
+    world.run_until(lambda: world.state("m9", "j1") is at and world.machine.backlogs["m9"].replay is not None)
+    world.tell(facts.Kill("j1", frozenset(NAMES), "ann", world.now))
+    assert states(world).count(at) > 1
+    world.run(120)
+    assert set(states(world)) == {State.CANCELLED}
+    assert not world.published_at
+
+
+def test_a_kill_midway_cancels_also_what_was_not_queued_yet(world):
+    world.publish("j2")
+    world.run_until(lambda: states(world, "j2").count(State.PENDING) == 10)
+    world.tell(facts.Kill("j2", frozenset(NAMES), "ann", world.now))
+    world.run(60)
+    assert set(states(world, "j2")) == {State.CANCELLED}
+
+
+def test_a_job_that_is_published_again_midway_is_looked_at_again(world):
+    world.publish("j2", targets=NAMES[:20])
+    world.run_until(lambda: states(world, "j2").count(State.PENDING) == 10)
+    world.publish("j2", targets=NAMES[20:])
+    world.run(120)
+    assert set(states(world, "j2")) == {State.PENDING}
+
+
+def test_an_engine_that_dies_midway_queues_the_others_after_its_restart(world):
+    world.publish("j2")
+    world.run_until(lambda: states(world, "j2").count(State.PENDING) == 10)
+    world.restart()
+    world.run(120)
+    assert set(states(world, "j2")) == {State.PENDING}
