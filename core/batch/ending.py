@@ -213,11 +213,14 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
 def hand_over(batch: BatchState) -> list[Effect]:
     """
     Hand minions that were not there over to the retry queue, once all others have ended. The queue knows nothing of stages,
-    windows and failures: until then the batch may find that the job must not go on.
+    windows and failures: until then the batch may find that the job must not go on. Nothing is heard of failures later, so
+    the budget is judged, however few have run.
     """
     waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
     if waits or batch.handing_over or batch.halted or not batch.to_queue:
         return []
+    if reason := batch.record.overdrawn(over=batch.pace.group):
+        return batch.halt(reason)
     batch.handing_over = True
     return [facts.Queue(tuple(batch.to_queue))]
 

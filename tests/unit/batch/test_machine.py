@@ -149,6 +149,33 @@ def test_a_batch_that_is_halted_hands_nobody_over(fact):
     assert "Queue" not in kinds(bench.effects)
 
 
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"failures_allowed": 0.0},
+        {"groups": (("eu", 1), ("us", 2)), "failures_allowed": 0.0},
+        {"groups": (("eu", 1), ("us", 2)), "group_failures_allowed": (0.0, 0.0)},
+        {"groups": (("eu", 2), ("us", 1)), "group_failures_allowed": (0.0, 0.0)},  # nobody is there in the last group
+    ],
+)
+def test_a_batch_that_ends_beyond_its_budget_hands_nobody_over_however_few_have_run(budget):
+    bench = Bench("abc", "1", presence="ping", offline="queue", min_executed=100, **budget)
+    bench.present("ab")
+    bench.sent()
+    bench.returns("a")
+    bench.sent()
+    bench.returns("b", retcode=1)
+    assert (bench.batch.state, bench.states()["c"]) == ("halted", "offline")
+    assert "Queue" not in kinds(bench.effects)
+
+
+def test_a_batch_that_ends_within_its_budget_hands_over_those_that_were_away():
+    bench = Bench("abc", "2", presence="ping", offline="queue", min_executed=100, failures_allowed=2.0)
+    bench.present("ab")
+    bench.sent()
+    assert bench.returns("a", "b", retcode=1) == [facts.Queue(("c",))]
+
+
 def test_a_batch_whose_check_is_not_passed_hands_nobody_over():
     bench = Bench("abc", "1,1", presence="ping", offline="queue", check=dict.fromkeys(("kind", "fun"), "function"))
     bench.present("ab")
