@@ -17,6 +17,8 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _ADDRESS = re.compile(r"https?://[^\s/]+(/\S*)?")
 _RATE = re.compile(r"([0-9]{1,9})/(.+)")
+#: Most characters of a window that a job names.
+_LONGEST_WINDOW = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +132,18 @@ def _window(value: Any) -> str:
         return ""
     parse_windows(value)
     return value if isinstance(value, str) else "; ".join(value)
+
+
+def job_window(value: Any) -> str:
+    """
+    Return the window that a job names for itself. Its publisher chooses it, and it is parsed again and again.
+
+    :raises ValueError: or TypeError, when it is not valid, or too long.
+    """
+    text = _window(value)
+    if len(text) > _LONGEST_WINDOW:
+        raise ValueError(f"it has more than {_LONGEST_WINDOW} characters")
+    return text
 
 
 def _timezone(value: Any) -> str:

@@ -27,6 +27,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.master.questions import Found
+from saltext.jobs.core.options import job_window
 from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
@@ -394,14 +395,25 @@ class Effects:
 
 
 def kept_options(spec: Spec) -> Mapping[str, Any]:
-    """Return the options of a batch's job as the job cache gets them: they tell the retry queue the batch's window."""
+    """
+    Return the options of a batch's job as the job cache gets them: they tell the retry queue the batch's window, unless the
+    job names a valid one itself.
+    """
     metadata = spec.options.get("metadata") or {}
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
-    if not spec.window or spec.offline != "queue" or (isinstance(wish, Mapping) and wish.get("window") is not None):
-        return spec.options
     given = wish if isinstance(wish, Mapping) else {}
+    if not spec.window or spec.offline != "queue" or _is_window(given.get("window")):
+        return spec.options
     limits = {**given, "window": spec.window, "timezone": spec.timezone}
     return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
+
+
+def _is_window(value: Any) -> bool:
+    try:
+        job_window(value)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
 
 
 def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], timeout: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.options import FLAG, TIMEZONE, WINDOW, seconds, whole
+from saltext.jobs.core.options import FLAG, TIMEZONE, job_window, seconds, whole
 from saltext.jobs.core.retry.entry import Entry, Limits, State
 from saltext.jobs.core.retry.openings import Hours, hours_of
 from saltext.jobs.core.settings import RetrySettings
@@ -22,8 +22,6 @@ log = lines.logger(__name__)
 
 #: Longest time to live that a job may ask for, in seconds.
 _LONGEST_TTL = 10 * 365 * 86400.0
-#: Most characters of a window. Its publisher chooses it, and it is parsed again and again.
-_LONGEST_WINDOW = 1000
 #: Types of targets for which only a minion's id counts.
 _BY_ID = frozenset({"glob", "pcre", "list"})
 #: Letters in a compound target, by type.
@@ -40,39 +38,36 @@ _DELIMITED = frozenset("GPIJ")
 
 
 def limits_of(jid: str, metadata: Any) -> Limits:
-    """Return what a job says about its replay. If that is not valid, it is logged and ignored."""
+    """Return what a job says about its replay. What of it is not valid is logged and ignored."""
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     if wish is None:
         return Limits()
     if isinstance(wish, bool):
         return Limits(off=not wish, given=wish)
-    try:
-        return _limits(wish)
-    except (ValueError, TypeError, AttributeError) as exc:
+    valid, wrong = _limits(wish) if isinstance(wish, Mapping) else ({}, ["it is no mapping"])
+    if wrong:
         log.warning(
-            "Job %s: its metadata job_retry is %.500r (%.200s); accepted is true, false, or a mapping with some of ttl "
+            "Job %s: its metadata job_retry is %.500r (%.500s); accepted is true, false, or a mapping with some of ttl "
             "(seconds, or 7d, of at most 10 years), max_attempts (a whole number of at least 1), retry_interrupted (true or "
             "false), window (such as 'Sat,Sun 02:00-05:00', or '' for any time) and timezone (such as 'Europe/Berlin')",
             jid,
             wish,
-            exc,
+            "; ".join(wrong),
         )
-        return Limits()
+    return Limits(given=isinstance(wish, Mapping), **valid)
 
 
-def _limits(wish: Mapping[str, Any]) -> Limits:
-    if not isinstance(wish, Mapping):
-        raise ValueError("it is no mapping")
-    if unknown := set(wish) - _READ.keys():
-        raise ValueError(f"{', '.join(sorted(map(str, unknown)))} is not known")
-    return Limits(given=True, **{name: _READ[name](value) for name, value in wish.items() if value is not None})
-
-
-def _window(value: Any) -> Any:
-    text = "; ".join(value) if value and isinstance(value, (list, tuple)) else value
-    if isinstance(text, str) and len(text) > _LONGEST_WINDOW:
-        raise ValueError(f"its window has more than {_LONGEST_WINDOW} characters")
-    return WINDOW.read(text)
+def _limits(wish: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the valid limits, and what is wrong with the others."""
+    valid: dict[str, Any] = {}
+    wrong = [f"{name!s:.50} is not known" for name in wish if name not in _READ]
+    for name, read in _READ.items():
+        if (value := wish.get(name)) is not None:
+            try:
+                valid[name] = read(value)
+            except (ValueError, TypeError, AttributeError) as exc:
+                wrong.append(f"{name}: {exc!s:.200}")
+    return valid, wrong
 
 
 #: What a job may say, and how it is read: as the option of that name.
@@ -80,7 +75,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "ttl": seconds(maximum=_LONGEST_TTL).read,
     "max_attempts": whole(1).read,
     "retry_interrupted": FLAG.read,
-    "window": _window,
+    "window": job_window,
     "timezone": TIMEZONE.read,
 }
 

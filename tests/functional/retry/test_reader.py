@@ -171,24 +171,28 @@ def test_a_job_with_arguments_of_any_form_is_read_and_told_from_another(opts, jo
         (True, Limits(given=True)),
         ({"ttl": "7d"}, Limits(given=True, ttl=604800.0)),
         ({"max_attempts": 2, "retry_interrupted": True}, Limits(given=True, max_attempts=2, retry_interrupted=True)),
-        ({"ttl": "soon"}, Limits()),
-        ({"ttl": 1e15}, Limits()),
-        ({"ttl": 10**400}, Limits()),
+        ({"ttl": "soon"}, Limits(given=True)),
+        ({"ttl": 1e15}, Limits(given=True)),
+        ({"ttl": 10**400}, Limits(given=True)),
+        ({"ttl": "7 days", "window": "Sat 02:00-05:00"}, Limits(given=True, window="Sat 02:00-05:00")),
+        ({"ttl": "7d", "max_attempts": "two"}, Limits(given=True, ttl=604800.0)),
+        ({"ttl": "7d", "colour": "red"}, Limits(given=True, ttl=604800.0)),
         (
             {"window": "Sat 02:00-05:00", "timezone": "UTC"},
             Limits(given=True, window="Sat 02:00-05:00", timezone="UTC"),
         ),
         ({"window": ["02:00-05:00", "Sun 00:00-24:00"]}, Limits(given=True, window="02:00-05:00; Sun 00:00-24:00")),
         ({"window": ""}, Limits(given=True, window="")),
-        ({"window": "at night"}, Limits()),
-        ({"window": "; ".join(["02:00-05:00"] * 100)}, Limits()),
-        ({"window": [2]}, Limits()),
-        ({"window": 2}, Limits()),
-        ({"window": False}, Limits()),
-        ({"window": "02:00-05:00", "timezone": "Middle/Earth"}, Limits()),
-        ({"timezone": 5}, Limits()),
-        ({"max_attempts": 0}, Limits()),
-        ({"colour": "red"}, Limits()),
+        ({"window": "at night"}, Limits(given=True)),
+        ({"window": "; ".join(["02:00-05:00"] * 100)}, Limits(given=True)),
+        ({"window": [2]}, Limits(given=True)),
+        ({"window": 2}, Limits(given=True)),
+        ({"window": False}, Limits(given=True)),
+        ({"window": "02:00-05:00", "timezone": "Middle/Earth"}, Limits(given=True, window="02:00-05:00")),
+        ({"timezone": 5}, Limits(given=True)),
+        ({"max_attempts": 0}, Limits(given=True)),
+        ({"colour": "red"}, Limits(given=True)),
+        ({1: "red", "ttl": 60}, Limits(given=True, ttl=60.0)),
         ("yes", Limits()),
     ],
 )
@@ -201,6 +205,14 @@ def test_a_bad_window_of_a_job_is_named_in_the_log_with_what_is_accepted(caplog)
     assert "'Sax'" in caplog.text
     assert JID in caplog.text
     assert "window (such as 'Sat,Sun 02:00-05:00'" in caplog.text
+
+
+def test_each_wrong_limit_of_a_job_is_named_once(caplog):
+    limits_of(JID, {"job_retry": {"ttl": "7 days", "colour": "red", "max_attempts": 2}})
+    (record,) = caplog.records
+    assert "ttl: 7 days" in record.getMessage()
+    assert "colour is not known" in record.getMessage()
+    assert "max_attempts:" not in record.getMessage()
 
 
 def test_a_job_is_as_old_as_its_first_publish(opts, job_cache):

@@ -344,6 +344,7 @@ WINDOW = f"{utc(0)}-{utc(HOUR)}"
         ({"job_retry": True}, {"window": WINDOW, "timezone": "UTC"}),
         ({"job_retry": {"window": None}}, {"window": WINDOW, "timezone": "UTC"}),
         ({"job_retry": {"window": ""}}, {"window": ""}),
+        ({"job_retry": {"window": "at night", "ttl": "7d"}}, {"ttl": "7d", "window": WINDOW, "timezone": "UTC"}),
     ],
 )
 def test_what_the_retry_queue_delivers_later_has_the_window_of_the_batch(tmp_path, metadata, told):
