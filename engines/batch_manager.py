@@ -90,7 +90,8 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
         runner=functools.partial(call_runner, opts, loop),
-        queue=lambda request: requests.ask(opts, JOB_RETRY, request),
+        # What is to be cancelled must be, also if the queue's engine is away now.
+        queue=lambda request: requests.ask(opts, JOB_RETRY, request, keep=request["do"] == "cancel"),
         can_queue=lambda: requests.is_running(opts, JOB_RETRY),
         queue_worker=Worker(loop),
         permission=Permission(opts, settings),

@@ -355,6 +355,14 @@ class Effects:
             else:
                 live.step(facts.Queued(minions))
 
+    async def _take_back(self, live: Live, effect: facts.TakeBack) -> None:
+        # The worker makes one request after the other.
+        request = {"do": "cancel", "jid": live.jid, "minions": list(effect.minions)}
+        try:
+            await self._ports.queue_worker.call(self._ports.queue, request)
+        except CommandExecutionError as exc:
+            log.info("Batch %s: whether the retry queue has dropped its minions is not known: %s", live.jid, exc)
+
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
         """Return [(minions, reason)]: the reason of a refusal, or ''. A refused part does not stop the others."""
         request: dict[str, Any] = {"do": "enqueue", "jid": live.jid, "minions": list(minions)}
@@ -460,6 +468,7 @@ _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
     facts.AskRecords: Effects._ask_records,
     facts.Kill: Effects._kill,
     facts.Queue: Effects._queue,
+    facts.TakeBack: Effects._take_back,
     facts.CheckRights: Effects._check_rights,
     facts.Check: Effects._check,
 }

@@ -414,6 +414,16 @@ class Queue:
 
 
 @dataclasses.dataclass(frozen=True)
+class TakeBack:
+    """
+    Have the retry queue cancel what it was asked for, or may still be asked for, for these minions. The request must come
+    after that of Queue.
+    """
+
+    minions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class FindOpening:
     """Work out when the batch may send, from its start time and windows. After this you must report OpeningFound."""
 
@@ -456,5 +466,17 @@ class Close:
 
 
 Effect = (
-    Ping | Publish | LookUp | Probe | AskRecords | Kill | Queue | FindOpening | CheckRights | Check | Announce | Close
+    Ping
+    | Publish
+    | LookUp
+    | Probe
+    | AskRecords
+    | Kill
+    | Queue
+    | TakeBack
+    | FindOpening
+    | CheckRights
+    | Check
+    | Announce
+    | Close
 )

@@ -106,7 +106,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
         batch.pace.recover(now)  # it begins with the next Tick
         return []
     if batch.finished:
-        return [Announce("halted" if batch.halted else "complete"), Close()]
+        return [*_halted_again(batch), Close()] if batch.halted else [Announce("complete"), Close()]
     doubts, ended = fact.taken_over or fact.settled_at > now, batch.stepped_at
     passed = _follow_clock(batch, fact, now)
     batch.pace.recover(now)
@@ -118,7 +118,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
         _doubt_everything(batch, now)
     elif lacks_facts:
         _doubt_sendable(batch, now)
-    effects = [*began, Announce("halted")] if batch.halted else began
+    effects = [*began, *_halted_again(batch)] if batch.halted else began
     batch.handing_over = False  # it may not have come to that, and the queue takes each minion once
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += holding.begin_check(batch, now)
@@ -128,6 +128,10 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
     batch.catching_up = {*in_flight, *given_up}
     return [*effects, LookUp(in_flight + given_up)] if batch.catching_up else effects
+
+
+def _halted_again(batch: BatchState) -> list[Effect]:
+    return [Announce("halted"), *batch.take_back()]
 
 
 def _follow_clock(batch: BatchState, fact: Recovered, now: float) -> float:

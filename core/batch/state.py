@@ -358,7 +358,11 @@ class BatchState(Kept):
         self.halted, self.handing_over = reason, False
         self.checks.end()
         self.paused = self.pace.publish_at = None
-        return [facts.Announce("halted")]
+        return [facts.Announce("halted"), *self.take_back()]
+
+    def take_back(self) -> list[Effect]:
+        """A request to the retry queue, of this engine or of an earlier one, may still wait there."""
+        return [facts.TakeBack(tuple(self.to_queue))] if self.to_queue else []
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:
         """Send to no minion until an operator resumes the batch."""

@@ -252,14 +252,15 @@ class Owing:
             if kill.jid == entry.jid and entry.minion in kill.minions:
                 self._cancel_killed(kill, entry)
 
-    def cancel(self, minion: str | None = None, jid: str | None = None) -> Work:
-        """Cancel entries that have not ended. Returns how many."""
+    def cancel(self, minion: str | None = None, jid: str | None = None, minions: Collection[str] | None = None) -> Work:
+        """Cancel entries that have not ended, with ``minions`` only theirs. Returns how many."""
 
         def end(entry: Entry) -> None:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
 
-        return self._each(self._queue.of(minion, jid), _OPEN, end)
+        chosen = [entry for entry in self._queue.of(minion, jid) if minions is None or entry.minion in minions]
+        return self._each(chosen, _OPEN, end)
 
     def purge(self, states: Collection[str]) -> Work:
         """Forget the entries in some states. Returns how many."""

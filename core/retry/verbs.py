@@ -53,7 +53,7 @@ class Verbs:
             "adopt": self._adopt,
             "replay": lambda request: {"minion": str(request.get("minion"))},
             "retry": lambda request: {**_selected(request), **_wish(request)},
-            "cancel": _selected,
+            "cancel": lambda request: {**_selected(request), "minions": request.get("minions")},
             "purge": lambda request: {"states": tuple(request["states"])},
             "pause": self._pause,
             "resume": self._resume,

@@ -387,6 +387,9 @@ class ShellBench:
         """Stand in for the retry queue's engine."""
         if not self.queue_runs:
             raise EngineAbsent("The job_retry engine is not running")
+        if request["do"] == "cancel":
+            self.queued = [minion for minion in self.queued if minion not in request["minions"]]
+            return
         if not self.master.cache.loads.get(request["jid"]):
             raise CommandExecutionError("the job is not in the job cache")
         refused = self.queue_refuses & set(request["minions"])

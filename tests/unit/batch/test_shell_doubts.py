@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.errors import EngineAbsent
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -326,6 +327,30 @@ def test_a_batch_that_is_stopped_while_the_retry_queue_is_gone_hands_nobody_over
         bench.run(300.0)
         assert bench.queued == []
         assert bench.states() == {"a": "completed", "b": "offline", "c": "offline"}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_batch_that_is_stopped_takes_back_the_request_that_waits_for_the_retry_queue(tmp_path, restarts):
+    """The retry queue carries requests out in their order: what was asked for before the stop comes first."""
+    box = []
+
+    def wait(request):
+        box.append(request)
+        raise EngineAbsent("The job_retry engine is not running; it has taken the request and may carry it out later.")
+
+    with away(tmp_path) as bench:
+        bench.shell.close()
+        bench.start(queue=wait)
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        assert bench.run(120.0, lambda: box)
+        if restarts:
+            bench.shell.close()
+            bench.start(queue=wait)
+        bench.ask("stop", jid=JID)
+        bench.end()
+        bench.run(300.0)
+        assert {request["do"] for request in box[:-1]} == {"enqueue"}
+        assert box[-1] == {"do": "cancel", "jid": JID, "minions": ["b", "c"]}
 
 
 @pytest.mark.parametrize("is_back", [True, False])

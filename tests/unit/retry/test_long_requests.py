@@ -183,6 +183,13 @@ def test_an_engine_that_dies_midway_leaves_the_rest_to_the_next_one(world, chang
     assert {record["state"] for record in world.stored.values()} == {"cancelled"}
 
 
+def test_only_the_named_minions_of_a_job_are_cancelled(world):
+    world.request("cancel", jid="j1", minions=["m0", "m3", "stranger"])
+    world.run_until(lambda: world.answers)
+    assert world.answers == [2]
+    assert [name for name in NAMES if world.state(name, "j1") is State.CANCELLED] == ["m0", "m3"]
+
+
 def test_a_later_request_waits_until_it_is_through(world):
     world.request("cancel", jid="j1")
     world.request("purge", states=["cancelled"])
