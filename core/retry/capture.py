@@ -89,7 +89,8 @@ class Capture:
                 else [j for j, job in self.open.items() if not job.signal and job.since < kill.at]
             )
             for jid in jids:
-                names = sorted(name for name in kill.minions - kill.spared if not self._queue.has(name, jid))
+                unnoted = kill.minions - kill.spared - self._notes.get(jid).killed.keys()
+                names = sorted(name for name in unnoted if not self._queue.has(name, jid))
                 if names:
                     self._notes.add(jid, until, killed=dict.fromkeys(names, kill.user))
                     self._look_now(jid)

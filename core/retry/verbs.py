@@ -136,6 +136,8 @@ class Verbs:
         if age < OWNER_GONE:
             raise ValueError(f"The master {owner} was alive {age:.0f} s ago; its entries are its own")
         jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
+        if not jobs and request.get("again"):  # an earlier life of the engine has taken over all
+            return {"jobs": {}, "entries": ()}
         if not jobs:
             raise ValueError(f"The master {owner} has no entries")
         # A job is taken over as a whole. If this master does not know one of its minions, it stays where it is.

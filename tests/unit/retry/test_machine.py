@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Limits, State
+from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Key, Kind, Limits, State
+from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.store import FORMAT
+from saltext.jobs.core.settings import RetrySettings
 from tests.unit.retry.world import PATIENCE, START, World, forty_with_a_job_each
 
 
@@ -782,6 +786,22 @@ def test_entries_of_another_master_are_taken_over_as_they_stand():
     world.start("b")
     world.run(60)
     assert world.runs["b", "j9"] == 1
+
+
+def test_a_takeover_that_an_engine_carries_out_again_after_its_death_is_no_error():
+    world = World()
+    world.request("adopt", owner="there", again=True)
+    world.run(2)
+    assert world.answers == [None]
+
+
+def test_a_kill_that_is_noted_is_not_noted_again_at_each_start():
+    kill, note = facts.Kill("j1", frozenset("ab"), "ann", 5.0), Note(1e6, killed={"a": "ann", "b": "ann"})
+    machine = Retry(RetrySettings(), PATIENCE)
+    effects = machine.step(facts.Restored(notes={"j1": note}, kills=[kill]), 10.0)
+    assert not [effect for effect in effects if isinstance(effect, facts.Save)]
+    effects = machine.step(facts.Restored(kills=[dataclasses.replace(kill, minions=frozenset("abc"))]), 10.0)
+    assert [effect.keys for effect in effects if isinstance(effect, facts.Save)] == [(Key(Kind.NOTE, "j1"),)]
 
 
 def test_an_entry_killed_after_it_was_enqueued_on_a_clock_ahead_is_killed_after_a_takeover_by_another_master():
