@@ -107,13 +107,17 @@ class Life:
     def _call(self, call, *args):
         return call(*args) if self.alive else None
 
+    def _end(self, over):
+        if self.alive:
+            self.waits.discard(over)
+            over.set_result(None)
+
     async def wait(self, seconds):
         """Let some time pass. Never return if the process is killed meanwhile."""
         over = compat.Future()
         self.waits.add(over)
-        self.call_later(seconds, over.set_result, None)
+        self.loop.call_later(seconds, self._end, over)
         await over
-        self.waits.discard(over)
         self.world.touched()
         if not self.alive:
             never = compat.Future()
