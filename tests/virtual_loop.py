@@ -66,8 +66,8 @@ class Steps:
 
 class Calls(asyncio.AbstractEventLoop):
     """
-    An asyncio loop with only calls and timers. Many thousand worlds are played on it: a loop with sockets, tasks and contexts
-    would cost them thrice as much CPU time.
+    An asyncio loop with only calls and timers. Many thousand worlds are played on it: a loop with sockets, tasks and
+    contexts would cost them thrice as much CPU time.
     """
 
     def __init__(self, time):

@@ -19,6 +19,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
+from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.retry.store import JOBS
 from saltext.jobs.core.windows import is_open, parse_windows
@@ -79,7 +80,8 @@ class Adversary(World):
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.part = random.Random(f"{seed}, part").choice([1, 3, World.part])
+        part = random.Random(f"{seed}, part")
+        self.part, self.maintenance = part.choice([1, 3, World.part]), part.choice([MAINTENANCE, 60.0])
         self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the share of genuine events that is lost
         self.parts, self.heard = (
             {},

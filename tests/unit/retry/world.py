@@ -48,6 +48,8 @@ PATIENCE, ANSWERS = 10.0, 5.0
 #: Seconds that a thread takes for a call; seconds from engine to master, and from master to minion; and the longest pause
 #: between two looks at the log. An event makes the engine look sooner.
 DISK, LATENCY, POLL = 0.02, 0.05, 5.0
+#: Seconds that a thread takes for a call to a server that is down.
+DOWN = 3.0
 OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
 #: A site without files: the world holds what is kept.
 _SITE = FileSite({**OPTS, "cachedir": "/nobody/has"})
@@ -126,13 +128,13 @@ class Life:
 
 
 class Worker:
-    """A thread: it makes calls in order, and each takes a moment."""
+    """A thread: it makes calls to a server, and each takes a moment, or some seconds while the server is down."""
 
-    def __init__(self, life):
-        self._life = life
+    def __init__(self, life, is_up):
+        self._life, self._is_up = life, is_up
 
     async def call(self, function, *args):
-        await self._life.wait(DISK)
+        await self._life.wait(DISK if self._is_up() else DOWN)
         return function(*args)
 
     def close(self):
@@ -501,8 +503,8 @@ class World:
             cache=JobCache(self),
             reader=Reader(self),
             store=RetryStore(OPTS, open_banks=lambda: Banks(self)),
-            cache_worker=Worker(life),
-            store_worker=Worker(life),
+            cache_worker=Worker(life, lambda: self.cache_up),
+            store_worker=Worker(life, lambda: self.store_up),
             clock=self.clock,
             acks=self.acks,
             inbox=Inbox(self),
