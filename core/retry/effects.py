@@ -290,7 +290,8 @@ class Effects:
         await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard)
 
     async def _check_keys(self, effect: facts.CheckKeys) -> Any:
-        return await self._look(self._ports.reader.check_keys, effect.minions)
+        found = await self._look(self._ports.reader.check_keys, effect.minions)
+        return dataclasses.replace(found, renewed={minion: self._time_of(at) for minion, at in found.renewed.items()})
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 

@@ -227,11 +227,11 @@ class Unreadable(Fact):
 class KeysRead(Fact):
     """
     The keys were read. ``gone``: those of the minions of CheckKeys that have no key here. ``renewed``: minions that had no
-    key at the last look, and have a new one. ``none``: no key at all is accepted here.
+    key at the last look, and when their new one was made. ``none``: no key at all is accepted here.
     """
 
     gone: frozenset[str]
-    renewed: frozenset[str] = frozenset()
+    renewed: Mapping[str, float] = field(default_factory=dict)
     none: bool = False
 
 

@@ -131,7 +131,8 @@ class Owing:
     def keys_read(self, fact: facts.KeysRead) -> Work:
         """
         Cancel what is owed to minions whose keys are gone. A key is gone if it was not found at two looks, or if the second
-        look finds a new key, which another machine has. If no minion has a key, the keys could not be read.
+        look finds a new key, which another machine has: what was published since is for that one. If no minion has a key, the
+        keys could not be read.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
@@ -140,8 +141,11 @@ class Owing:
             self._queue.want(facts.Warn(told))
             return 0
         suspects, self.keyless = self.keyless, set(gone)
-        for minion in sorted((gone | fact.renewed) & suspects & known):
+        for minion in sorted((gone | fact.renewed.keys()) & suspects & known):
+            made_at = fact.renewed.get(minion, math.inf)
             for entry in self._queue.of(minion, None):
+                if max(self._queue.jobs[entry.jid].published_at, entry.wanted_at) >= made_at:
+                    continue
                 if entry.state not in ENDED:
                     self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
                 self.remove(entry)

@@ -178,15 +178,15 @@ class JobReader:
     def check_keys(self, minions: Iterable[str]) -> KeysRead:
         """
         Return which of ``minions`` have no key here, not even an unaccepted one, and which minions without a key have since
-        got a new one.
+        got a new one, and when, by the clock on the wall.
 
         :raises OSError: when keys cannot be read.
         """
         self._keys_at, now = 0.0, self._wall()
         accepted, there = self.keys()
         gone = frozenset(minions) - there
-        back = [minion for minion in self._gone_at if minion in there]
-        renewed = frozenset(m for m in back if compat.key_changed_at(self._opts, m) >= self._gone_at[m] - _COARSE)
+        made_at = {minion: compat.key_changed_at(self._opts, minion) for minion in self._gone_at if minion in there}
+        renewed = {minion: at for minion, at in made_at.items() if at >= self._gone_at[minion] - _COARSE}
         self._gone_at = {minion: self._gone_at.get(minion, now) for minion in gone}
         return KeysRead(gone, renewed, not accepted)
 

@@ -634,13 +634,33 @@ def test_a_minion_with_a_new_key_gets_none_of_the_jobs_owed_to_the_old_one():
     world.run(60)
     checks = len(world.effects(facts.CheckKeys))
     world.tell(facts.KeysRead(frozenset({"b"})))
-    world.renewed = {"b"}
+    world.renewed = {"b": world.wall()}
     world.start("b")
     world.start("c")
     world.run(20)
     assert len(world.effects(facts.CheckKeys)) == checks + 1
     assert dict(world.runs) == {("c", "j1"): 1}
     assert ("b", "cancelled") in world.told("j1")
+
+
+def test_a_minion_with_a_new_key_gets_what_was_published_or_asked_for_since():
+    world = World(minions=("b", "c"))
+    for name in world.minions:
+        world.stop(name)
+    for jid in ("j1", "j2"):
+        world.publish(jid)
+    world.run(60)
+    world.tell(facts.KeysRead(frozenset({"b"})))
+    world.renewed = {"b": world.wall()}
+    world.publish("j3")
+    world.enqueue("j2", ["b"])
+    world.request("cancel", minion="b", jid="j2")
+    world.enqueue("j2", ["b"])
+    world.run(60)
+    assert ("b", "cancelled") in world.told("j1")
+    world.start("b")
+    world.run(30)
+    assert {jid: world.runs["b", jid] for jid in ("j1", "j2", "j3")} == {"j1": 0, "j2": 1, "j3": 1}
 
 
 def test_many_events_about_keys_make_one_look_at_them_and_none_if_nothing_is_owed():

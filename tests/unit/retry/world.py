@@ -283,11 +283,14 @@ class Reader(JobReader):
         self._world = world
 
     def keys(self):
-        names = frozenset(self._world.minions)
+        names = frozenset(self._world.minions) - self._world.keyless
         return names - self._world.barred, names
 
     def check_keys(self, minions):
-        return facts.KeysRead(frozenset(minions) - self.keys()[1], frozenset(self._world.renewed))
+        accepted, there = self.keys()
+        gone, renewed = frozenset(minions) - there, {n: at for n, at in self._world.renewed.items() if n in there}
+        self._gone_at = {name: self._gone_at.get(name, self._world.wall()) for name in gone}
+        return facts.KeysRead(gone, renewed, not accepted)
 
 
 class Tail:
@@ -336,6 +339,22 @@ class Kept(Checkpoint):
     def save(self, record, positions, durable=False):
         self._world.writes("checkpoint", "", self._world.checkpoint, durable)
         self._world.checkpoint = record
+
+
+class Folder:
+    """The engine's folder, in memory."""
+
+    def __init__(self, files):
+        self._files = files
+
+    def exists(self, name):
+        return name in self._files
+
+    def write(self, name, data):
+        self._files.add(name)
+
+    def remove(self, name):
+        self._files.discard(name)
 
 
 class Inbox:
@@ -406,7 +425,8 @@ class World:
         self.boots = "1"  # the boot id of the master's machine
         self.publishing = []  # outcomes of the next publishes of jobs, as errors; empty: success
         self.forbidden = set()  # jids that the master refuses to publish
-        self.barred, self.renewed = set(), set()  # minions without an accepted key; minions with a new key
+        self.barred, self.keyless = set(), set()  # minions without an accepted key, and without any
+        self.renewed = {}  # minion -> when its new key was made
         self.denied, self.unsure = set(), set()  # users who lost a right; users whose rights cannot be determined
         self.by_id = True  # jobs are targeted by minion id
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
@@ -421,7 +441,7 @@ class World:
         self.known = set()  # (minion, jid) that began, according to the store
         # What the engine stores, and its requests.
         self.banks, self.checkpoint = collections.defaultdict(dict), None
-        self.requests, self.answers = {}, []
+        self.requests, self.answers, self.files = {}, [], set()
         self.log, self.openings = [], 0  # every effect; how often the next opening of a window was looked up
         self.broken = []
         self.graves = []  # killed engines: kept, because their coroutines would run on if Python collected them
@@ -510,7 +530,7 @@ class World:
             inbox=Inbox(self),
             checkpoint=Kept(self),
             owner=OPTS["id"],
-            folder=_SITE.folder(JOB_RETRY),
+            folder=Folder(self.files),
             log=(lambda positions: Tail(self, positions.get(OPTS["id"]))) if self.has_log else None,
             wall=self.wall,
         )
@@ -528,6 +548,7 @@ class World:
             self.takes(fact)
             effects = step(fact, now, wall)
             self.log += effects
+            self.hears(effects)
             self._check()
             return effects
 
@@ -545,6 +566,9 @@ class World:
 
     def takes(self, fact):
         """The engine takes a fact."""
+
+    def hears(self, effects):
+        """The engine wants this done."""
 
     def reads(self, found):
         """The engine reads these records of the log."""
@@ -709,7 +733,7 @@ class World:
         job, earlier, at = self.published.get(jid, (job_of(jid, load, self.now), (), self.now))
         self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
         self.take_load(load, targets)
-        self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
+        self.delivered |= {(name, jid) for name in targets if self.reaches(name)}
         self.deliver(jid, targets)
 
     def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
@@ -718,15 +742,17 @@ class World:
         further part of the minions gets that signal. Returns the jid of the signal.
         """
         targets = tuple(self.minions if targets is None else targets)
-        signal = signal or f"kill-{jid}-{next(self.count)}"
+        signal = signal or f"kill-{jid or 'all'}-{next(self.count)}"
         funs = fun.split(",") if jid else ["saltutil.kill_all_jobs"]
         args = [[jid] if "kill" in name and jid else [] for name in funs]
         several = len(funs) > 1
         load = {"jid": signal, "fun": funs if several else funs[0], "arg": args if several else args[0], "user": user}
         self.take_load({**load, "tgt": "*", "tgt_type": "glob"}, targets, ends=[jid or records.EVERY_JOB])
         for name in targets:
-            if self.minions[name].up and self.minions[name].running.pop(jid, None):
-                self.killed.add((name, jid))
+            running = self.minions[name].running if self.reaches(name) else {}
+            for each in [each for each in running if each == (jid or each)]:
+                del running[each]
+                self.killed.add((name, each))
         return signal
 
     def wants_publish(self, jid, names):
@@ -744,6 +770,9 @@ class World:
         if becomes is not None and getattr(becomes, "certain", True):
             await life.wait(LATENCY)
             raise becomes
+        names = names - self.keyless - self.barred
+        if not names:
+            raise NoMinionMatched("nobody")
         self.take_load(self.loads[jid], names, origin=JOB_RETRY)
         if once.get("rerun"):
             for name in names:
@@ -782,7 +811,7 @@ class World:
             self.answered[question] = {}
 
         def ask(name):
-            if self.minions[name].up:
+            if self.reaches(name):
                 value = self.answer(name, fun, arg)
                 self.send(lambda: self.take_answer(name, question, fun, value))
 
@@ -810,12 +839,16 @@ class World:
         data = {"id": name, "jid": question, "fun": fun, "return": value, "retcode": 0}
         self.fire(f"salt/job/{question}/ret/{name}", data)
 
+    def reaches(self, name):
+        """Whether the master reaches a minion: it is up, and its key is accepted."""
+        return self.minions[name].up and name not in self.keyless and name not in self.barred
+
     def deliver(self, jid, names):
         for name in names:
             minion = self.minions[name]
             if minion.late is not None:
                 minion.late.append(jid)
-            if not minion.up or jid in minion.seen:
+            if not self.reaches(name) or jid in minion.seen:
                 continue
             self.must((name, jid) not in self.returned, "run again although the job cache has its return")
             self.must(jid not in minion.running, "begun although an earlier life of the minion still runs it")
@@ -865,7 +898,8 @@ class World:
         """Start a minion whose jobs live on without it (systemd's ``KillMode=process``)."""
         minion = self.minions[name]
         minion.up, minion.seen, minion.late = True, set(), None
-        self.send(lambda: self.fire(f"salt/minion/{name}/start", {"id": name}))
+        if self.reaches(name):
+            self.send(lambda: self.fire(f"salt/minion/{name}/start", {"id": name}))
 
     def freeze(self, name):
         """A minion is frozen: it answers nothing."""
