@@ -13,10 +13,12 @@ import datetime
 import math
 import random
 
+from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
+from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.shell import MAINTENANCE
@@ -24,6 +26,7 @@ from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.retry.store import JOBS
 from saltext.jobs.core.windows import is_open, parse_windows
 from tests import many_worlds
+from tests.unit.retry.truth import Truth
 from tests.unit.retry.world import World, is_sent
 
 #: Seconds from the publish of a kill until the engine must know it, while it can read the job cache.
@@ -98,23 +101,65 @@ class Adversary(World):
         self.revoked = {}  # user -> when a right was last lost
         self.up_since = 0.0
         self.kills_are_late = False
+        self.truth = Truth()
+        self.keeps_order = True  # the engine can tell in which order publishes and kills were made
         self._die_at = None  # effects until the engine dies
         names = tuple("abcd"[: self.random.randint(1, 4)])
-        super().__init__(
-            minions=names,
-            acks=self.random.random() < 0.5,
-            duration=self.random.choice([0.05, 1.0, 8.0, 40.0, 400.0]),
-            window=self.random.choice(["", "", HALF_HOURS]),
-            timezone="UTC",
-            ttl=1e6,
-            keep=1e6,
-            backoff=self.random.choice([2.0, 60.0]),
-            cooldown=self.random.choice([1.0, 30.0]),
-            has_log=self.random.random() < 0.7,
-        )
+        drawn = {
+            "acks": self.random.random() < 0.5,
+            "duration": self.random.choice([0.05, 1.0, 8.0, 40.0, 400.0]),
+            "window": self.random.choice(["", "", HALF_HOURS]),
+            "timezone": "UTC",
+            "ttl": 1e6,
+            "keep": 1e6,
+            "backoff": self.random.choice([2.0, 60.0]),
+            "cooldown": self.random.choice([1.0, 30.0]),
+            "has_log": self.random.random() < 0.7,
+        }
+        super().__init__(minions=names, **{**drawn, **self.options()})
+        self.keeps_order = self.has_log
         for minion in self.minions.values():
             minion.cache_jobs = self.random.random() < 0.3
         self.by_id = self.random.random() < 0.8
+
+    def options(self):
+        """Return the options that a profile sets."""
+        return {}
+
+    # -- what is true -------------------------------------------------------------------------------------------------
+
+    def hears(self, effects):
+        """Assert that each entry ends for a reason that is true."""
+        for effect in effects:
+            if isinstance(effect, facts.Announce):
+                wrong = self.truth.why_wrong(self, (effect.minion, effect.jid), effect.kind, effect.reason)
+                self.must(not wrong, wrong)
+            elif isinstance(effect, facts.Claim):
+                self.truth.claims.update((name, effect.jid) for name in effect.minions)
+
+    def supersedes(self, newer, older):
+        """Whether the one job replaces the other in the queue."""
+        return False
+
+    def is_full(self, minion, option):
+        """Whether there is no room for a further entry of a minion."""
+        return False
+
+    def attempts(self, jid):
+        """Return how often a job may be begun on a minion; infinity if only once."""
+        return math.inf
+
+    def end_of(self, jid, since):
+        """Return when a job is owed no longer that is wanted since then."""
+        return since + self.settings.ttl
+
+    def store_return(self, name, jid):
+        self.truth.returned_at.setdefault((name, jid), self.now)
+        super().store_return(name, jid)
+
+    def lose_log(self):
+        super().lose_log()
+        self.keeps_order = False
 
     # -- windows and rights -------------------------------------------------------------------------------------------
 
@@ -133,6 +178,8 @@ class Adversary(World):
         """A user loses a right, or regains it; or the right cannot be determined for a while."""
         user = self.random.choice(["publisher", *USERS])
         for users in self.random.choice([(self.denied,), (self.denied,), (self.unsure,)]):
+            what = "denied" if users is self.denied else "unsure"
+            self.truth.was[what][user] = self.now
             if user in users:
                 users.discard(user)
             else:
@@ -177,20 +224,32 @@ class Adversary(World):
         self._note(fact)
         do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
         if do == "cancel":
-            self.gone |= {(name, given["jid"]) for name in self.minions}
+            found = self._selected(given, set(State) - ENDED)
+            for key in found:
+                self.truth.cancel(key, self.now)
+            self.gone |= found | {(name, given["jid"]) for name in self.minions}
         elif do == "purge":
-            self.gone |= {(e.minion, e.jid) for e in self.machine.entries() if e.state.value in given["states"]}
+            self.gone |= self._selected({}, set(given["states"]))
         elif do == "replay":
             self.urged.setdefault(given["minion"], set()).update(self.published)
         elif do == "enqueue":
             self._is_wanted({(name, given["job"].jid) for name in given["minions"]}, given["wanted_at"])
         elif do == "retry":
-            ended = [e for e in self.machine.entries() if e.jid == given["jid"] and e.state in (State.HELD, State.DEAD)]
-            self._is_wanted({(entry.minion, entry.jid) for entry in ended}, given["wanted_at"])
+            self._is_wanted(self._selected(given, {State.HELD, State.DEAD}), given["wanted_at"])
+
+    def _selected(self, given, states):
+        """Return the keys of the entries in these states that a request names."""
+        is_named = {"minion": given.get("minion"), "jid": given.get("jid")}.items()
+        found = [entry for entry in self.machine.entries() if entry.state in states]
+        return {(e.minion, e.jid) for e in found if all(value in (None, getattr(e, name)) for name, value in is_named)}
 
     def _is_wanted(self, keys, wanted_at):
         """An operator wants these jobs to run, whatever became of them before the request."""
         keys = {key for key in keys if self.last_kill.get(key, -math.inf) < wanted_at}
+        for key in keys:
+            entry = self.machine.entry(*key)
+            is_new = entry is None or entry.state in SETTLED
+            self.truth.want(key, self.end_of(key[1], self.now) if is_new else self.truth.ends_at[key], self.now)
         self.again |= keys
         self.gone -= keys
         for key in keys:
@@ -218,6 +277,9 @@ class Adversary(World):
     def crash(self):
         """kill -9 of the engine: it forgets everything unstored."""
         super().crash()
+        ended = {key for key, record in self.stored.items() if record["state"] == State.CANCELLED}
+        stopped = self.truth.stopped
+        self.truth.stopped = {key: at for key, at in stopped.items() if key in ended}
         self.begun, self.heard = set(), set()
 
     def _reboot(self):
@@ -228,6 +290,8 @@ class Adversary(World):
         for key in ((name, jid) for name in sorted(names)):
             late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + KILL_NOTED
             self.must(not late, f"{key} is published although an operator killed it")
+            stopped = self.truth.stopped.get(key, math.inf)
+            self.must(self.now <= stopped + 1e-3, f"{key} is published although an operator cancelled it")
             if key in self.again:  # the operator's wish overrides what was known
                 self.again.discard(key)
                 self.known.discard(key)
@@ -269,6 +333,9 @@ class Adversary(World):
         self.targets[jid].update(targets)
         self.parts.update({(name, jid): (self.wall(), self.now + self.lag) for name in targets})
         super().publish(jid, targets, **options)
+        ends_at = self.end_of(jid, self.published[jid][2])
+        for name in targets:
+            self.truth.want((name, jid), ends_at, self.now)
 
     def do_backlog(self):
         """A minion misses several jobs, and comes back in one of several ways."""
@@ -326,13 +393,19 @@ class Adversary(World):
     def _kill(self, jid, signal=None):
         """Kill a job, or send a further part of an earlier kill."""
         targets = self._some()
+        self.kills_are_late = self.kills_are_late or self.lag > 0
+        for name in targets:
+            self.truth.kill((name, jid))
+        for name in self.targets[jid].intersection(targets):
+            self._is_killed(name, jid)
+        return self.kill(jid, targets=targets, signal=signal)
+
+    def _is_killed(self, name, jid):
+        """An operator kills a job on a minion that has it, or is owed it."""
         # A kill that is stored later is found later. If the engine has not heard of it, it searches for it only once.
         stored = self.lag * 5 / 4 if not self.lossy else self.lag and STORED_LATE
-        self.kills_are_late = self.kills_are_late or self.lag > 0
-        for name in self.targets[jid].intersection(targets):
-            self.last_kill[name, jid] = self.now
-            self.killed_at[name, jid] = min(self.now + stored, self.killed_at.get((name, jid), float("inf")))
-        return self.kill(jid, targets=targets, signal=signal)
+        self.last_kill[name, jid] = self.now
+        self.killed_at[name, jid] = min(self.now + stored, self.killed_at.get((name, jid), float("inf")))
 
     def do_cancel(self):
         jid = self._job()
@@ -365,7 +438,7 @@ class Adversary(World):
         name, jid = self.random.choice(sorted(self.minions)), self._job() or "j0"
         forged = f"forged{self.now}"
         lies = [
-            lambda: self.hear_return(name, jid),
+            lambda: self.truth.forged.add((name, jid)) or self.hear_return(name, jid),
             lambda: World.fire(self, f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply"}),
             lambda: World.fire(self, f"salt/job/{forged}/new", {"jid": forged, "fun": "saltutil.kill_job"}),
             lambda: self.fire(f"salt/minion/{name}/start", {"id": name}),
@@ -435,10 +508,20 @@ class Adversary(World):
             note = self.machine.notes.get(jid)
             for name in targets:
                 key = name, jid
-                settled = note is not None and (name in note.settled or name in note.begun)
+                settled = note is not None and (
+                    (name in note.settled and key in self.truth.ended)
+                    or (name in note.begun and (self.runs[key] or key in self.truth.forged))
+                )
                 explained = key in self.returned or self.state(*key) or settled or key in self.gone or key in self.lost
                 assert explained, f"{key} is lost: it has run {self.runs[key]} times"
                 assert self.state(*key) is not State.CLAIMED
+                entry = self.machine.entry(*key)
+                if (
+                    entry
+                    and entry.state is State.CANCELLED
+                    and entry.reason.startswith(("killed by", "by an operator"))
+                ):
+                    assert not self.keeps_order or self.truth.is_over(key), f"{key} was wanted after it: {entry.reason}"
         assert all(runs <= 6 for runs in self.runs.values()), "a loop"
         # An entry counts only if the stored job names its minion.
         named = {(name, jid) for jid, job in self.banks[JOBS].items() for name in job["minions"]}
@@ -494,6 +577,231 @@ class CutOff(Adversary):
         for name, backlog in self.machine.backlogs.items():
             pending = [entry.jid for entry in backlog.entries.values() if entry.state is State.PENDING]
             assert len(pending) <= 1, f"{pending} wait for each other, and {name} is there"
+
+
+class Operators(CutOff):
+    """
+    A world in which operators use every verb, and set every option: entries expire soon, queues are full, newer jobs replace
+    older ones, interrupted jobs run again. Keys are rejected, deleted and made anew; everything is killed at once.
+    """
+
+    KINDS = (
+        *CutOff.KINDS,
+        *("kill_all", "pause", "resume", "key", "key", "again", "again", "newer", "newer", "limited", "limited"),
+        *("unmatch", "refuse", "purge", "cancel_one", "retry_one", "recover"),
+    )
+
+    def __init__(self, seed):
+        self.hands = random.Random(f"{seed}, operators")
+        self.paused_at = math.inf
+        self.without_key = {}  # minion -> since when its key is not accepted
+        super().__init__(seed)
+
+    def options(self):
+        choice = self.hands.choice
+        return {
+            "ttl": choice([300.0, 900.0, 1e6, 1e6]),
+            "keep": choice([0.0, 300.0, 1e6]),
+            "supersede": choice([(), ("state.*",)]),
+            "retry_interrupted": choice([False, True]),
+            "max_attempts": choice([1, 3]),
+            "max_queue_per_minion": choice([2, 100, 100]),
+            "max_queue": choice([4, 200_000, 200_000]),
+            "triggers": choice([("start",), ("any",), ("start", "presence")]),
+            "rate": choice([1.0, 10.0]),
+            "gather": choice([0.0, 2.0]),
+            "settle": choice([0.0, 1.0]),
+        }
+
+    # -- what is true -------------------------------------------------------------------------------------------------
+
+    def supersedes(self, newer, older):
+        its, other = self.published[newer][0], self.published[older][0]
+        return bool(self.settings.supersede) and its.digest == other.digest and newer != older
+
+    def is_full(self, minion, option):
+        entries = list(self.machine.entries())
+        if option == "max_queue":
+            return len(entries) >= self.settings.max_queue
+        waiting = [entry for entry in entries if entry.minion == minion and entry.state not in ENDED]
+        return len(waiting) >= self.settings.max_queue_per_minion
+
+    def _limit(self, jid, name):
+        own = getattr(self.published[jid][0].limits, name)
+        return getattr(self.settings, name) if own is None else own
+
+    def attempts(self, jid):
+        return self._limit(jid, "max_attempts") if self._limit(jid, "retry_interrupted") else math.inf
+
+    def end_of(self, jid, since):
+        return since + self._limit(jid, "ttl")
+
+    def hears(self, effects):
+        super().hears(effects)
+        full = [e for e in effects if isinstance(e, facts.Announce) and e.reason.startswith("the queue is full")]
+        self.lost |= {(effect.minion, effect.jid) for effect in full}
+
+    def takes(self, fact):
+        super().takes(fact)
+        if isinstance(fact, facts.Requested) and fact.do == "pause":
+            self.paused_at = min(self.now, self.paused_at)
+        elif isinstance(fact, facts.Requested) and fact.do == "resume":
+            self.paused_at = math.inf
+
+    def boot(self):
+        if PAUSED not in self.files:  # the request to resume may not have been answered
+            self.paused_at = math.inf
+        super().boot()
+
+    def wants_publish(self, jid, names):
+        self.must(self.now <= self.paused_at + 1e-3, f"{jid} is published although replays are paused")
+        for name in sorted(names):
+            key, since = (name, jid), self.without_key.get(name, math.inf)
+            self.must(self.now <= since + RIGHT_NOTED, f"{key} is published although its key is not accepted")
+            entry = self.machine.entry(*key)
+            if any("it will be run again" in why for _, _, why in entry.history):
+                self.must(self.attempts(jid) < math.inf, f"{key} is run again, and must not")
+                self.known.discard(key)
+                self.begun.discard(key)
+        super().wants_publish(jid, names)
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def do_key(self):
+        """A key is rejected or deleted. One that is not accepted is accepted again, or made anew."""
+        name = self.hands.choice(sorted(self.minions))
+        if name in self.without_key:
+            self._accept(name)
+        else:
+            self.without_key[name] = self.now
+            if self.hands.random() < 0.5:
+                self.barred.add(name)
+            else:
+                self.keyless.add(name)
+                self.truth.was["keyless"][name] = self.now
+            # What is not in the queue yet is not owed to a minion without an accepted key.
+            queued = {entry.jid for entry in self.machine.entries()} if self.shell else set()
+            self.lost |= {(name, jid) for jid in self.published if jid not in queued}
+        self.fire(events.KEY, {"id": name})
+
+    def _accept(self, name):
+        """Accept a key, made anew if there is none. The minion starts."""
+        del self.without_key[name]
+        if name in self.keyless:
+            self.truth.was["keyless"][name] = self.now
+            self.renewed[name] = self.wall()
+        self.barred.discard(name)
+        self.keyless.discard(name)
+        self.start(name)
+
+    def publish(self, jid, targets, **options):
+        """Publish to the minions whose keys are accepted; Salt knows no others."""
+        if known := tuple(name for name in targets if name not in self.without_key):
+            super().publish(jid, known, **options)
+
+    def acknowledge(self, name, jid):
+        if name not in self.without_key:
+            super().acknowledge(name, jid)
+
+    def take_return(self, name, jid):
+        if name not in self.without_key:
+            super().take_return(name, jid)
+
+    def take_answer(self, name, question, fun, value):
+        if name not in self.without_key:
+            super().take_answer(name, question, fun, value)
+
+    # -- what operators do --------------------------------------------------------------------------------------------
+
+    def do_kill_all(self):
+        """Kill all that some minions run: ``salt '*' saltutil.kill_all_jobs``."""
+        targets = tuple(name for name in self._some() if name not in self.without_key)
+        for name in targets:
+            for jid in self.published:
+                self.truth.kill((name, jid))
+            for jid in self.minions[name].running if self.reaches(name) else ():
+                self._is_killed(name, jid)
+        if targets:
+            self.kills_are_late = self.kills_are_late or self.lag > 0
+            self.kill("", targets=targets)
+
+    def do_pause(self):
+        self.request("pause")
+
+    def do_resume(self):
+        self.request("resume")
+
+    def do_again(self):
+        """A job is published again, under its jid, to a minion that is still away."""
+        missed = [
+            (name, jid)
+            for jid, names in self.targets.items()
+            for name in sorted(names)
+            if not self.minions[name].up and not self.runs[name, jid] and (name, jid) not in self._ended()
+        ]
+        if missed:
+            name, jid = self.hands.choice(missed)
+            if name not in self.without_key:
+                for key in ((name, jid),):
+                    self.killed_at.pop(key, None)
+                    self.last_kill.pop(key, None)
+                self.publish(jid, targets=(name,), limits=self.published[jid][0].limits)
+
+    def _ended(self):
+        """Keys for which a further publish has no effect: an entry of theirs has ended, or they seem to have begun."""
+        return self.truth.ended | self.truth.forged
+
+    def do_newer(self):
+        """The same job is published again under another jid."""
+        self.publish(f"j{len(self.published)}", targets=self._some(), digest="the same")
+
+    def do_limited(self):
+        """A job says for how long it is owed, how often it may be begun, and whether it is run again."""
+        limits = Limits(
+            given=True,
+            ttl=self.hands.choice([None, 300.0, 1e6]),
+            max_attempts=self.hands.choice([None, 1, 2]),
+            retry_interrupted=self.hands.choice([None, False, True]),
+        )
+        self.publish(f"j{len(self.published)}", targets=self._some(), limits=limits)
+
+    def do_unmatch(self):
+        """A minion no longer matches the target of a job, or matches it again."""
+        jid = self._job()
+        if jid and not self.by_id:
+            key = self.hands.choice(sorted(self.targets[jid])), jid
+            self.truth.unmatched.add(key)
+            self.unmatched ^= {key}
+
+    def do_refuse(self):
+        """The master refuses publishes, or takes them and does not say so."""
+        self.refuse(self.hands.randint(1, 3), PublishFailed("no", certain=self.hands.random() < 0.5))
+
+    def do_purge(self):
+        self.request("purge", states=[self.hands.choice(["pending", "held", "dead", "expired", "cancelled"])])
+
+    def do_cancel_one(self):
+        self.request("cancel", minion=self.hands.choice(sorted(self.minions)), jid=None)
+
+    def do_retry_one(self):
+        asker = self._asker()
+        name = self.hands.choice(sorted(self.minions))
+        self.request("retry", minion=name, jid=None, asker=[asker.user, asker.eauth, asker.limited])
+
+    def do_recover(self):
+        """The engine takes up again what the store holds."""
+        self.request("take_up")
+
+    def calm(self):
+        super().calm()
+        self.do_resume()
+        for name in sorted(self.without_key):
+            self._accept(name)
+
+    def judge(self):
+        over = [key for key, ends_at in self.truth.ends_at.items() if ends_at <= self.now]
+        self.lost |= {*over, *self.truth.ended}
+        super().judge()
 
 
 class Clocks(CutOff):
@@ -627,6 +935,7 @@ class Power(CutOff):
                 self.lost.add(key)
         if self.fate.random() < 0.5:
             self.lose_log()
+        self.keeps_order, self.truth.stopped = False, {}
         synced = sum(record.at < self.now - SYNCED for record in self.doings)
         self.reboot(self.fate.randint(synced, len(self.doings)))
         self._forget(gone)
@@ -675,7 +984,7 @@ class PowerOnce(Power):
 
 
 #: The profiles that ``python -m tests.unit.retry.adversary`` accepts by name.
-PROFILES = (Adversary, CutOff, Clocks, Failing, Power, PowerOnce)
+PROFILES = (Adversary, CutOff, Operators, Clocks, Failing, Power, PowerOnce)
 
 
 def live_through(profile, seed):

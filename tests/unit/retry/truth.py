@@ -1,0 +1,107 @@
+"""
+What is true in a world: what operators wanted last, and what really became of jobs. By this a judge tells whether the engine
+had a reason to end an entry.
+
+It must never look at what the engine knows or decides.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+
+#: Seconds for which the engine may go by a right or a key that it has looked up.
+STALE = 120.0
+#: Seconds from a return until the engine must have found it before it gives the job up.
+SEEN = 60.0
+
+
+class Truth:
+    """Keys are (minion, jid). ``place``: the order in which operators did something, over all of them."""
+
+    def __init__(self):
+        self._places = itertools.count()
+        # key -> the place at which it was last wanted, killed or cancelled
+        self.wanted, self.killed, self.cancelled = {}, {}, {}
+        self.wanted_at = {}  # key -> when it was last wanted
+        self.stopped = {}  # key -> when an operator cancelled its entry, unless it was wanted since
+        self.ends_at = {}  # key -> when its time to live is over, at the earliest
+        self.forged = set()  # keys of forged receipts
+        self.claims = collections.Counter()  # key -> how often it was about to be published
+        self.returned_at = {}  # key -> when the job cache first had its return
+        self.ended = set()  # keys of entries that have ended for a true reason
+        self.unmatched = set()  # keys that did not match at some time
+        self.was = collections.defaultdict(dict)  # "denied", "unsure", "keyless" -> {who: when that was so last}
+
+    def want(self, key, ends_at, now):
+        """An operator publishes a job to a minion, or wants it to run there."""
+        self.wanted[key], self.wanted_at[key] = next(self._places), now
+        self.ends_at[key] = ends_at
+        self.stopped.pop(key, None)
+        self.ended.discard(key)
+
+    def kill(self, key):
+        self.killed[key] = next(self._places)
+
+    def cancel(self, key, now):
+        self.cancelled[key], self.stopped[key] = next(self._places), now
+
+    def is_over(self, key):
+        """Whether an operator killed or cancelled it after it was last wanted."""
+        return max(self.killed.get(key, -1), self.cancelled.get(key, -1)) > self.wanted[key]
+
+    def why_wrong(self, world, key, kind, reason):
+        """Return why an entry must not have come to its end; empty if it had to."""
+        is_true = getattr(self, f"_{kind}", None)
+        if is_true is None or is_true(world, key, reason):
+            self.ended.add(key)
+            return ""
+        return f"{key} is {kind}, and that is not true: {reason}"
+
+    # -- one for each kind of announcement ----------------------------------------------------------------------------
+
+    def _done(self, world, key, reason):
+        return key in world.returned or key in world.lost
+
+    def _cancelled(self, world, key, reason):
+        if reason.startswith("killed by "):
+            return key in self.killed
+        if reason.startswith("by an operator"):
+            return key in self.cancelled
+        if reason.startswith("the same job was published again: "):
+            newer = reason.rpartition(" ")[2]
+            return world.supersedes(newer, key[1]) and (key[0], newer) in self.wanted
+        # What is published once there is a new key is for the minion that has it.
+        return reason == "the minion's key was deleted" and self.wanted_at[key] < self.was["keyless"].get(key[0], 0.0)
+
+    def _expired(self, world, key, reason):
+        # A job that was published again is owed from its first publish.
+        is_late = world.now >= self.ends_at[key] - 1.0
+        return is_late and self.returned_at.get(key, world.now) > world.now - SEEN
+
+    def _held(self, world, key, reason):
+        if " is unsure" in reason:
+            return self._was(world, "unsure", reason.split()[0])
+        if reason.startswith("the master does not let it be published"):
+            return key[1] in world.forbidden
+        if reason.startswith("it was sent "):
+            times = int(re.match(r"it was sent (\d+) times", reason)[1])
+            return self.claims[key] >= times
+        return reason == "it was begun and ended without a return" and self._began(world, key)
+
+    def _dead(self, world, key, reason):
+        if " is denied" in reason:
+            return self._was(world, "denied", reason.split()[0])
+        if reason == "it no longer matches the job's target":
+            return key in self.unmatched
+        if reason.startswith("the queue is full: "):
+            return world.is_full(key[0], reason.rpartition(" ")[2])
+        times = re.match(r"it was begun (\d+) times and never returned", reason)
+        return times and int(times[1]) >= world.attempts(key[1]) and self._began(world, key)
+
+    def _began(self, world, key):
+        return world.runs[key] > 0 or key in self.forged
+
+    def _was(self, world, what, who):
+        return world.now - self.was[what].get(who, -STALE) < STALE or who in getattr(world, what)
