@@ -131,8 +131,8 @@ class Owing:
     def keys_read(self, fact: facts.KeysRead) -> Work:
         """
         Cancel what is owed to minions whose keys are gone. A key is gone if it was not found at two looks, or if the second
-        look finds a new key, which another machine has: what was published since is for that one. If no minion has a key, the
-        keys could not be read.
+        look finds a new key, which another machine has: what was published since is for that one. If no minion has a key,
+        the keys could not be read.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known

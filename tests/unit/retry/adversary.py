@@ -41,6 +41,8 @@ HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
 SYNCED = 30.0
 #: States that an entry does not leave by itself.
 SETTLED = ENDED | {State.HELD}
+#: States in which an operator has an entry tried again.
+_FAILED = frozenset({State.HELD, State.DEAD})
 #: Users who enqueue by hand.
 USERS = ("ann", "bob")
 
@@ -235,7 +237,7 @@ class Adversary(World):
         elif do == "enqueue":
             self._is_wanted({(name, given["job"].jid) for name in given["minions"]}, given["wanted_at"])
         elif do == "retry":
-            self._is_wanted(self._selected(given, {State.HELD, State.DEAD}), given["wanted_at"])
+            self._is_wanted(self._selected(given, _FAILED), given["wanted_at"], _FAILED)
 
     def _selected(self, given, states):
         """Return the keys of the entries in these states that a request names."""
@@ -243,13 +245,17 @@ class Adversary(World):
         found = [entry for entry in self.machine.entries() if entry.state in states]
         return {(e.minion, e.jid) for e in found if all(value in (None, getattr(e, name)) for name, value in is_named)}
 
-    def _is_wanted(self, keys, wanted_at):
-        """An operator wants these jobs to run, whatever became of them before the request."""
+    def _is_wanted(self, keys, wanted_at, again=ENDED):
+        """
+        An operator wants these jobs to run, whatever became of them before the request. Those in a state of ``again`` are
+        owed anew.
+        """
         keys = {key for key in keys if self.last_kill.get(key, -math.inf) < wanted_at}
         for key in keys:
             entry = self.machine.entry(*key)
-            is_new = entry is None or entry.state in SETTLED
-            self.truth.want(key, self.end_of(key[1], self.now) if is_new else self.truth.ends_at[key], self.now)
+            is_new = entry is None or entry.state in again
+            ends_at = self.end_of(key[1], self.now) if is_new else self.truth.ends_at[key]
+            self.truth.want(key, ends_at, min(self.now, wanted_at))
         self.again |= keys
         self.gone -= keys
         for key in keys:
@@ -638,8 +644,11 @@ class Operators(CutOff):
 
     def hears(self, effects):
         super().hears(effects)
-        full = [e for e in effects if isinstance(e, facts.Announce) and e.reason.startswith("the queue is full")]
-        self.lost |= {(effect.minion, effect.jid) for effect in full}
+        for effect in effects:
+            if isinstance(effect, facts.Announce) and effect.reason.startswith("the queue is full"):
+                self.lost.add((effect.minion, effect.jid))
+            elif isinstance(effect, facts.Warn) and effect.message.startswith("Who missed job "):
+                self.lost |= {(name, effect.message.split()[3]) for name in self.minions}
 
     def takes(self, fact):
         super().takes(fact)
@@ -719,8 +728,10 @@ class Operators(CutOff):
         for name in targets:
             for jid in self.published:
                 self.truth.kill((name, jid))
+            # A job that a frozen minion got late is in the queue, and the engine cannot tell that it runs.
             for jid in self.minions[name].running if self.reaches(name) else ():
-                self._is_killed(name, jid)
+                if self.shell is None or self.state(name, jid) is not State.PENDING:
+                    self._is_killed(name, jid)
         if targets:
             self.kills_are_late = self.kills_are_late or self.lag > 0
             self.kill("", targets=targets)
@@ -835,11 +846,11 @@ class Clocks(CutOff):
         self.most = max(self.clock_ahead, self.most)
         self.last_set = self.now
 
-    def _is_wanted(self, keys, wanted_at):
+    def _is_wanted(self, keys, wanted_at, again=ENDED):
         """If the clock was set after a kill, the engine may order the kill and the request either way."""
         unsure = {key for key in keys if self.last_kill.get(key, math.inf) <= self.last_set}
-        super()._is_wanted(keys - unsure, wanted_at)
-        super()._is_wanted(unsure, math.inf)
+        super()._is_wanted(keys - unsure, wanted_at, again)
+        super()._is_wanted(unsure, math.inf, again)
         self.gone |= unsure
 
     def take_load(self, load, names, origin="", ends=()):
