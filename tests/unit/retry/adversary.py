@@ -599,7 +599,7 @@ class Operators(CutOff):
 
     def __init__(self, seed):
         self.hands = random.Random(f"{seed}, operators")
-        self.paused_at = math.inf
+        self.paused_at, self.just_ended = math.inf, 0
         self.without_key = {}  # minion -> since when its key is not accepted
         super().__init__(seed)
 
@@ -627,10 +627,9 @@ class Operators(CutOff):
 
     def is_full(self, minion, option):
         entries = list(self.machine.entries())
-        if option == "max_queue":
-            return len(entries) >= self.settings.max_queue
-        waiting = [entry for entry in entries if entry.minion == minion and entry.state not in ENDED]
-        return len(waiting) >= self.settings.max_queue_per_minion
+        if option == "max_queue_per_minion":
+            entries = [entry for entry in entries if entry.minion == minion and entry.state not in ENDED]
+        return len(entries) + self.just_ended >= getattr(self.settings, option)
 
     def _limit(self, jid, name):
         own = getattr(self.published[jid][0].limits, name)
@@ -643,6 +642,7 @@ class Operators(CutOff):
         return since + self._limit(jid, "ttl")
 
     def hears(self, effects):
+        self.just_ended = sum(isinstance(effect, facts.Announce) and effect.kind != "queued" for effect in effects)
         super().hears(effects)
         for effect in effects:
             if isinstance(effect, facts.Announce) and effect.reason.startswith("the queue is full"):
@@ -725,11 +725,13 @@ class Operators(CutOff):
     def do_kill_all(self):
         """Kill all that some minions run: ``salt '*' saltutil.kill_all_jobs``."""
         targets = tuple(name for name in self._some() if name not in self.without_key)
+        self.truth.stopped_all.update(targets)
         for name in targets:
             for jid in self.published:
                 self.truth.kill((name, jid))
-            # A job that a frozen minion got late is in the queue, and the engine cannot tell that it runs.
-            for jid in self.minions[name].running if self.reaches(name) else ():
+            # A job that a frozen minion got late is in the queue, and the engine cannot tell that it runs. Without a log it
+            # cannot tell whether the job was published before the kill.
+            for jid in self.minions[name].running if self.reaches(name) and self.keeps_order else ():
                 if self.shell is None or self.state(name, jid) is not State.PENDING:
                     self._is_killed(name, jid)
         if targets:

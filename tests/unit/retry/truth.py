@@ -25,6 +25,7 @@ class Truth:
         # key -> the place at which it was last wanted, killed or cancelled
         self.wanted, self.killed, self.cancelled = {}, {}, {}
         self.wanted_at = {}  # key -> when it was last wanted
+        self.stopped_all = set()  # minions on which everything was killed at some time
         self.stopped = {}  # key -> when an operator cancelled its entry, unless it was wanted since
         self.ends_at = {}  # key -> when its time to live is over, at the earliest
         self.forged = set()  # keys of forged receipts
@@ -66,7 +67,7 @@ class Truth:
 
     def _cancelled(self, world, key, reason):
         if reason.startswith("killed by "):
-            return key in self.killed
+            return key in self.killed or (key[0] in self.stopped_all and not world.keeps_order)
         if reason.startswith("by an operator"):
             return key in self.cancelled
         if reason.startswith("the same job was published again: "):
