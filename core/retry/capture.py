@@ -250,7 +250,7 @@ class Capture:
             else:
                 self._owing.owe(job, minion, State.PENDING, missed, alive)
             yield 1
-        self._notes.strike(job.jid, minions)
+        self._notes.strike(job.jid, self._queue.minions_of(job.jid))  # not those for which there was no room
         return 0
 
     def kill(self, kill: facts.Kill, place: int | None = None) -> Work:

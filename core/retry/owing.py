@@ -59,8 +59,12 @@ class Owing:
         return entry
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
-        """Put stored entries of these jobs into the queue. Returns how many are new."""
-        new = [e for e in entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
+        """
+        Put stored entries of these jobs into the queue. Returns how many are new. The store may still have some that were
+        removed a moment ago.
+        """
+        unknown = [e for e in entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
+        new = [entry for entry in unknown if entry.minion not in self._notes.get(entry.jid).settled]
         for entry in new:
             self._queue.put(jobs[entry.jid], entry)
             if entry.state in UNDER_WAY:

@@ -1115,3 +1115,34 @@ def test_a_newer_job_that_was_killed_replaces_none():
     world.kill("j2")
     world.run(60)
     assert (world.state("b", "j1"), world.state("b", "j2")) == (State.PENDING, State.CANCELLED)
+
+
+def test_what_operators_removed_is_not_taken_up_again_from_a_store_that_still_has_it():
+    world = World()
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    world.request("cancel", minion="b", jid="j1")
+    world.request("purge", states=["cancelled"])
+    world.request("take_up")
+    world.run(10)
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 0
+    assert world.state("b", "j1") is None
+
+
+def test_that_a_job_has_begun_is_not_forgotten_when_there_is_no_room_for_its_entry():
+    world = World(max_queue=1, duration=1000.0, sweep=100.0)
+    world.stop("c")
+    world.publish("j1", targets=("c",))
+    world.publish("j2", targets=("b",))
+    world.run(60)
+    world.minions["b"].running.clear()
+    world.run(300)
+    assert ("b", "dead") in world.told("j2")
+    world.request("cancel", jid="j1")
+    world.request("purge", states=["cancelled"])
+    world.run(300)
+    assert world.runs["b", "j2"] == 1
+    assert world.state("b", "j2") is State.HELD
