@@ -17,10 +17,17 @@ KILLS = frozenset(
 LOOKS = frozenset(
     {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}
 )
+#: What the names of functions begin with that Salt does not let run beside each other on a minion.
+_STATES = "state."
 #: The prefixes of functions that were called on the master itself, as Salt stores them.
 _ON_MASTER = ("runner.", "wheel.")
 #: What ``kind_of`` returns.
 JOBS, RUNNERS, LOOKING = KINDS = ("jobs", "runners", "looks")
+
+
+def runs_states(fun: object) -> bool:
+    """Tell whether Salt refuses a function on a minion where another one of these runs."""
+    return isinstance(fun, str) and fun.startswith(_STATES)
 
 
 def kind_of(fun: str) -> str:

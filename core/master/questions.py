@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.asking import Answer, Answers, HandedOn, Place, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
@@ -44,6 +45,7 @@ class Found:
     * ``unmatched``: they say that the target does not match them.
     * ``unproven``: silent ones whose answer was announced on the bus.
     * ``records``: the records of minions with the executor ``job_once``.
+    * ``applying``: idle ones that run states, whoever has called for that.
     * ``free``: idle ones that run no job at all and keep neither records nor old returns: their answer holds for every
       other job too.
     """
@@ -55,6 +57,7 @@ class Found:
     unmatched: frozenset[str] = frozenset()
     unproven: frozenset[str] = frozenset()
     records: Mapping[str, once.Record] = dataclasses.field(default_factory=dict)
+    applying: frozenset[str] = frozenset()
     free: frozenset[str] = frozenset()
 
     @property
@@ -322,8 +325,14 @@ def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found
     # Only False means no: a minion may lack the function.
     matching = "match.compound" in functions
     unmatched = frozenset(m for m in idle if matching and _part(given[m], "match.compound", 3) is False)
-    free = frozenset(m for m in idle if once.keeps_nothing(told[m][1]) and _part(given[m], "saltutil.running", 2) == [])
-    return Found(running, ran, idle, unmatched=unmatched, records=records, free=free)
+    jobs = {m: _part(given[m], "saltutil.running", 2) for m in idle}
+    applying = frozenset(m for m in idle if isinstance(jobs[m], list) and any(map(_runs_states, jobs[m])))
+    free = frozenset(m for m in idle if once.keeps_nothing(told[m][1]) and jobs[m] == [])
+    return Found(running, ran, idle, unmatched=unmatched, records=records, applying=applying, free=free)
+
+
+def _runs_states(job: Any) -> bool:
+    return isinstance(job, Mapping) and runs_states(job.get("fun"))
 
 
 def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:

@@ -59,8 +59,9 @@ class Permits(NamedTuple):
     What else counts at a step.
 
     ``denied``: why the job must not be sent; ``unsure``: why that cannot be determined; ``shut``: why it must not be sent
-    now; ``barred``: the minion's key is not accepted now; ``matches``: the job's target matches the minion; ``waited_for``:
-    another job that may be sent now waits for this one; ``heard``: Unix time of the last receipt or answer of any minion.
+    now; ``barred``: the minion's key is not accepted now; ``matches``: the job's target matches the minion; ``occupied``:
+    Salt would refuse the job there, because of another that runs; ``waited_for``: another job that may be sent now waits for
+    this one; ``heard``: Unix time of the last receipt or answer of any minion.
     """
 
     denied: str = ""
@@ -68,6 +69,7 @@ class Permits(NamedTuple):
     shut: str = ""
     barred: bool = False
     matches: bool = True
+    occupied: bool = False
     waited_for: bool = False
     heard: float = 0.0
 
@@ -158,6 +160,8 @@ def _answered(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
     if known.last is Evidence.RUNS:
         return _run(known, now, "the minion says that it runs it")
     if known.last is Evidence.IDLE:
+        if permits.occupied:  # the refusal would be the return of the job
+            return _unmatched(known, permits) or Decision(state=State.PENDING, wait=terms.backoff, alive=True)
         return _unmatched(known, permits) or _GO[Step.ANSWERED]
     # Signs of life can be forged, so each false one doubles the pause. An unproven answer may only be late, so the minion
     # counts as there.

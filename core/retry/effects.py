@@ -205,7 +205,7 @@ class Effects:
             Evidence.UNPROVEN: said.unproven & said.silent,
             Evidence.SILENT: said.silent - said.unproven,
         }
-        return facts.Asked(jid, told, said.unmatched, records, said.free, more)
+        return facts.Asked(jid, told, said.unmatched, records, said.applying, said.free, more)
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         """Return the minions that have run something else under the jid of a job. They would ignore the job itself."""

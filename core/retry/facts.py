@@ -180,15 +180,16 @@ class Asked(Fact):
     What minions say about a job.
 
     ``told``: the minions, by what each has shown. Returns that they had kept are in the job cache by now. ``unmatched``,
-    ``said`` and ``free`` are about the idle ones. ``unmatched``: the job's target does not match them. ``said``: what their
-    records say of the job, if they keep any. ``free``: they run nothing at all, and their answer holds for every other job
-    too. ``more``: the question goes on, and others may still answer.
+    ``said``, ``applying`` and ``free`` are about the idle ones. ``unmatched``: the job's target does not match them.
+    ``said``: what their records say of the job, if they keep any. ``applying``: they run states. ``free``: they run nothing
+    at all, and their answer holds for every other job too. ``more``: the question goes on, and others may still answer.
     """
 
     jid: str
     told: Mapping[Evidence, frozenset[str]]
     unmatched: frozenset[str] = frozenset()
     said: Mapping[str, Said] = field(default_factory=dict)
+    applying: frozenset[str] = frozenset()
     free: frozenset[str] = frozenset()
     more: bool = False
 

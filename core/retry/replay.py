@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
@@ -277,13 +278,15 @@ class Replays:
 
     def asked(self, fact: facts.Asked) -> Work:
         """Go on with what minions say about a job."""
+        job = self._queue.jobs.get(fact.jid)
+        refused = fact.applying if job is not None and any(map(runs_states, job.funs)) else frozenset[str]()
         for evidence, minions in fact.told.items():
             if minions and evidence in ANSWERS:
                 self._heard = self._queue.now
             for replay in self._queue.replays(fact.jid, minions, Step.ASKING):
                 minion = replay.entry.minion
                 replay.take(evidence, fact.said.get(minion, Said.NOTHING), free=minion in fact.free)
-                self._decide(replay, Permits(matches=minion not in fact.unmatched))
+                self._decide(replay, Permits(matches=minion not in fact.unmatched, occupied=minion in refused))
                 yield 1
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)

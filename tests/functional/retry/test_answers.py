@@ -239,6 +239,27 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
     assert found.free == (frozenset("a") if free else frozenset())
 
 
+@pytest.mark.parametrize(
+    "runs, applies",
+    [
+        ([{"jid": "req", "fun": "state.highstate"}], True),
+        ([{"jid": "1", "fun": "cmd.run"}, {"jid": "2", "fun": "state.sls"}], True),
+        ([{"jid": "1", "fun": "cmd.run"}], False),
+        ([{"jid": "1", "fun": ["state.sls", "test.ping"]}], False),  # Salt itself does not take it for a state run
+        (["nonsense", {}], False),
+        ("'saltutil.running' is not available.", False),
+        (None, False),
+    ],
+)
+def test_a_minion_that_runs_states_says_so(runs, applies, virtual):
+    loop = virtual.loop
+    questions = Questions(loop, Publisher(), virtual.steady)
+    answer = dict(zip(EITHER, [{}, None, runs], strict=True))
+    loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
+    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
+    assert (found.idle, found.applying) == (frozenset("a"), frozenset("a") if applies else frozenset())
+
+
 def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
     loop, stored = virtual.loop, {}
     questions = Questions(loop, Publisher(), virtual.steady)

@@ -96,6 +96,29 @@ def test_a_minion_that_no_longer_matches_the_target_does_not_get_the_job():
     assert world.runs["b", "j1"] == 0
 
 
+def test_a_state_run_waits_until_the_minion_s_own_one_is_over_since_salt_would_refuse_it():
+    world = away(backoff=5.0)
+    world.minions["b"].applies = True
+    world.start("b")
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.PENDING, 0)
+    assert len(world.effects(facts.Ask)) < 14
+    world.minions["b"].applies = False
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_any_other_job_goes_to_a_minion_that_runs_states():
+    world = World()
+    world.stop("b")
+    world.publish("j1", fun="cmd.run")
+    world.run(30)
+    world.minions["b"].applies = True
+    world.start("b")
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 1
+
+
 def test_a_minion_that_an_operator_names_gets_the_job_whatever_its_target():
     world = World(exclude=("state.*",))
     world.by_id = False

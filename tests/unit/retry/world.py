@@ -73,6 +73,7 @@ class Minion:
         self.seen, self.running, self.ran = set(), {}, set()
         self.life = 0
         self.late = None  # jobs published while it was frozen; it gets them when it wakes
+        self.applies = False  # it runs states of its own, as of its schedule: Salt refuses others meanwhile
         self.keeps, self.full, self.begun = False, False, set()
 
     def has_kept(self, jid):
@@ -830,7 +831,10 @@ class World:
             return minion.has_kept(jid)
         if fun == "match.compound":
             return (name, jid.partition(":")[2]) not in self.unmatched
-        return [{"jid": each} for each in minion.running] if fun == "saltutil.running" else True
+        if fun == "saltutil.running":
+            own = [{"jid": "req", "fun": "state.highstate"}] if minion.applies else []
+            return [*({"jid": each} for each in minion.running), *own]
+        return True
 
     def take_answer(self, name, question, fun, value):
         """The master takes an answer."""
