@@ -38,12 +38,14 @@ __all__ = [
     "HAS_FEW_RETURNERS",
     "HAS_NATIVE_BATCHES",
     "HAS_PLAIN_BUS",
+    "HAS_RESOURCES",
     "HAS_START_EVENT",
     "SENDS_COMPOUND_WITHOUT_DATA",
     "Future",
     "IOLoop",
     "close_channel",
     "loader_opts",
+    "matched_minions",
     "minion_data",
     "minion_keys",
     "new_loop",
@@ -60,6 +62,9 @@ HAS_START_EVENT = _MAJOR >= 3008
 
 #: Salt 3008 runs a batch manager of its own beside ours.
 HAS_NATIVE_BATCHES = _MAJOR >= 3008
+
+#: Minions of Salt 3008 may have resources, which targets match and which have no keys.
+HAS_RESOURCES = _MAJOR >= 3008
 
 #: Salt 3008 comes without most of the returners that earlier releases have, such as smtp.
 HAS_FEW_RETURNERS = _MAJOR >= 3008
@@ -162,6 +167,22 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
         with contextlib.suppress(FileNotFoundError):  # it is made with the first key in it
             names |= _files_in(os.path.join(pki_dir, state))
     return accepted, frozenset(names)
+
+
+def matched_minions(opts: Any, tgt: Any, tgt_type: str) -> list[str]:
+    """
+    Return the minions with an accepted key that a target matches, sorted. Blocks.
+
+    Salt's matcher also names what has no key of its own: hosts of a roster (``enable_ssh_minions``), and on Salt 3008
+    resources of minions. Nobody can ask these what they run.
+
+    :raises Exception: whatever the matcher raises.
+    :raises OSError: as ``minion_keys``.
+    """
+    import salt.utils.minions  # here, as this module is loaded in many processes
+
+    matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
+    return sorted(minion_keys(opts)[0].intersection(matched)) if matched else []
 
 
 def key_changed_at(opts: Any, minion: str) -> float:

@@ -17,7 +17,6 @@ from typing import Any
 
 import salt.utils.args
 import salt.utils.jid
-import salt.utils.minions
 
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
@@ -28,7 +27,7 @@ from saltext.jobs.core.batch.plan import APPROVE, RUNNER, failures_allowed, size
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.batch.summary import options_of
-from saltext.jobs.core.compat import minion_keys
+from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.display.command import divided
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
@@ -214,17 +213,17 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
-    """Return the accepted minions that a target matches, sorted, as a publish would match them."""
+    """Return the accepted minions that a target matches, sorted."""
     if tgt_type == "list":
         unknown = sorted(set(tgt) - minion_keys(opts)[0])
         if unknown:
             names = ", ".join(unknown[:10]) + (", …" if len(unknown) > 10 else "")
             raise Refused(f"No accepted minion has this name: {names} (of the list in tgt)")
     try:
-        matched = salt.utils.minions.CkMinions(opts).check_minions(tgt, tgt_type).get("minions") or []
+        matched = matched_minions(opts, tgt, tgt_type)
     except Exception as exc:  # the matcher may raise anything
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} can't be matched: {exc}") from exc
-    found = tuple(sorted(minion for minion in matched if is_plain(minion)))
+    found = tuple(minion for minion in matched if is_plain(minion))
     if not found:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     return found

@@ -31,10 +31,9 @@ import salt.auth
 import salt.client
 import salt.client.mixins
 import salt.exceptions
-import salt.utils.minions
 import salt.utils.user
 
-from saltext.jobs.core.compat import minion_keys
+from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import identity
 from saltext.jobs.core.master.access import NOT_KNOWN, Access
@@ -157,13 +156,13 @@ def minions_to_ask(
     :param questions: functions and their arguments.
     :raises Refused: when ``who`` may not ask them, or the target matches no minion.
     """
-    matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
+    matched = matched_minions(opts, tgt, tgt_type)
     for fun, arg in questions:
         whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
         require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], whom)
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
-    return sorted(matched)
+    return matched
 
 
 @contextlib.contextmanager

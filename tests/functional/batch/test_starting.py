@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import salt.config
+import salt.utils.minions
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.starting import asked_again, limit_of, new_batch, next_batch, of_batch
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.master.caller import Caller, minions_to_ask
 from tests.unit.batch.bench import Bench
 
 pytestmark = pytest.mark.story
@@ -44,6 +46,38 @@ def test_a_list_of_numbers_and_names_is_one(opts):
 def test_a_name_in_a_list_that_is_no_accepted_minion_is_refused_by_its_name(opts):
     with pytest.raises(Refused, match="No accepted minion has this name: web9"):
         asked_for(opts, ["web1", "web9"], tgt_type="list")
+
+
+@pytest.fixture
+def boxes(opts, tmp_path):
+    """The options of a master that has hosts of salt-ssh among its targets, and on Salt 3008 resources of a minion."""
+    roster = tmp_path / "roster"
+    roster.write_text("web-box:\n  host: 127.0.0.1\n", encoding="utf-8")
+    boxes = {
+        **opts,
+        "enable_ssh_minions": True,
+        "roster": "flat",
+        "roster_file": str(roster),
+        "sock_dir": str(tmp_path),
+    }
+    if compat.HAS_RESOURCES:
+        from salt.utils.resource_registry import get_registry, reset_registry
+
+        reset_registry()
+        get_registry(boxes).register_minion("web1", {"dummy": ["web-resource"]})
+        yield boxes
+        reset_registry()
+    else:
+        yield boxes
+
+
+def test_what_has_no_key_of_its_own_is_in_no_batch_though_salt_targets_it(boxes):
+    targeted = salt.utils.minions.CkMinions(boxes).check_minions("web*", "glob")["minions"]
+    assert {"web-box", *(["web-resource"] if compat.HAS_RESOURCES else [])} < set(targeted)
+    assert asked_for(boxes, "web*").minions == ("web1", "web2")
+    assert minions_to_ask(boxes, ROOT, "web*", "glob") == ["web1", "web2"]
+    with pytest.raises(Refused, match="matches no accepted minion"):
+        asked_for(boxes, "web-*")
 
 
 @pytest.mark.parametrize(
