@@ -18,6 +18,7 @@ from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError,
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
+from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
@@ -49,6 +50,12 @@ def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
         found.append(
             f"of Salt's job caches only {', '.join(sorted(KEEP_MINIONS))} keep for which minions a job is; if {cache} does "
             "not, nothing is ever queued"
+        )
+    keep, due = opts.get("keep_jobs_seconds") or 0, float(opts.get("timeout", 5)) + answer_time(opts)
+    if 0 < keep <= due:
+        found.append(
+            f"keep_jobs_seconds is {keep}, and a job is looked at {due:.0f} s after its publish (timeout + "
+            "gather_job_timeout): it is removed before, so nothing is ever queued"
         )
     if settings.window and longest_break(parse_windows(settings.window)) >= settings.ttl:
         found.append(

@@ -99,6 +99,13 @@ def test_an_invalid_option_is_refused_with_its_value_and_what_is_accepted(opts, 
         ({"master_job_cache": "redis"}, {"trust_job_cache": True}, ["if redis does not, nothing is ever queued"]),
         (USABLE, {"window": "Sat 02:00-05:00"}, ["jobs will expire before it opens"]),
         (USABLE, {"window": "02:00-05:00", "timezone": "Europe/Berlin"}, []),
+        (
+            {**USABLE, "timeout": 5, "gather_job_timeout": 10, "keep_jobs_seconds": 15},
+            True,
+            ["keep_jobs_seconds is 15"],
+        ),
+        ({**USABLE, "timeout": 5, "gather_job_timeout": 10, "keep_jobs_seconds": 60}, True, []),
+        ({**USABLE, "keep_jobs_seconds": 0}, True, []),
     ],
 )
 def test_a_valid_option_that_may_keep_jobs_from_being_delivered_is_reported(opts, switch, doubts):
