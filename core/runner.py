@@ -189,12 +189,23 @@ def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> Non
     """
     If ``salt-run`` called this very function, write the refusal to standard error, and have Salt print nothing.
 
-    Other callers (an orchestration, the API, another runner) just get the exception.
+    Other callers (an orchestration, the API, another runner) just get the exception. Nobody reads what the reactor and the
+    master's schedule get, so that is logged.
     """
     event = _called_by_salt_run(module, name)
     if event is not None:
         event.print_func = None
         say(str(refusal))
+    elif _is_called_by_itself(module):
+        log.warning("%s was refused: %s", name, refusal)
+
+
+def _is_called_by_itself(module: Mapping[str, Any]) -> bool:
+    """Tell whether the reactor or a schedule has called the runner."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__") != "salt.utils.schedule":
+        frame = frame.f_back
+    return module.get("__user__") == "Reactor" or frame.f_globals.get("__name__") == "salt.utils.schedule"
 
 
 def _called_by_salt_run(module: Mapping[str, Any], name: str) -> Any:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import pytest
+import salt.loader
 import salt.runner
+import salt.utils.schedule
 
 from saltext.jobs.core.errors import Refused
 from tests.waiting import stretched
@@ -62,6 +64,25 @@ def test_the_command_itself_says_so_too_and_ends_with_its_status_and_prints_noth
     assert len(complaint) == 1
     assert "did you mean limit?" in complaint[0]
     assert run("batch.list") == (0, "[]", [])
+
+
+def test_a_refusal_that_nobody_reads_is_in_the_log(opts, caplog):
+    line = "batch.wait was refused: UNKNOWN is no batch"
+
+    def refuse(**pub_data):
+        client = salt.runner.RunnerClient(opts)
+        return client.cmd("batch.wait", ["UNKNOWN"], pub_data=pub_data, print_event=False)
+
+    refuse(user="anna")
+    assert line not in caplog.text, "whoever calls gets the answer"
+    refuse(user="Reactor")
+    assert line in caplog.text
+    caplog.clear()
+    functions = salt.runner.RunnerClient(opts).functions_dict()
+    schedule = salt.utils.schedule.Schedule(opts, functions, salt.loader.returners(opts, {}), new_instance=True)
+    job = {"function": "batch.wait", "args": ["UNKNOWN"], "name": "nightly", "jid_include": False}
+    schedule.handle_func(False, "batch.wait", job)
+    assert line in caplog.text
 
 
 def test_a_caller_in_python_and_an_orchestration_get_the_message_and_no_success(opts):
