@@ -60,7 +60,6 @@ class Steps:
             awaited = self._coroutine.send(None)
         except StopIteration:
             return
-        awaited._asyncio_future_blocking = False
         awaited.add_done_callback(self.go)
 
 
