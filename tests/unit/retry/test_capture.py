@@ -1404,7 +1404,7 @@ def test_a_replay_that_begins_after_a_kill_of_everything_goes_on():
     world.publish("j1")
     world.run(60)
     world.lag = 20.0
-    world.kill("", fun="saltutil.kill_all_jobs")
+    world.kill("", fun="saltutil.kill_all_jobs", targets=("b",))
     world.run(1)
     world.start("b")
     world.run(60)

@@ -673,8 +673,8 @@ class World:
         if record["state"] in ("running", "held") or record["acknowledged"]:
             self.known.add((minion, jid))
         elif any(
-            why.startswith(("an operator", "it was begun", "the publish was refused"))
-            for _, _, why in record["history"][-2:]
+            why.startswith(AGAIN) or (state, why) == ("pending", "by an operator")
+            for _, state, why in record["history"][-2:]
         ):
             self.known.discard((minion, jid))  # the job must run again
 
