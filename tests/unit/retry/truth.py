@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
 import re
 
 #: Seconds for which the engine may go by a right or a key that it has looked up.
@@ -74,7 +75,12 @@ class Truth:
             newer = reason.rpartition(" ")[2]
             return world.supersedes(newer, key[1]) and (key[0], newer) in self.wanted
         # What is published once there is a new key is for the minion that has it.
-        return reason == "the minion's key was deleted" and self.wanted_at[key] < self.was["keyless"].get(key[0], 0.0)
+        made_at = self._key_changed_at(world, key[0])
+        return reason == "the minion's key was deleted" and self.wanted_at[key] < made_at
+
+    def _key_changed_at(self, world, name):
+        """Return when a minion's newest key was made, or its last one deleted; infinity if it has none."""
+        return math.inf if name in world.keyless else self.was["keyless"].get(name, 0.0)
 
     def _expired(self, world, key, reason):
         # A job that was published again is owed from its first publish.
