@@ -772,7 +772,7 @@ class Operators(CutOff):
         """A job says for how long it is owed, how often it may be begun, and whether it is run again."""
         limits = Limits(
             given=True,
-            ttl=self.hands.choice([None, 300.0, 1e6]),
+            ttl=self.hands.choice([None, 300.0, 300.0]),
             max_attempts=self.hands.choice([None, 1, 2]),
             retry_interrupted=self.hands.choice([None, False, True]),
         )
