@@ -6,6 +6,7 @@ die.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_no_step_forgets_all_entries_that_were_kept_for_their_time():
         (lambda names: facts.Kill(JOB.jid, names, "ann", 50.0), State.CANCELLED),
         (lambda names: facts.Restored(kills=[facts.Kill(JOB.jid, names, "ann", 50.0)]), State.CANCELLED),
         (lambda names: facts.Refused(JOB.jid, "it is too large"), State.DEAD),
-        (lambda names: facts.KeysRead(frozenset(), renewed=names), None),
+        (lambda names: facts.KeysRead(frozenset(), renewed=dict.fromkeys(names, math.inf)), None),
     ],
 )
 def test_no_step_changes_all_entries_that_a_fact_is_about(fact, becomes):
