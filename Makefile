@@ -74,7 +74,7 @@ chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1
 TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional $(STORIES_$*)
 STORIES_3.14 := tests/integration/test_stories.py
 
-.PHONY: help demo console test test-slow test-all pythons $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: help demo console test test-slow test-all newest $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: chroot lint lint-workflows docs docs-pictures docs-tables dist clean
 
 help:
@@ -115,12 +115,12 @@ $(PYTHONS_BESIDE:%=test-python-%): test-python-%:
 $(PYTHONS_BESIDE:%=test-python-%): in_chroot = $(call chrooted,$*)
 $(PYTHONS_BESIDE:%=test-python-%): has = $(call beside,$*)$(in_chroot)
 
-# For .ci/run: the Pythons of this machine, except that of .venv.
-pythons:
-	@echo $(others)
+# For .ci/run: the newest Python of this machine that can compile what Salt 3008 needs.
+newest:
+	@for p in $(foreach v,3.14 3.13 3.12 3.11 3.10,$(call beside,$(v))); do \
+	  "$$p" -c '$(has_headers)' && { echo "$$p"; exit; }; done; echo $(PYTHON)
 
-others = $(strip $(foreach v,$(filter-out $(default),$(PYTHONS_BESIDE)),$(if $(call beside,$(v))$(call chrooted,$(v)),$(v))))
-default = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+has_headers = import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))
 
 chroot: $(CHROOT)/usr/bin/python3.14
 

@@ -96,9 +96,10 @@ def test_each_python_that_is_supported_is_tested():
         for version in [
             *job.get("strategy", {}).get("matrix", {}).get("python", ()),
             *(
-                step["with"]["python-version"]
+                version
                 for step in job.get("steps", ())
                 if "setup-python" in step.get("uses", "")
+                for version in step["with"]["python-version"].splitlines()
             ),
         ]
     }
