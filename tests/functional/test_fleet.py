@@ -1,5 +1,5 @@
 """
-Five minutes of everything at random on a real master: batches, jobs that are owed, restarts, kills of engines and of the
+Three minutes of everything at random on a real master: batches, jobs that are owed, restarts, kills of engines and of the
 master, floods, a full disk and power cuts, judged against what the minions have noted. Then the death of what forwards
 events, and a flood of forged ones; and three masters, whose leader is killed. Few minions, so that most of it is waiting.
 """
@@ -16,7 +16,7 @@ from saltext.jobs.core import compat
 from tests.functional.cache_servers import cache_servers as cache_servers
 
 ROOT = __file__.rsplit("/tests/", 1)[0]
-WORDS = "random --minions 24 --seconds 300 --rate 200 --executor 0.3 --limit 300 --answer 30"
+WORDS = "random --minions 24 --seconds 180 --rate 200 --executor 0.3 --limit 300 --answer 30"
 #: All that may happen; each of it at least once.
 WHAT = {"batch", "job", "leave", "come_back", "restart", "kill", "burst", "full", "power_cut", "kill_master"}
 
@@ -34,7 +34,7 @@ def played(words):
     return run.stdout.splitlines()
 
 
-def test_in_five_minutes_of_everything_at_random_nothing_is_lost_doubled_or_reported_wrongly():
+def test_in_three_minutes_of_everything_at_random_nothing_is_lost_doubled_or_reported_wrongly():
     (done,) = [line for line in played(WORDS) if line.startswith("  what was done")]
     assert set(re.findall(r"\d+ (\w+)", done)) == WHAT
 

@@ -31,8 +31,8 @@ def test_worlds_that_once_went_wrong_go_right():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 11000, 1000))
-def test_in_ten_thousand_such_worlds_too(first):
+@pytest.mark.parametrize("first", range(1000, 3000, 1000))
+def test_in_two_thousand_such_worlds_too(first):
     for seed in range(first, first + 1000):
         live_through(seed)
 
