@@ -413,6 +413,18 @@ def test_a_long_job_costs_one_record_and_leaves_none_behind():
     assert (world.notes, world.machine.notes) == ({}, {})
 
 
+def test_minions_that_begin_a_job_and_never_return_it_are_named_once_its_time_to_live_is_over():
+    world = World(minions=tuple(f"m{n}" for n in range(6)), acks=False, duration=1e6, ttl=3600.0)
+    world.publish("j1")
+    world.run(3500)
+    assert world.effects(facts.Warn) == []
+    world.run(200)
+    assert [effect.message for effect in world.effects(facts.Warn)] == [
+        "6 minions have begun job j1 and not returned it in its time to live: m0, m1, m2, m3, m4"
+    ]
+    assert (world.notes, world.machine.total) == ({}, 0)
+
+
 # -- further publishes under one jid ----------------------------------------------------------------------------------
 
 
