@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pathlib
 
 import pytest
 import salt.loader
@@ -36,18 +37,37 @@ COMMAND = 90
 _TIMEOUTS = ("timeout", "gather_job_timeout", "auth_timeout", "request_channel_timeout")
 
 
+#: The logs of all daemons so far, by name.
+_logs: dict[str, pathlib.Path] = {}
+#: How many lines of each are shown.
+_SHOWN = 40
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish():
     warm.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Show what each daemon has warned of, if a test fails during which it has written into its log."""
+    report = yield
+    if report.failed:
+        for name, path in _logs.items():
+            if path.exists() and path.stat().st_mtime >= call.start:
+                lines = path.read_text(errors="replace").splitlines()
+                warned = [line for line in lines if "[INFO" not in line and "[DEBUG" not in line]
+                report.sections += [(f"log of {name}", "\n".join(warned[-_SHOWN:]))] if warned else []
+    return report
 
 
 def _patient(options):
     return {name: lasting(value) if name in _TIMEOUTS else value for name, value in options.items()}
 
 
-def _quiet(role):
-    """Options by which a daemon logs no debugging, in its file and to pytest: that takes a tenth of the tests' CPU time."""
-    return {"log_level_logfile": "info", f"pytest-{role}": {"log": {"level": "warning"}}}
+#: Options by which a daemon logs no debugging, which takes a tenth of the tests' CPU time, and logs into its file only. Else
+#: each of its processes, also that of a job, loads Salt's other handlers and connects to pytest, which takes a seventh.
+_QUIET = {"log_level_logfile": "info", "configure_ext_handlers": False}
 
 
 def make_master(factories, name=None, kind=warm.Master, environment=None, **overrides):
@@ -61,18 +81,23 @@ def make_master(factories, name=None, kind=warm.Master, environment=None, **over
         name or random_string("m-", uppercase=False),
         factory_class=SaltMaster if environment else kind,
         defaults={"open_mode": True},
-        overrides=_patient({**MASTER, **_quiet("master"), **overrides}),
+        overrides=_patient({**MASTER, **_QUIET, **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
     )
     daemon.environ.update(environment or {})
+    return _known(daemon)
+
+
+def _known(daemon):
+    _logs[daemon.id] = pathlib.Path(daemon.config["log_file"])
     return daemon
 
 
 def make_minion(master, name, /, kind=warm.Minion, **overrides):
     """A minion daemon of ``master``, not started."""
-    options = {**_quiet("minion"), **_FEW_MODULES, **overrides}
-    return master.salt_minion_daemon(
-        name, factory_class=kind, overrides=_patient(options), defaults={"log_level": "info"}
+    options = {**_QUIET, **_FEW_MODULES, **overrides}
+    return _known(
+        master.salt_minion_daemon(name, factory_class=kind, overrides=_patient(options), defaults={"log_level": "info"})
     )
 
 
@@ -80,9 +105,11 @@ def make_proxy(master, name, **overrides):
     """A proxy of ``master`` for a device that is only played, not started."""
     # Salt 3008.3 waits for the master's files in the very loop that fetches them: a proxy that asks for files never starts.
     files = {"file_client": "local", "use_master_when_local": True}
-    options = {**_quiet("minion"), **files, **overrides}
-    return master.salt_proxy_minion_daemon(
-        name, factory_class=warm.Proxy, overrides=_patient(options), defaults={"log_level": "info"}
+    options = {**_QUIET, **files, **overrides}
+    return _known(
+        master.salt_proxy_minion_daemon(
+            name, factory_class=warm.Proxy, overrides=_patient(options), defaults={"log_level": "info"}
+        )
     )
 
 

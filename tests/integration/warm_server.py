@@ -13,6 +13,7 @@ import ctypes
 import gc
 import importlib
 import json
+import math
 import os
 import runpy
 import select
@@ -24,6 +25,7 @@ import time
 import traceback
 
 import psutil
+import salt.utils.entrypoints
 import setproctitle
 
 #: The imports of commands and daemons, and those of the modules that Salt's loader brings in, its own and ours.
@@ -56,6 +58,9 @@ def _serve(path, parent):
     for name in _SOME_NEED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    # Salt reads the entry points of all packages anew every half second, so for each job. None is installed meanwhile.
+    salt.utils.entrypoints.iter_entry_points("salt.loader")
+    salt.utils.entrypoints.iter_entry_points.__wrapped__.expiration = math.inf
     gc.freeze()  # the collector would write to what all share
     setproctitle.getproctitle()  # it finds where the title is kept, which is impossible in a changed environment
     # A process that loses its parent becomes a child of this one, so that it is counted, and found at the end.
