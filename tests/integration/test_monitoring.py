@@ -24,6 +24,7 @@ from tests.faults import freeze, thaw
 from tests.functional.cache_servers import free_port, server_program
 from tests.functional.notices.receiver import receiving
 from tests.integration.batch.conftest import batch_master
+from tests.integration.faults import CountedJob
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -198,9 +199,10 @@ def test_nothing_fires_where_all_is_well(prometheus, alerts):
     assert prometheus("query", query="ALERTS")["result"] == []
 
 
-def test_a_halted_batch_fires_its_alert_and_no_other(alerts, run, look):
-    jid = run("batch.start", "p1", "test.sleep", "300", "batch=1")["jid"]
-    wait_for(lambda: look("batch.status", jid)["active"], what="the minion runs it")
+def test_a_halted_batch_fires_its_alert_and_no_other(alerts, run, tmp_path):
+    work = CountedJob(tmp_path, "work", seconds=300)
+    jid = run("batch.start", "p1", "cmd.run", work.command, "batch=1")["jid"]
+    wait_for(work.begun, what="the minion runs it")
     run("batch.stop", jid, "kill=True")
     arrive(alerts, ("SaltBatchHalted", ""))
 

@@ -21,6 +21,7 @@ from tests.functional.notices.mailbox import mailbox
 from tests.functional.notices.receiver import receiving
 from tests.functional.notices.test_mail import runner_of_the_page
 from tests.integration.batch.conftest import batch_master
+from tests.integration.faults import CountedJob
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -130,11 +131,13 @@ def test_an_engine_that_hangs_is_told_and_no_secret_is_in_the_log(master, run, r
 
 
 def test_a_batch_that_halts_while_the_receiver_is_down_is_told_late_and_the_doctor_says_why(
-    master, run, command, receiver
+    master, run, command, receiver, tmp_path
 ):
     receiver.got.clear()
     receiver.answer = 503
-    jid = run("batch.start", "n*", "test.sleep", "300", "batch=1")["jid"]
+    work = CountedJob(tmp_path, "work", seconds=300)
+    jid = run("batch.start", "n*", "cmd.run", work.command, "batch=1")["jid"]
+    wait_for(work.begun, what="the job runs, since a kill that comes before it ends nothing")
     run("batch.stop", jid, "kill=True")
     told = wait_for(
         lambda: [one for one in doctor(command, 1)["findings"] if "do not arrive" in one], what="the doctor knows"

@@ -566,7 +566,7 @@ def test_an_action_on_a_group_is_done_to_all_of_it(page, api):
     page.go("queue")
     page.wait_text("2 entries", ".large")
     page.choose("#by", "jid")
-    assert len(page.all("tbody tr")) == 1
+    wait_for(lambda: len(page.all("tbody tr")) == 1, what="one group is shown")
     page.click("Cancel all…")
     page.wait_text("2 entries will not be delivered", "dialog")
     page.click("Do not deliver", "dialog")
