@@ -29,6 +29,8 @@ pytestmark = pytest.mark.slow
 MINIONS = ("n1", "n2")
 NOTIFY = pathlib.Path(__file__).resolve().parents[2] / "reactor" / "notify.sls"
 SECRET = "a-secret-that-nobody-sees"
+#: Seconds. The engine looks at the batches at least every five minutes, and tries again as often.
+LATEST = 330
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,7 @@ def test_an_engine_that_hangs_is_told_and_no_secret_is_in_the_log(master, run, r
 
 
 def test_a_batch_that_halts_while_the_receiver_is_down_is_told_late_and_the_doctor_says_why(
-    master, run, command, receiver, tmp_path
+    master, run, look, command, receiver, tmp_path
 ):
     receiver.got.clear()
     receiver.answer = 503
@@ -139,12 +141,11 @@ def test_a_batch_that_halts_while_the_receiver_is_down_is_told_late_and_the_doct
     jid = run("batch.start", "n*", "cmd.run", work.command, "batch=1")["jid"]
     wait_for(work.begun, what="the job runs, since a kill that comes before it ends nothing")
     run("batch.stop", jid, "kill=True")
-    told = wait_for(
-        lambda: [one for one in doctor(command, 1)["findings"] if "do not arrive" in one], what="the doctor knows"
-    )
+    wait_for(lambda: look("job_notices.stats")["webhook"]["trouble"], LATEST, what="it was sent in vain")
+    told = [one for one in doctor(command, 1)["findings"] if "do not arrive" in one]
     assert told == ["notices do not arrive at webhook, and 1 wait: the receiver answers 503"]
     receiver.answer = 204
-    wait_for(lambda: receiver.kinds() == ["halted"], what=lambda: f"it is told: {receiver.kinds()}")
+    wait_for(lambda: receiver.kinds() == ["halted"], LATEST, what=lambda: f"it is told: {receiver.kinds()}")
     assert f"Batch {jid} was halted: stopped by " in receiver.got[0][0]["text"]
     found = doctor(command, 0)
     assert (found["waiting"], found["reachable"]) == ({"webhook": 0}, True)
