@@ -161,7 +161,7 @@ def test_a_return_that_comes_twice_is_recorded_once(load, postgresql, file):
 def test_a_postgresql_that_stops_under_load_loses_nothing_and_delays_nothing_else(
     load, run, master, postgresql, redis, file
 ):
-    seconds = 30
+    seconds, rate = 20, 60
 
     def disturb(elapsed):
         if 3 < elapsed < 3 + seconds and postgresql.process is not None:
@@ -169,7 +169,7 @@ def test_a_postgresql_that_stops_under_load_loses_nothing_and_delays_nothing_els
         if elapsed >= 3 + seconds and postgresql.process is None:
             postgresql.start()
 
-    load.run(rate=100, seconds=seconds - 2, while_running=disturb)
+    load.run(rate=rate, seconds=seconds - 2, while_running=disturb)
     figures = run("job_recorder.stats")["returners"]
     assert figures["pgjsonb"]["trouble"]
     # How much is made in this time depends on the machine; most of it was made while the server was away.
@@ -177,7 +177,7 @@ def test_a_postgresql_that_stops_under_load_loses_nothing_and_delays_nothing_els
     assert figures["pgjsonb"]["spooled_bytes"] > 100 * figures["pgjsonb"]["queued"]
     assert figures["pgjsonb"]["lag"] > 10
     wait_for(lambda: raw_returns(file, jids_of(load)) == sorted(load.made), what="all lines while the database is down")
-    load.run(rate=100, seconds=10, while_running=lambda elapsed: disturb(elapsed + seconds - 2))
+    load.run(rate=rate, seconds=8, while_running=lambda elapsed: disturb(elapsed + seconds - 2))
     disturb(float("inf"))  # on a machine so busy that the load left it no moment to
     wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
     assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)
@@ -200,8 +200,8 @@ def test_an_engine_that_is_killed_under_load_loses_nothing_and_doubles_nothing(l
 
     deadline = Deadline(SOON)
     while len(killed) < 2 and not deadline.is_over():
-        load.run(rate=100, seconds=5, while_running=disturb)
-    load.run(rate=100, seconds=5)
+        load.run(rate=100, seconds=2, while_running=disturb)
+    load.run(rate=100, seconds=2)
     assert len(killed) == 2
     wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
     wait_for(lambda: len(bulk_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows, in bulk")
