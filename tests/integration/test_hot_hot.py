@@ -84,10 +84,12 @@ def test_the_other_master_goes_on_when_the_leading_one_dies(masters, desks, tmp_
         assert leader(one) == two.config["id"]
 
 
-def test_a_leader_that_was_frozen_publishes_nothing_when_it_wakes(masters, desks, tmp_path):
+def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_whose_server_is_away(
+    masters, desks, cache_servers, tmp_path
+):
     one, two = masters
     with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True):
-        trace = tmp_path / "trace"
+        trace = tmp_path / "frozen"
         jid = start(desks[1], trace, MINIONS)
         has_begun(trace, 1)
         frozen = engine_of(one, BATCH_MANAGER)
@@ -100,18 +102,7 @@ def test_a_leader_that_was_frozen_publishes_nothing_when_it_wakes(masters, desks
         assert lines(trace) == len(MINIONS)
         assert leader(one) == two.config["id"]
 
-
-def test_the_leader_hands_over_in_each_phase_of_a_batch_and_nothing_is_lost_or_runs_twice(masters, desks, tmp_path):
-    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
-        hand_over_in_each_phase(masters, desks, minions, tmp_path)
-
-
-def test_nothing_is_published_while_the_server_is_away_and_all_goes_on_afterwards(
-    masters, desks, cache_servers, tmp_path
-):
-    one, _ = masters
-    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True):
-        trace = tmp_path / "trace"
+        trace = tmp_path / "away"
         jid = start(desks[0], trace, MINIONS)
         has_begun(trace, 1)
         server = cache_servers("postgresql")
@@ -122,3 +113,8 @@ def test_nothing_is_published_while_the_server_is_away_and_all_goes_on_afterward
         server.start()
         assert ended(one, jid) == dict.fromkeys(MINIONS, "completed")
         assert lines(trace) == len(MINIONS)
+
+
+def test_the_leader_hands_over_in_each_phase_of_a_batch_and_nothing_is_lost_or_runs_twice(masters, desks, tmp_path):
+    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
+        hand_over_in_each_phase(masters, desks, minions, tmp_path)
