@@ -163,8 +163,10 @@ class CutOffJob:
         self.command = f"echo $$ >> {self.ran}; while [ ! -e {self._go} ]; do sleep 0.1; done"
 
     def cut_off(self):
-        """Freeze that process, then let the job come to its end; it must be running."""
-        shell = psutil.Process(int(self.ran.read_text()))
+        """Freeze that process, then let the job come to its end; it must have begun."""
+        # The minion says that a job begins before the job does anything.
+        pid = wait_for(lambda: self.ran.exists() and self.ran.read_text().rpartition("\n")[0], what="the job runs")
+        shell = psutil.Process(int(pid))
         _runner, front, *_ = shell.parents()
         freeze(front.pid)
         self._go.touch()
