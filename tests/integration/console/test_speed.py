@@ -93,11 +93,10 @@ def used():
     return total
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_jobs_and_one_of_many_minions_are_shown_at_once(page, master, width):
-    page.chrome.set_window_size(width, 900)
-    page.open("admin")
-    for _ in range(2):  # the first time, the runner's modules are imported too
+def test_the_jobs_and_one_of_many_minions_are_shown_at_once_at_any_width(page, master):
+    for width in (WIDTHS[0], *WIDTHS):  # the first time, the runner's modules are imported too
+        page.chrome.set_window_size(width, 900)
+        page.open("admin")
 
         def jobs():
             page.go("jobs")
@@ -113,4 +112,4 @@ def test_the_jobs_and_one_of_many_minions_are_shown_at_once(page, master, width)
 
         timed("A job", width, ONE, one)
         page.wait_text("No package for web", ".failures")
-    assert page.chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+        assert page.chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
