@@ -9,6 +9,7 @@ function and the user of each job are kept beside its load, so that jobs can be 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 import time
@@ -66,10 +67,21 @@ class SqliteBanks:
         self.path = database.path
         #: The version of the SQLite library.
         self.sqlite_version = sqlite3.sqlite_version_info
-        #: Finds and lists jobs.
-        self.index = JobLookup(database)
-        self._numbers = MinionNumbers(database)
-        self._removal = removal.Removal(database)
+
+    # Made when they are first used: most processes only read records.
+
+    @functools.cached_property
+    def index(self) -> JobLookup:
+        """Finds and lists jobs."""
+        return JobLookup(self._database)
+
+    @functools.cached_property
+    def _numbers(self) -> MinionNumbers:
+        return MinionNumbers(self._database)
+
+    @functools.cached_property
+    def _removal(self) -> removal.Removal:
+        return removal.Removal(self._database)
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         """All writes of this thread in the block happen together or not at all, and nobody else writes meanwhile."""

@@ -149,7 +149,7 @@ class DatabaseFile:
     def begin_log(self, used: tuple[int, int]) -> None:
         """Note that a -wal is in use, in case it has the inode of one that was removed and saved."""
         try:
-            with open(f"{self.path}.lock", "rb") as stream:
+            with open(f"{self.path}.lock", "rb", buffering=0) as stream:
                 if used not in self._saved(stream.fileno()):
                     return  # also if this process may not write, or the disk is read-only
         except OSError:

@@ -72,16 +72,14 @@ class Store:
 
     :param opts: the master's options.
     :param driver: the driver; by default the one that the options name.
-    :param settings: what ``_settings`` returns for the options, if that is known.
     """
 
-    def __init__(self, opts: Mapping[str, Any], driver: Driver | None = None, settings: bytes | None = None) -> None:
-        self.settings = _settings(opts) if settings is None else settings
-        #: For lines that a minion can cause at will.
-        self.quiet = Quiet(log)
+    def __init__(self, opts: Mapping[str, Any], driver: Driver | None = None) -> None:
+        #: The options that decide which driver is loaded and where it keeps its data.
+        self.settings = _settings(opts)
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
-        self.site = _site(opts)
+        self._opts = opts
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
         sync, self.max_jobs, self.max_bytes, self._log_size = _own_options(opts)
@@ -101,6 +99,15 @@ class Store:
         self.works: dict[str, Any] = {}
 
     # Made when they are first used: most processes only read.
+
+    @functools.cached_property
+    def quiet(self) -> Quiet:
+        """For lines that a minion can cause at will."""
+        return Quiet(log)
+
+    @functools.cached_property
+    def site(self) -> Site:
+        return _site(self._opts)
 
     @functools.cached_property
     def log(self) -> LogWriter | None:
@@ -197,13 +204,18 @@ def store_of(opts: Any) -> Store:
             return store
     with loading():
         # Not shared across a fork: two processes must not use one connection.
-        wanted = _settings(opts)
-        same = (kept for _, kept in _STORES.values() if kept.pid == pid and kept.settings == wanted)
-        store = next(same, None) or Store(opts, settings=wanted)
+        others = [kept for _, kept in _STORES.values() if kept.pid == pid]
+        store = (_same(others, opts) if others else None) or Store(opts)
         while len(_STORES) >= _MOST_STORES:
             del _STORES[next(iter(_STORES))]
         _STORES[id(opts)] = (opts, store)
         return store
+
+
+def _same(stores: Iterable[Store], opts: Mapping[str, Any]) -> Store | None:
+    """Return the one of some stores that was made with the same settings."""
+    wanted = _packed(_settings(opts))
+    return next((store for store in stores if _packed(store.settings) == wanted), None)
 
 
 def _site(opts: Mapping[str, Any]) -> Site:
@@ -248,20 +260,22 @@ def _count(value: Any, units: Mapping[str, int] = MappingProxyType({})) -> int |
     return max(0, value) * factor if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _settings(opts: Mapping[str, Any]) -> bytes:
+def _settings(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
     Return the options that decide which driver is loaded and where it keeps its data.
 
-    They are packed, so that they can be compared: some releases turn an option's lists into immutable ones, which equal no
-    list. The options of a driver that keeps files are known by name: looking through hundreds of options would take a new
-    process longer than opening the files.
+    Those of a driver that keeps files are known by name: looking through hundreds of options would take a new process longer
+    than opening the files.
     """
     files = _OF_FILES.get(opts.get("cache") or "localfs")
     if files is None:
-        names = sorted(name for name in opts if name.startswith((*_OWN, *_OF_LOADED)))
-    else:
-        names = [name for name in (*_OWN, *files) if name in opts]
-    packed: bytes = salt.payload.dumps({name: opts[name] for name in names})
+        return {name: opts[name] for name in sorted(opts) if name.startswith((*_OWN, *_OF_LOADED))}
+    return {name: opts[name] for name in (*_OWN, *files) if name in opts}
+
+
+def _packed(settings: dict[str, Any]) -> bytes:
+    """Return settings as they can be compared: some releases turn lists into immutable ones, which equal no list."""
+    packed: bytes = salt.payload.dumps(settings)
     return packed
 
 
