@@ -5,7 +5,7 @@ What a storage knows of jobs beside loads and returns, to find, count and list t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import msgpack
@@ -32,6 +32,22 @@ class JobTally(NamedTuple):
     missing: int
     #: For the minion that was asked for: ``returned``, ``failed`` or ``missing``; empty if the job was not for it.
     of_minion: frozenset[str] = frozenset()
+
+
+def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], minion: str | None) -> JobTally:
+    """
+    Return the tally of a job.
+
+    :param minions: those that the job was for; empty if that is not known.
+    :param returned: all that have returned, and ``failed`` those of them that have failed.
+    :param minion: the minion that ``of_minion`` is about.
+    """
+    missing = minions - returned
+    groups = {"returned": returned, "failed": failed, "missing": missing}
+    of_minion = frozenset(name for name, group in groups.items() if minion in group)
+    if minions:  # what others say of a job that was not for them is none of its outcome
+        returned, failed = returned & minions, failed & minions
+    return JobTally(len(minions), len(returned), len(failed), len(missing), of_minion)
 
 
 def has_failed(record: Any) -> bool:

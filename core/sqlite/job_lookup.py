@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk.job_summary import JobTally, decoded, shown_mark
-from saltext.jobs.core.sqlite import minion_sets
+from saltext.jobs.core.banks import LOADS, MINIONS
+from saltext.jobs.core.disk.job_summary import JobTally, decoded, shown_mark, tally_of
+from saltext.jobs.core.sqlite import minion_sets, stored
 from saltext.jobs.core.sqlite.database import Database
-from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers, minions_of_no_job
+from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers, ids_in, minions_of_no_job
 
 FEW = 40
 CHUNK = 500  # rows read at a time: one long query would keep -wal from being emptied
@@ -86,8 +86,8 @@ class JobLookup:
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, JobTally]:
         """
-        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none, nor has one with
-        returns of minions that it was not for. A return that was removed alone counts as missing.
+        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that was
+        removed alone counts as missing.
 
         :param minion: the minion that ``of_minion`` is about.
         """
@@ -110,12 +110,27 @@ class JobLookup:
                     is_for = bool(numbers) and who is not None and minion_sets.has(who, numbers[0][0])
                 except Exception:  # zlib has an error of its own
                     continue
-                if sent and count > sent:
+                if sent and count > sent:  # others have returned too
+                    tally = self._tally_of_own(jid, minion)
+                    if tally is not None:
+                        found[jid] = tally
                     continue
                 found[jid] = JobTally(
                     sent or 0, returned, failed, max(0, min(sent or 0, count - returned)), _outcomes(is_for, *own)
                 )
         return found
+
+    def _tally_of_own(self, jid: str, minion: str | None) -> JobTally | None:
+        """As ``tallies``, for a job with returns of minions that it was not for. None if its own minions are not known."""
+        of_bank = "bank = (SELECT id FROM banks WHERE name = ?)"
+        listed = self._database.read(f"SELECT value FROM records WHERE {of_bank} AND key = ?", (MINIONS, jid))
+        try:
+            minions = set(ids_in(stored.loads(listed[0][0])))
+        except Exception:  # it was removed meanwhile; msgpack raises many kinds for a damaged one
+            return None
+        returned = self._database.read(f"SELECT key FROM records WHERE {of_bank}", (f"{RETURNS}{jid}",))
+        failed = self._database.read("SELECT minion FROM failures WHERE jid = ?", (jid,))
+        return tally_of(minions, {row[0] for row in returned}, {row[0] for row in failed}, minion)
 
     def marks(self) -> list[tuple[int, str, str]]:
         """Return (number, function, user) for each pair of function and user that loads have, or had lately."""

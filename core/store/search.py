@@ -21,7 +21,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
-from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks
+from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks, tally_of
 from saltext.jobs.core.display.command import published_words
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
@@ -229,20 +229,16 @@ def _is_of_minions(store: Store, key: str, named: Matches, outcome: str | None) 
 def count_all(store: Store, key: str, minion: str | None) -> JobTally:
     """Return the tally of a job by reading all of its records."""
     (listed,) = store.driver.read_all([(MINIONS, key)])
-    minions = {store.key_of(minion) for minion in ids_in(listed)}
+    keys = map(store.key_of, ids_in(listed))
+    minions = {name for name in keys if name is not None}
     bank = f"{RETURNS}/{key}"
-    failed: set[str | None] = set()
-    returned: set[str | None] = set()
+    failed: set[str] = set()
+    returned: set[str] = set()
     for name, record in store.driver.fetch_each(bank, store.keys(bank)):
         returned.add(name)
         if isinstance(record, SaltCacheError) or has_failed(record):
             failed.add(name)
-    missing = minions - returned
-    groups = {"returned": returned, "failed": failed, "missing": missing}
-    of_minion = frozenset(name for name, group in groups.items() if minion in group)
-    if minions:  # what others say of a job that was not for them is none of its outcome
-        returned, failed = returned & minions, failed & minions
-    return JobTally(len(minions), len(returned), len(failed), len(missing), of_minion)
+    return tally_of(minions, returned, failed, minion)
 
 
 def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally) -> dict[str, Any]:

@@ -352,6 +352,22 @@ class TestCountsBesideTheRecords:
             assert len(jobs.found(**query)) == 5
         assert jobs.found(minion="web3", outcome="failed") == jobs.found(minion="web3", outcome="missing") == []
 
+    def test_a_return_of_a_stranger_makes_no_search_read_returns(self, jobs):
+        returns = {"web1": 0, "web2": 1, "stranger": 1}
+        jobs.add(jid_at(NOW), minions=["web1", "web2", "away"], returns=returns)
+        _spoil(_store(jobs), jobs.opts, "{} LIKE 'jobs/returns/%%'")
+        (row,) = jobs.search()["jobs"]
+        assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (3, 2, 1, 1)
+        for minion, outcomes in (
+            ("stranger", ["returned", "failed"]),
+            ("web2", ["returned", "failed"]),
+            ("away", ["missing"]),
+        ):
+            found = [
+                outcome for outcome in ("returned", "failed", "missing") if jobs.found(minion=minion, outcome=outcome)
+            ]
+            assert found == outcomes, minion
+
 
 def _inside(store, opts):
     """The calls by which the store reads and writes, and those by which it finds jobs."""
@@ -363,10 +379,9 @@ def _inside(store, opts):
     return banks_of(opts), JobLookup(banks_of(opts))
 
 
-def _spoil(store, opts):
-    """Make all returns and lists of minions unreadable."""
+def _spoil(store, opts, of_it="{0} LIKE 'jobs/returns/%%' OR {0} = 'jobs/minions'"):
+    """Make values unreadable: by default all returns and lists of minions."""
     banks, _ = _inside(store, opts)
-    of_it = "{0} LIKE 'jobs/returns/%%' OR {0} = 'jobs/minions'"
     if store.driver.name == "postgresql":
         banks.run(lambda sql: sql.execute(f"UPDATE salt_cache SET value = '\\xc1' WHERE {of_it.format('bank')}", ()))
         return
