@@ -522,6 +522,8 @@ def verify(repair: object = False) -> dict[str, Any]:
     no-load                 returns or markers of a job without a load          removes them
     unpublished-load        the load is not the one that was published          nothing: no reader shows it
     unexpected-return       a minion returned that the job was not sent to      nothing: find out why
+    miscounted-return       searches count a success as a failure, or not a     counts it anew
+                            failure
     ======================  ==================================================  ==================================
 
     A record that cannot be read for another reason than its content, such as its permissions, is left alone. A record that

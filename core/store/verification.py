@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
+from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.store import Store
 
@@ -115,16 +116,38 @@ class Verification:
         return True
 
     def _look_at_returns(self, key: str, expected: set[str] | None) -> None:
-        bank = f"{RETURNS}/{key}"
+        bank, failed = f"{RETURNS}/{key}", {}
         for minion in sorted(self._store.keys(bank)):
             self._returns += 1
-            _, error = self._read(bank, minion)
+            record, error = self._read(bank, minion)
             if error:
                 set_aside = functools.partial(self._set_aside, bank, minion, object, key, minion)
                 fix = set_aside if isinstance(error, calling.Undecodable) else None
                 self._note("unreadable-return", key, fix, minion, error)
-            elif expected is not None and self._store.decode(minion) not in expected:
+                continue
+            failed[minion] = has_failed(record)
+            if expected is not None and self._store.decode(minion) not in expected:
                 self._note("unexpected-return", key, minion=minion)
+        self._compare_with_index(key, failed)
+
+    def _compare_with_index(self, key: str, failed: Mapping[str, bool]) -> None:
+        """:param failed: for each return of a job that can be read, whether it is one of a failure."""
+        index = self._store.driver.index
+        tally = index.tallies([key], None).get(key)
+        if tally is None or tally.failed == sum(failed.values()):
+            return
+        for minion, is_failure in failed.items():
+            known = index.tallies([key], minion).get(key)
+            if known is not None and ("failed" in known.of_minion) is not is_failure:
+                self._note("miscounted-return", key, functools.partial(self._store_again, key, minion), minion)
+
+    def _store_again(self, key: str, minion: str) -> bool:
+        bank = f"{RETURNS}/{key}"
+        with self._store.lock(key, minion):
+            record, _ = self._read(bank, minion)
+            if record:  # it may have been removed meanwhile
+                self._store.store(bank, minion, record, self._store.sync_all)
+        return bool(record)
 
     def _look_for_jobs_without_load(self, loads: set[str]) -> None:
         left = {key for bank in records.BANKS[1:] for key in self._store.keys(bank)}
