@@ -105,7 +105,7 @@ def _tell_of_refusal(store: Store, passed: Any, origin: str) -> None:
             origin,
         )
         return
-    who = identity.of_publish()  # nobody if the jid is that of a return
+    who = identity.of_publish()  # None if the jid is that of a return
     if who is not None:
         store.quiet.warning(
             ("refused", who.name),
@@ -193,7 +193,7 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
         jid = store.decode(key)
         origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
         store.log.append(publish_of(jid, load, named, work_of(load), origin, is_sent))
-    unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
+    unlimited = _never_unlimited if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
     records.publish(store, key, load, named, __opts__.get("id"), unlimited)
     if isinstance(load.get("fun"), (list, tuple)):
         _look_at_several(store, load, named)
@@ -243,8 +243,8 @@ def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], identity.Identi
     return (kept, None) if who is None else ({**kept, identity.WHO: who.as_record()}, who)
 
 
-def _is_nobody(_user: str) -> bool:
-    """Tell that a user of external_auth, whatever the name, may not publish without limit: access lists apply."""
+def _never_unlimited(_user: str) -> bool:
+    """Tell that a user of external_auth may not publish without limit: access lists apply, whatever the user's name is."""
     return False
 
 

@@ -263,7 +263,7 @@ def enqueue(jid: object, minions: object = None) -> Any:
     minions
         The minions that should get the job: a list, or names separated by commas. Default: all minions to which it was
         published and that have not returned it. A minion that has returned the job never gets it again. Refused if one of
-        them belongs to a batch that still runs, and that is not through with it.
+        them belongs to a running batch and has not ended its job.
 
     CLI Example:
 
@@ -436,8 +436,8 @@ def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
     left = [name for name in names if name not in batch.outcomes]
     if left:
         raise Refused(
-            f"Job {jid} is a batch that still runs, and sends its job itself to {len(left)} of these minions: name those "
-            "with which it is through, or wait for its end"
+            f"Job {jid} belongs to a running batch, which itself still sends it to {len(left)} of these minions: name only "
+            "minions that have ended it, or wait until the batch has ended"
         )
 
 

@@ -168,10 +168,10 @@ class CallerRights:
 
     def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
         """Refuse a caller who lacks the right to a batch's job on these minions, or to its check."""
-        whom, check = f"all minions of batch {spec.jid}", spec.check
-        self.permit(spec.fun, spec.arg, spec.kwargs, minions, whom)
+        named_as, check = f"all minions of batch {spec.jid}", spec.check
+        self.permit(spec.fun, spec.arg, spec.kwargs, minions, named_as)
         if check.get("kind") == "function":
-            self.permit(check["fun"], check["arg"], check["kwargs"], minions, whom)
+            self.permit(check["fun"], check["arg"], check["kwargs"], minions, named_as)
         elif check.get("kind") == "runner":
             require_runner(self._opts, self._who, check["fun"], check["arg"])
 
@@ -196,13 +196,13 @@ class CallerRights:
         arg: Iterable[Any],
         kwargs: Mapping[str, Any],
         minions: tuple[str, ...],
-        whom: str = "all of these minions",
+        named_as: str = "all of these minions",
     ) -> None:
-        """Refuse a caller who may not run this function on the minions; ``whom`` names them in the refusal."""
+        """Refuse a caller who may not run this function on the minions; the refusal calls them ``named_as``."""
         self.require_allowed_peer()
         if self._is_limited():
             load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
-            require_right(self._opts, self._who, load, minions, whom)
+            require_right(self._opts, self._who, load, minions, named_as)
 
     def _is_limited(self) -> bool:
         return self.settings.check_acl and not self._who.peer

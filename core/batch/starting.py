@@ -250,14 +250,14 @@ def _match_and_permit(
     :raises Refused: to a limited user in the same words whether the target matches no minions or forbidden ones: otherwise
         targets by grains or pillar would reveal the minions' values.
     """
-    whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
+    named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     try:
         matched = _match(opts, tgt, tgt_type)
     except Refused:
         if who.grants is not None:  # a user who may publish to all minions may know what matches
-            rights.permit(fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
+            rights.permit(fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), named_as)
         raise
-    rights.permit(fun, arg, kwargs, matched, whom)
+    rights.permit(fun, arg, kwargs, matched, named_as)
     return matched
 
 

@@ -123,7 +123,7 @@ def require_right(
     who: Caller,
     load: Mapping[str, Any],
     minions: Iterable[str],
-    whom: str = "all of these minions",
+    named_as: str = "all of these minions",
 ) -> None:
     """
     Refuse a job that the caller may not publish: the right to call a runner does not include it.
@@ -133,8 +133,8 @@ def require_right(
 
     :param load: the job: ``fun``, and ``arg`` as it is published, keyword arguments included.
     :param minions: the minions that would run it.
-    :param whom: the caller's words for them.
-    :raises Refused: naming function and ``whom``.
+    :param named_as: what the refusal calls the minions.
+    :raises Refused: naming the function and ``named_as``.
     """
     if who.grants is None:
         return
@@ -144,7 +144,7 @@ def require_right(
         raise Refused(f"{who.name} may not publish anything: publisher_acl_blacklist names that user")
     wanted = list(minions)
     if not wanted or Access(opts).denied(who.grants, load, wanted):
-        raise Refused(f"{who.name} may not publish {load.get('fun')} to {whom}, or there is no such minion")
+        raise Refused(f"{who.name} may not publish {load.get('fun')} to {named_as}, or there is no such minion")
 
 
 def minions_to_ask(
@@ -158,8 +158,8 @@ def minions_to_ask(
     """
     matched = matched_minions(opts, tgt, tgt_type)
     for fun, arg in questions:
-        whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
-        require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], whom)
+        named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
+        require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], named_as)
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     return matched

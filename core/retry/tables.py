@@ -139,8 +139,8 @@ def _steps_of(minion: str, jid: str, state: str) -> list[str]:
 def coverage(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_retry.coverage``: who has the executor, and what others lack."""
     asked, has, lacks, silent = found["asked"], found["has"], found["lacks"], found["silent"]
-    whom = f"{counted(asked['minions'], 'minion')} asked ({target(asked['tgt'], asked['tgt_type'])})"
-    page.line(f"{whom}: {len(has):,} have job_once, {len(lacks):,} do not")
+    asked_line = f"{counted(asked['minions'], 'minion')} asked ({target(asked['tgt'], asked['tgt_type'])})"
+    page.line(f"{asked_line}: {len(has):,} have job_once, {len(lacks):,} do not")
     reasons = collections.defaultdict[str, list[str]](list)
     for minion, what in lacks.items():
         reasons[str(what)].append(minion)
