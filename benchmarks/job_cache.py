@@ -34,7 +34,7 @@ import salt.payload
 import salt.utils.jid
 import salt.version
 
-WRITES = 300  # jobs stored, and as many returns, of 15 minions for each of 20 jobs, for one figure
+WRITES = 300  # jobs stored for one figure, and returns for another: 20 jobs with 15 minions each
 MINIONS = ["web1", "web2"]
 LOAD = {"fun": "state.apply", "arg": ["web"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": ""}
 LOAD["kwargs"] = {"delimiter": ":", "show_timeout": True, "metadata": {"ticket": "OPS-1"}}

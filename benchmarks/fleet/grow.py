@@ -6,8 +6,8 @@ How the cost grows with the fleet: CPU for each return, publishes, memory, and t
     python -m benchmarks.fleet.grow --data grow.json --draw docs/scale.svg    the curves, of what the file holds
 
 On a real master it runs the scenarios ``one`` and ``power`` (``python -m benchmarks.fleet``), with lightweight minions
-that send everything that minions send. For the engine alone, files are real, and nothing else delays it: a batch as in
-``benchmarks/batch.py``, a power cut as in ``benchmarks/retry.py``.
+that send everything that real minions send. An engine alone works on real files, and nothing else delays it: in a batch
+as in ``benchmarks/batch.py``, in a power cut as in ``benchmarks/retry.py``.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=sizes, metavar="N,…", help="minions on a real master (100,500,2000)")
     parser.add_argument("--alone", type=sizes, metavar="N,…", help="minions of the engines alone (none)")
-    parser.add_argument("--answer", type=float, default=2.0, help="as of benchmarks.fleet")
+    parser.add_argument("--answer", type=float, default=2.0, help="as in benchmarks.fleet")
     parser.add_argument("--only", choices=_NAMES, help="one of the four")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="JSON to which the figures are added")
     parser.add_argument(

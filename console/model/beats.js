@@ -11,7 +11,7 @@ export class Beats {
     this.#last.set(engine, now);
   }
 
-  /** Take from a runner for how many seconds an engine has shown no sign of life, which no event can tell. */
+  /** A runner has said for how many seconds an engine has shown no sign of life; no event can say that. */
   told(engine, seconds, now) {
     if (seconds > 0) this.#last.set(engine, now - seconds);
   }
@@ -22,7 +22,7 @@ export class Beats {
   }
 
   /**
-   * For how many seconds an engine has shown no sign of life, if that is too long; 0 if it has, or if that is not known.
+   * The seconds since an engine's last sign of life, if these are too many; otherwise 0, also if that is not known.
    * @param {number} now
    * @param {number} heard when anything last came: a dead connection tells nothing about an engine
    */

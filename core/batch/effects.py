@@ -244,7 +244,7 @@ class Effects:
         try:
             reason = await self._ports.rights_worker.call(lacking, spec, rights.owner, rights.on_behalf, effect.minions)
         except Exception as exc:  # An eauth module may raise any exception of its client library.
-            log.error("Batch %s waits, since it is not known whether its owner still may: %s", live.jid, exc)
+            log.error("Batch %s waits, since it is not known whether its owner may still run it: %s", live.jid, exc)
             live.step(facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}"))
             return
         if reason:

@@ -28,10 +28,10 @@ class PausedBy(str, enum.Enum):
     APPROVAL = "approval"  # a stage is over and needs an approval
     WINDOW = "window"  # its window is shut
     START = "start"  # its time has not come
-    RIGHTS = "rights"  # it is not known now whether its owner still may run it
+    RIGHTS = "rights"  # it is not known now whether its owner may still run it
 
 
-_UNKNOWN = "whether its owner still may cannot be said now"
+_UNKNOWN = "it is not known now whether its owner may still run it"
 #: Pauses that a resume ends.
 HELD = frozenset({PausedBy.OPERATOR, PausedBy.PUBLISH, PausedBy.PERMISSION})
 #: Pauses that end when it is time.

@@ -76,7 +76,7 @@ class BatchShell:
     def start(self) -> None:
         """Subscribe to the bus, and begin once it is heard: an earlier answer would be missed."""
         if why := self._ports.cache.why_unauthenticated:
-            log.warning("Returns and answers count as the bus tells of them, forged ones too: %s", why)
+            log.warning("Returns and answers on the bus are believed, forged ones too: %s", why)
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
@@ -376,7 +376,7 @@ class BatchShell:
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._maintain_one, live)
             self._attempt(f"the job of batch {live.jid}", self._ports.store.keep_job, live.jid)
-        self._attempt("what is old", self._forget_old)
+        self._attempt("old batches", self._forget_old)
 
     def _recover(self, live: Live) -> None:
         """Tell a batch that this engine has started, if it was not told yet."""
@@ -397,9 +397,9 @@ class BatchShell:
         try:
             return function(*args)
         except OSError as exc:
-            log.error("%s cannot be looked after now: %s", what.capitalize(), exc)
+            log.error("%s: maintenance failed, and is tried again: %s", what.capitalize(), exc)
         except Exception:
-            log.exception("%s cannot be looked after now", what.capitalize())
+            log.exception("%s: maintenance failed, and is tried again", what.capitalize())
         return None
 
     def _learn_ended(self) -> None:

@@ -112,10 +112,10 @@ def why_not(verb: str, found: Mapping[str, Any]) -> str:
     return f"{batch} cannot be stopped: Salt's own manager could not be told"
 
 
-#: Why a minion did not succeed, if no return of it can be read.
+#: Why a minion did not succeed, if its return cannot be read.
 _WITHOUT = {
     **{state: MEANINGS[state] for state in BAD if state in MEANINGS},
-    Outcome.FAILED.value: "no return of it can be read: it was not there, or the job cache has the return no more",
+    Outcome.FAILED.value: "its return cannot be read: the minion was away, or the job cache no longer has it",
 }
 #: The fields of the batch itself in the result.
 _ABOUT = (

@@ -243,7 +243,7 @@ def _so_far(done: Mapping[str, Any]) -> str:
     return f"; {', '.join(done)} went over" if done else ""
 
 
-# -- the place of one ------------------------------------------------------------------------------------------------------
+# -- an engine's place among the masters -----------------------------------------------------------------------------------
 
 #: Seconds for which a hand-over waits for what is under way; the next leader finds what takes longer.
 SETTLE = 1.0
@@ -256,7 +256,7 @@ class Seat:
     An engine's place among those of all masters: it waits for the lead, has it, and hands it over.
 
     To hand over, the leader publishes nothing more, waits a moment for what is under way, makes durable what it knows, and
-    gives up the lead. The next leader takes over as after a death, with the same doubts. The request for the hand-over stays
+    gives up the lead. The next leader takes over as after a death, with the same checks. The request for the hand-over stays
     where it is, and the next leader answers it. So an answer means that the engine is led.
 
     :param opts: the master's options.
@@ -283,7 +283,7 @@ class Seat:
         self._master = str(opts.get("id") or "")
         self._folder = site.folder(engine)  # without the lease: a master that does not lead writes there too
         self._changes, self._epoch = Changes(), 0
-        self._refused_before = -1  # by former processes of this master; not known yet
+        self._refused_before = -1  # the count of this master's former processes; -1 until it was read
         self._said_at = -math.inf
         self._is_up, self._took = True, 0.0
         #: Whether this process is handing over, or has.
@@ -384,7 +384,7 @@ class Seat:
         """
 
         async def verb(request: Mapping[str, Any]) -> dict[str, Any]:
-            if request.get("epoch") != self.lease.epoch:  # it was asked of a former leader
+            if request.get("epoch") != self.lease.epoch:  # meant for a former leader
                 return {"master": self._master, "epoch": self.lease.epoch}
             if not self.is_handing:
                 self._begin(str(request.get("user")))
@@ -405,7 +405,7 @@ class Seat:
         led = self._site.folder(self._engine, self.lease)
         count(led, self._changes._replace(handed=self.lease.epoch))
         self.is_handing = True
-        log.info("The %s engine hands over to %s, as %s wants it", self._engine, " or ".join(others), user)
+        log.info("The %s engine hands over to %s, as %s has asked", self._engine, " or ".join(others), user)
 
     def step_back(self, seconds: float = STEP_BACK, pause: float = 0.1) -> bool:
         """After a release, wait until another process leads. Returns whether one does."""

@@ -223,7 +223,7 @@ class Proof:
     def _say_doubted(self, jid: str, minions: list[str]) -> None:
         self._quiet.warning(
             jid,
-            "Job %s: the bus tells of returns that are not in the job cache; they do not count: %s",
+            "Job %s: returns on the bus that are not in the job cache do not count: %s",
             jid,
             ", ".join(minions[:5]) + (" …" if len(minions) > 5 else ""),
         )

@@ -184,7 +184,9 @@ class Bus:
     def _hear(self, payload: Any) -> None:
         is_first, lost = not self._beat.heard, self._beat.hear(payload)
         if lost is None:
-            self._quiet.warning("beat", "Ignoring an event with the tag of this engine's beat, which is not its beat")
+            self._quiet.warning(
+                "beat", "Ignoring an event with the tag of this engine's beat: the engine did not send it"
+            )
         elif is_first:
             if self._on_ready is not None:
                 self._on_ready()

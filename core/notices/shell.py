@@ -186,7 +186,9 @@ class NoticesShell:
             jids = await self._ports.disk.call(self._ports.jids)
             seen = await self._ports.disk.call(self._read, self._ledger.to_read(jids))
         except Exception as exc:
-            self._quiet.error("look", "How batches stand cannot be read, so nothing is told of them", exc_info=exc)
+            self._quiet.error(
+                "look", "The state of batches cannot be read, so no notices are sent about them", exc_info=exc
+            )
             return
         if self._ledger.take_batches(seen, jids, self._ports.wall()):
             await self._tell()
@@ -196,7 +198,7 @@ class NoticesShell:
         try:
             found = await self._ports.disk.call(self._ports.given_up)
         except Exception as exc:
-            self._quiet.error("queue", "The retry queue cannot be read, so nothing is told of it: %s", exc)
+            self._quiet.error("queue", "The retry queue cannot be read, so no notices are sent about it: %s", exc)
             return
         if self._ledger.take_given_up(found, self._ports.wall()):
             await self._tell()
@@ -219,7 +221,7 @@ class NoticesShell:
             await self._ports.disk.call(self._ports.file.write, pack(self._ledger.record()))
             self._is_unsaved = False
         except OSError as exc:
-            self._quiet.error("save", "Notices are told, and not kept, so some may come again: %s", exc)
+            self._quiet.error("save", "Sent notices cannot be recorded, so some may come again: %s", exc)
 
     # -- telling ------------------------------------------------------------------------------------------------------
 

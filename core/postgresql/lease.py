@@ -148,8 +148,8 @@ class Lease(Lead):
             return former
         if former:
             log.warning(
-                "The %s engine: the database has another history than before (%s), and may lack what was written last; what "
-                "may have been begun is asked for",
+                "The %s engine: the database has another history than before (%s), and may lack the last writes; minions "
+                "are asked what they may have begun",
                 self._engine,
                 "a failover, or it was restored" if not former.startswith(server) else "it was restored",
             )

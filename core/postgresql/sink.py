@@ -173,7 +173,7 @@ class Sink:
         except psycopg.Error as exc:
             if connection.closed:
                 raise
-            log.warning("The table %s cannot be looked after, trying again in %d s: %s", table, _UPKEEP, exc)
+            log.warning("The table %s cannot be maintained, trying again in %d s: %s", table, _UPKEEP, exc)
         return True
 
     @contextlib.contextmanager

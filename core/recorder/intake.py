@@ -290,5 +290,5 @@ class Intake:
                 del self._jobs[jid]
         missed, self._has_overflowed = self._has_overflowed, False
         if missed:
-            log.warning("The spool works again: looking in the job cache for what could not be held meanwhile")
+            log.warning("The spool works again: looking in the job cache for what could not be stored meanwhile")
         return Flushed(stored=True, missed=missed)

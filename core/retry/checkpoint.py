@@ -106,7 +106,7 @@ class Checkpoint:
             log.warning("The checkpoint cannot be written: %s", exc)
             return
         except StateError as exc:
-            log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
+            log.error("The checkpoint is lost, so earlier jobs are not checked: %s", exc)
             return
         if self._boot and found.get("boot") == self._boot:
             clock.offset = found["offset"]

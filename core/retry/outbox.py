@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from saltext.jobs.core.retry.timers import Timers
 
-#: Error of the sum of tokens through rounding, in publishes.
+#: Tolerance for rounding errors in the sum of tokens, in publishes.
 _EPSILON = 1e-6
 
 
@@ -40,7 +40,7 @@ class Outbox:
             self._waiting[purpose].setdefault(jid, {}).update(wanted)
 
     def withdraw(self, minion: str, jid: str = "") -> None:
-        """Let a minion wait no more: for a job or a question with this jid, or, without one, for a ping."""
+        """Take back what waits for a minion: the job or question with this jid; without a jid, its ping."""
         for waiting in self._waiting.values():
             if minion in waiting.get(jid, ()):
                 del waiting[jid][minion]

@@ -74,7 +74,7 @@ def earlier_queues(root: pathlib.Path | None) -> list[Earlier]:
         try:
             read = read_checkpoint(FileFolder(path.parent))
         except (StateError, OSError) as exc:
-            log.error("Jobs of the past are not looked at for %s: %s", path.parent.name, exc)
+            log.error("Earlier jobs are not checked for %s: %s", path.parent.name, exc)
             read = None
         if read is not None:
             found.append(Earlier(path.parent.name, path.parent, read["at"]))

@@ -109,8 +109,7 @@ class JobReader:
         if "Minions" not in load and not self._warned:
             self._warned = True
             log.warning(
-                "The job cache %s does not tell for which minions a job is: without that nothing is kept for those that "
-                "are away",
+                "The job cache %s does not say which minions a job is for, so nothing is kept for absent minions",
                 self._cache.master_name,
             )
         return frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))

@@ -131,4 +131,4 @@ class Writer:
             try:
                 call()
             except Exception:
-                log.exception("What waited for the store failed")
+                log.exception("A task that waited for the store failed")

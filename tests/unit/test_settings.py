@@ -84,13 +84,13 @@ def test_another_limit_is_refused_with_what_is_accepted(given):
         read_settings(BatchSettings, "batch_manager", {"max_in_flight": given})
 
 
-def test_a_deprecated_option_counts_and_is_told_with_what_to_do():
+def test_a_deprecated_option_still_works_and_is_reported_with_what_to_do():
     given = {"kill_attempts": 3, "publish_retries": 2}
     assert read_settings(BatchSettings, "batch_manager", given).kill_attempts == 3
     assert deprecated(BatchSettings, True, None, given) == {"kill_attempts": "leave it out"}
 
 
-def test_options_that_stand_with_the_engine_hold_and_win():
+def test_options_under_engines_override_those_of_the_section():
     opts = {"batch_manager": {"probe_attempts": 5, "publish_retries": 7}}
     opts["engines"] = ["job_retry", {"batch_manager": {"probe_attempts": 9}}]
     settings = read_settings(BatchSettings, "batch_manager", *engine_options(opts, "batch_manager"))

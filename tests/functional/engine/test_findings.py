@@ -93,7 +93,7 @@ def test_a_user_that_does_not_exist_is_named(opts):
     assert around(opts, user="no-such-user") == ["the master's user 'no-such-user' does not exist on this machine"]
 
 
-def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
+def test_a_disk_that_is_nearly_full_is_reported(opts, monkeypatch):
     real = os.statvfs
     nearly = {"f_bavail": 100 << 8, "f_frsize": 4096, "f_files": 1000, "f_favail": 10}
 
@@ -144,7 +144,7 @@ def test_an_engine_that_has_ended_has_no_process(opts):
     assert requests.process_of(opts, BATCH_MANAGER) is None
 
 
-def test_a_clock_of_the_disk_that_goes_wrong_is_told(tmp_path):
+def test_a_clock_of_the_disk_that_goes_wrong_is_reported(tmp_path):
     assert about_clock(tmp_path / "to be made") == []
     (behind,) = about_clock(tmp_path, lambda: time.time() + 3600)
     assert f"the clock of the disk of {tmp_path} is 3600 s behind this machine's" in behind
@@ -153,7 +153,7 @@ def test_a_clock_of_the_disk_that_goes_wrong_is_told(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_which_no_file_can_be_made_is_told():
+def test_a_folder_in_which_no_file_can_be_made_is_reported():
     (finding,) = about_clock(pathlib.Path("/proc/self"))
     assert finding.startswith("no file can be made in /proc/self, so that nothing is kept: ")
 

@@ -150,7 +150,7 @@ def test_records_that_are_removed_while_a_job_runs_cost_the_job_nothing(minion, 
     process.join()
     assert (process.exitcode, minion.runs()) == (0, 1)
     assert minion.deliver(new_jid(), "test.ping") == (True, 0)
-    assert minion.seen(jid)[jid]["recorded_for"] < 60, "of what was before nobody says that it never began"
+    assert minion.seen(jid)[jid]["recorded_for"] < 60, "the records say nothing about earlier jobs"
 
 
 @pytest.mark.parametrize("name", ["büro-3.example", "a b", "x" * 200, "..", "anna."])

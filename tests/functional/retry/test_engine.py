@@ -181,4 +181,4 @@ def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplo
     checkpoint = checkpoint_in(tmp_path)
     checkpoint.read(stopped_at(1000.0))
     assert checkpoint.at == 1000.0
-    assert "jobs of the past are not looked at" in caplog.text
+    assert "earlier jobs are not checked" in caplog.text

@@ -274,7 +274,7 @@ def test_a_job_cache_that_does_not_say_which_minions_a_job_is_for_is_named_once(
     reader = JobReader(local, JobCache(local), trust=True)
     for _ in range(2):
         assert reader.read(JID).missing == frozenset()
-    assert caplog.text.count("does not tell for which minions a job is") == 1
+    assert caplog.text.count("does not say which minions a job is for") == 1
 
 
 def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache):

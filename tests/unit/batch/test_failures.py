@@ -49,7 +49,7 @@ def test_a_minion_that_returned_nothing_is_described_by_its_state():
     records = {name: (name, None) for name in ("failed", "timed_out", "lost", "killed", "offline")}
     result, _ = found(records, {"timed_out": {"return": "so far"}})
     assert {group["state"]: group["text"] for group in result["groups"]} == {
-        "failed": "no return of it can be read: it was not there, or the job cache has the return no more",
+        "failed": "its return cannot be read: the minion was away, or the job cache no longer has it",
         "timed_out": "so far",
         "lost": "gave neither a return nor a sign that it runs the job",
         "killed": "by a stop",

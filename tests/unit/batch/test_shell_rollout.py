@@ -320,7 +320,7 @@ def test_a_batch_waits_while_the_rights_cannot_be_checked_and_goes_on_by_itself(
         bench.permission.failing = True
         bench.begin(owner=ANNA)
         bench.run(10.0)
-        assert "it is not known whether its owner still may: the server is down" in caplog.text
+        assert "it is not known whether its owner may still run it: the server is down" in caplog.text
         assert bench.states() == {}
         bench.permission.failing = False
         assert bench.end(200.0).success is True
