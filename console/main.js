@@ -241,7 +241,7 @@ export class App {
     return value;
   }
 
-  /** Whether a function may be called, for the look of its button: not if the API has denied it, or the access list lacks it. */
+  /** Whether a button for a function looks forbidden: the API has denied the function, or the access list lacks it. */
   mayNot(fun) {
     return this.api.denied.has(fun) || foretold(this.api.session?.perms, fun) === false;
   }

@@ -171,8 +171,8 @@ def of_lead(
     if left is not None:
         figures.append(("lease_left_seconds", "Time for which the leader may publish without a renewal.", left))
     counted = [
-        ("takeovers_total", "Times that another master has taken over, since ever.", takeovers),
-        ("hand_overs_total", "Times that a master has handed over, since ever.", hand_overs),
+        ("takeovers_total", "Times that another master has taken over, in all.", takeovers),
+        ("hand_overs_total", "Times that a master has handed over, in all.", hand_overs),
         ("fenced_total", "Times that this master could not act because it did not lead, or could not tell.", refused),
     ]
     return [

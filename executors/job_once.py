@@ -369,9 +369,9 @@ class Job(Delivery):
         """Say that a job was begun and has not ended, and how to run it all the same."""
         jid, minion, key = self.record.jid, self.opts["id"], _key_of(self.data)
         return (
-            f"Job {jid} was begun on this minion {_when(self.record.at)} and was interrupted; how far it came is not known. "
-            f"It is not run again. To run it all the same, publish it under a new jid, or let it be forgotten here with "
-            f"salt '{minion}' {FORGET} {key} and publish it under this one (salt-run job_retry.retry, where it is queued)."
+            f"Job {jid} was begun on this minion {_when(self.record.at)} and was interrupted; how far it got is not known. "
+            f"It is not run again. To run it all the same, publish it under a new jid, or have the minion forget it (salt "
+            f"'{minion}' {FORGET} {key}) and publish it again under this jid (if it is queued: salt-run job_retry.retry)."
         )
 
 
@@ -666,8 +666,8 @@ class Records:
 
     def _is_time_to_sweep(self, written: int) -> bool:
         """
-        Return True once in SWEEP seconds, and note it; also for some jobs. Processes do not know each other's jobs, so
-        chance decides: for one job of SWEEP_ONE_OF, and about once for an eighth of the bytes that may be kept.
+        Tell whether to sweep: once in SWEEP seconds, which is noted, and also at random, for about one job of SWEEP_ONE_OF
+        and once for an eighth of MOST_BYTES. It is random because the processes of jobs know nothing of each other.
         """
         marker, now = os.path.join(self.folder, ".swept"), time.time()
         with contextlib.suppress(FileNotFoundError):

@@ -1,5 +1,5 @@
 """
-Plays many made-up worlds, one for each seed, and reports which of them broke a promise:
+Plays many simulated worlds, one for each seed, and reports which of them broke a promise:
 
     python -m tests.unit.retry.adversary --profile Power --seeds 30000-50000
     python -m tests.unit.batch.profiles --seeds 30000-50000

@@ -9,10 +9,12 @@ with the result of the authentication: the name, and the grants that came with t
 * ``ClearFuncs.runner``: a request with a password, a token or a key file. Its grants are the limit. Only the key files
   of the master's own user come without grants, and without limit.
 * ``RemoteFuncs.minion_runner``: a minion that ``peer_run`` lets call runners.
-  Either may call others in threads (``salt.parallel_runners``); a process of the master serves one request at a time.
 * Neither, in the master: its own schedule, reactor or engines, set up by its configuration. No limit.
 * A process in which an engine calls a runner for a user (``core/batch/ports.py``): that user, with their grants.
 * Outside the master: ``salt-run`` or Python, run by a user who may write the master's files. No limit but ``sudo_acl``.
+
+A runner may call others in threads (``salt.parallel_runners``), so the stacks of all threads are searched. That is safe,
+because a process of the master serves one request at a time.
 
 It must never take a call of unknown origin for one of the master's own: such a call is refused.
 """
@@ -239,5 +241,5 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
 
 
 def _in_master() -> bool:
-    """Whether this is a process of the master: only these hold the key that it shares with minions."""
+    """Whether this is a process of the master: only these hold the key that the master shares with its minions."""
     return bool(getattr(getattr(sys.modules.get("salt.master"), "SMaster", None), "secrets", None))

@@ -29,7 +29,7 @@ def _secret(value: Any) -> str:
     try:
         return _text(value)
     except ValueError:
-        raise SettingsError("password and dsn, where they are set, are to be texts") from None
+        raise SettingsError("password and dsn must be texts") from None
 
 
 def _commit(value: Any) -> str:

@@ -180,7 +180,7 @@ def test_every_query_of_rules_and_dashboard_names_a_metric_that_exists():
         assert names_in(query) <= there, query
 
 
-def test_every_rule_names_the_master_and_whatever_there_may_be_several_of():
+def test_every_rule_names_the_master_and_the_engine_returner_or_target_that_it_is_about():
     for group in yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]:
         for rule in group["rules"]:
             summary = rule["annotations"]["summary"]
@@ -190,7 +190,7 @@ def test_every_rule_names_the_master_and_whatever_there_may_be_several_of():
                 assert label not in by or f"$labels.{label}" in summary or "absent(" in rule["expr"], rule["alert"]
 
 
-def test_the_dashboard_is_one_that_grafana_imports_and_each_query_goes_by_the_chosen_masters():
+def test_the_dashboard_is_one_that_grafana_imports_and_each_query_is_of_the_chosen_masters():
     board = json.loads((MONITORING / "dashboard.json").read_text())
     names = {variable["name"]: variable for variable in board["templating"]["list"]}
     assert names["instance"]["type"] == "query" and names["instance"]["includeAll"] and names["instance"]["multi"]

@@ -539,7 +539,7 @@ def test_a_job_that_was_killed_between_its_record_and_its_function_is_not_run(mi
     assert (process.exitcode, minion.runs(), minion.seen(jid)[jid]["state"]) == (-9, 0, "interrupted")
     text, retcode = minion.deliver(jid, "probe.give", trace)
     assert (retcode, minion.runs()) == (1, 0)
-    assert "how far it came is not known" in text
+    assert "how far it got is not known" in text
 
 
 @pytest.mark.parametrize("at", ["fsync", "link"])

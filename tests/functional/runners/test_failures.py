@@ -129,7 +129,7 @@ def test_no_more_than_a_few_returns_are_in_memory(opts, run, function):
     ended_batch(opts, minions)
     for minion in minions:
         give(opts, minion, value=f"{minion} {'x' * size}")
-    run(function, JID)  # what is loaded once is no return
+    run(function, JID)  # so that modules loaded once do not count
     tracemalloc.start()
     try:
         found = run(function, JID)

@@ -1,4 +1,4 @@
-"""A replica of the database is promoted that lacks the last transactions, or the server is restored as it was before."""
+"""A replica that lacks the last transactions is promoted, or the database is restored to an earlier state."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_leaders_after_a_failover_share_a_history_other_than_the_one_before(prim
     fourth = leading(masters[1])
     assert first.history != third.history == fourth.history
     assert first.epoch < lost.epoch < third.epoch < fourth.epoch
-    lost.release()  # which is not the other's
+    lost.release()  # its own lease, and not that of the fourth
     fourth.check()
     fourth.release()
 

@@ -1,6 +1,6 @@
 """
 Batches of versions from 0.3.0 on are read and continued. ``written_by_0_3_0`` was written by that version's own code, and
-its ``said.json`` is what that version says of it: see ``write_0_3_0.py``. The same for the later ones.
+its ``said.json`` is what that version says of it: see ``write_0_3_0.py``. Later versions have folders of the same form.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_a_batch_that_ran_before_there_was_a_limit_asks_for_room_from_then_on(st
     journal.close()
     returned, now = set(batch.flights), said["now"] + 200
     effects = batch.step(facts.Recovered(shared=True), now)
-    # What is there was folded by another policy, so the last minion counts as sent to until it is known that it was not.
+    # The journal is of a version with another policy, so the last minion counts as sent to until it is known not to be.
     while not batch.room.wanted and now < said["now"] + 400:
         now += 1
         told = [fact for effect in effects if (fact := answers(effect, returned))]

@@ -55,9 +55,8 @@ def test_a_batch_is_what_that_version_says_of_it(opts, jid):
     batch = BatchStore(opts).read(jid)
     said = SAID["batches"][jid]
     now = summary(batch, NOW + 100)
-    same = said["summary"].keys() - {
-        "eta_seconds"
-    }  # which is now estimated in another way, and only when an estimate makes sense
+    # The time left is now estimated in another way, and only when an estimate makes sense.
+    same = said["summary"].keys() - {"eta_seconds"}
     assert {name: now[name] for name in same} == {name: said["summary"][name] for name in same}
     told = {"state", "retcode"}  # that version told when an active minion was last seen to run
     for minion, record in minions(batch).items():

@@ -40,7 +40,7 @@ def test_without_a_limit_nothing_is_killed():
         assert not bench.probed(running="a")
 
 
-def test_a_minion_is_looked_for_at_its_limit_although_the_timeout_is_longer_and_not_before_a_shorter_one_has_passed():
+def test_a_minion_is_asked_at_its_timeout_and_again_at_its_limit():
     bench = Bench("a", "1", max_runtime=100.0, timeout=60.0)
     bench.sent()
     bench.until_probe(62)

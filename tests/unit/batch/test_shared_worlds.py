@@ -1,5 +1,5 @@
 """
-Several batches under one limit in made-up worlds, through the engine's shell: minions are away, late, slow and start anew,
+Several batches under one limit in simulated worlds, through the engine's shell: minions are away, late, slow and start anew,
 publishes fail, the engine is killed, operators pause, resume, stop and kill. The minions say what ran where at once.
 """
 

@@ -1,4 +1,4 @@
-"""Limits, groups, windows and checks through the batch engine's shell, in made-up time."""
+"""Limits, groups, windows and checks through the batch engine's shell, in simulated time."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_for_a_user_who_has_it(tmp_
         assert set(bench.end().outcomes) == set("abcd")
 
 
-def test_a_new_engine_looks_at_the_rights_before_it_sends_on(tmp_path):
+def test_a_new_engine_checks_the_rights_before_it_sends_more(tmp_path):
     with ShellBench(tmp_path) as bench:
         bench.begin(batch="1", owner=ANNA)
         bench.run(3.0, lambda: bench.states())

@@ -1,4 +1,4 @@
-"""Batches that share minions, through the engine's shell in made-up time: one limit over all, and none in another's way."""
+"""Batches that share minions, through the engine's shell in simulated time: one limit over all, and none blocks another."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_groups_of_minions_have_a_limit_each(tmp_path):
     assert bench.master.most == 2
 
 
-def test_a_group_that_is_full_is_told_without_its_name(tmp_path):
+def test_a_group_that_is_full_is_reported_without_its_name(tmp_path):
     names = ["x0", "x1", "y0"]
     with ShellBench(tmp_path, [FakeMinion(name, seconds=100.0) for name in names], max_in_flight=by(each=1)) as bench:
         bench.begin(names, "8", jid=A)
@@ -127,7 +127,7 @@ def test_a_group_that_is_full_is_told_without_its_name(tmp_path):
         assert bench.batch(A).waits_for_room() == told
 
 
-def test_nothing_is_sent_before_the_groups_are_known_and_an_error_in_reading_them_is_no_end(tmp_path, caplog):
+def test_nothing_is_sent_before_the_groups_are_known_and_an_error_in_reading_them_stops_no_batch(tmp_path, caplog):
     class Unreadable(ShellBench):
         broken = True
 

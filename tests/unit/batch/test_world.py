@@ -1,5 +1,5 @@
 """
-Batches in made-up worlds with their own ground truth. The limit, checks, windows, run times and the target are heeded, no
+Batches in simulated worlds with their own ground truth. The limit, checks, windows, run times and the target are heeded, no
 minion runs twice, stages follow each other, every batch ends, and the counts are true.
 """
 

@@ -1,5 +1,5 @@
 """
-The truth in a made-up world, and what a batch must therefore not do. It is judged after each fact that the batch takes.
+The truth in a simulated world, and what a batch must therefore not do. It is judged after each fact that the batch takes.
 
 Of the batch's own state it reads only the stage, the phase of life, and what the batch wants done.
 """

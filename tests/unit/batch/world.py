@@ -1,5 +1,5 @@
 """
-A made-up world for one batch, with its own ground truth (``truth.py``): what each minion really received, ran and returned.
+A simulated world for one batch, with its own ground truth (``truth.py``): what each minion truly received, ran, returned.
 
 Everything is drawn from a seed. The engine dies before and after any effect and finds its journal again; publishes are
 refused, lost or unanswered; events are lost, late and forged. Minions die, restart, come late, forget to acknowledge, leave

@@ -14,7 +14,7 @@ from saltext.jobs.core.settings import ReactorSettings, read_settings
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
 
 
-def test_two_hundred_events_at_once_do_as_much_as_the_limit_lets_them(steady):
+def test_two_hundred_events_at_once_do_as_much_as_the_limit_allows(steady):
     limiter = Limiter(steady)
     assert sum(may_act({}, "start_batch", limiter=limiter) for _ in range(200)) == 10
 
@@ -37,7 +37,7 @@ def test_a_minion_has_its_own_limit_and_all_have_one_together(steady):
     assert may_act(opts, "replay", "a", limiter)
 
 
-def test_made_up_names_take_a_bounded_room(steady):
+def test_invented_names_take_a_bounded_amount_of_memory(steady):
     limiter = Limiter(steady)
     for number in range(20_000):
         assert limiter.allows((number, (1, 10)))
@@ -62,7 +62,7 @@ def test_a_limit_that_cannot_be_read_lets_nothing_be_done_and_is_named(steady, v
 
 
 class Large(dict):
-    """What an event carries; it counts how often all of it is looked at."""
+    """A large payload of an event, which counts how often it is read as a whole."""
 
     read = 0
 
@@ -90,7 +90,7 @@ def large():
     return Large((str(number), number) for number in range(1000))
 
 
-def test_a_reason_that_is_no_text_is_never_made_one(large):
+def test_a_reason_that_is_no_text_is_never_converted_to_one(large):
     jid = "20260516101112131401"
     for number in range(5):
         done = react(
@@ -119,7 +119,7 @@ def test_an_event_beyond_the_limit_is_not_looked_at():
 
 
 @pytest.mark.parametrize("name", ["start_batch.sls", "resume_batch.sls", "replay_on_minion_start.sls"])
-def test_an_event_with_more_fields_than_there_are_is_not_looked_through(large, name):
+def test_an_event_with_too_many_fields_is_not_searched(large, name):
     for tag in ("operations/batch", "salt/minion/m9/start", "operations/resume/x"):
         assert react(name, tag, large, saltext_jobs_start_batch={"test.ping": {}}) == {}
         fields = {"tgt": large, "fun": "test.ping", "batch": "1"}

@@ -8,7 +8,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits, State
 from tests.unit.retry.world import PATIENCE, START, World
 
-#: The made-up world begins at 00:16:40 on a Thursday in winter, UTC.
+#: The simulated world begins at 00:16:40 on a Thursday in winter, UTC.
 MIDNIGHT = START - 1000.0
 ONE, TWO, FIVE = (MIDNIGHT + hours * 3600.0 for hours in (1, 2, 5))
 NIGHT = {"window": "02:00-05:00", "timezone": "UTC"}
