@@ -19,7 +19,7 @@ what every minion may do to all others, and never a function that runs its argum
 Never map a tag to it that minions fire in their daily work (``salt/minion/*``, ``salt/job/*``, beacons).
 
 Fields: ``tgt`` (a glob), ``fun`` (one of those listed), ``batch`` (a count, a percentage, or a ramp such as 1,10%,50%). Each is
-checked: an event that lacks a field, or has a malformed one or another one, starts nothing. Arguments come from your
+checked: an event that lacks a field, has a further field, or has a malformed value starts nothing. Arguments come from your
 configuration alone. At most ten batches an hour are started in all; ``saltext_jobs_reactor: {start_batch: 30/1h}`` in the
 master's configuration changes that.
 """
@@ -35,7 +35,7 @@ _FIELDS = {"tgt", "fun", "batch"}
 
 def run():
     allowed = __opts__.get("saltext_jobs_start_batch") or {}
-    # An event with more fields than these and its time stamp is not even looked through.
+    # An event with more fields than these and its time stamp is not even searched.
     is_short = isinstance(data, dict) and len(data) <= len(_FIELDS) + 1
     fields = {name: value for name, value in data.items() if name != "_stamp"} if is_short else {}
     tgt, fun, batch = (fields.get(name) for name in ("tgt", "fun", "batch"))

@@ -521,7 +521,7 @@ def verify(repair: object = False) -> dict[str, Any]:
     secrets-in-load         a token, password or key is stored in the load      removes the secret
     no-load                 returns or markers of a job without a load          removes them
     unpublished-load        the load is not the one that was published          nothing: no reader shows it
-    unexpected-return       a minion returned that the job was not sent to      nothing: find out why
+    unexpected-return       the return of a minion that was not sent the job    nothing: find out why
     miscounted-return       searches count a success as a failure, or not a     counts it anew
                             failure
     ======================  ==================================================  ==================================

@@ -34,8 +34,8 @@ from demo.fleet import StepFailed, quiet_salt
 @dataclasses.dataclass(frozen=True)
 class Scenario:
     """
-    :param play: directs it. ``options``: what its master is configured with. ``needs``: makes a server that it has besides,
-        whose ``options`` the master gets too. ``site``: makes what it plays on.
+    :param play: runs the scenario. ``options``: of its master. ``needs``: makes a server, whose ``options`` the
+        master gets too. ``site``: makes the site on which it runs.
     """
 
     play: Callable[[Any, argparse.Namespace], Story]
@@ -67,7 +67,7 @@ SCENARIOS = {
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
-    """Return what was typed. Ends the program over what is wrong, with the reason."""
+    """Return the options that were typed. A wrong one ends the program, with the reason."""
     listed = "\n".join(f"  {name:<9} {scenario.play.__doc__}" for name, scenario in SCENARIOS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fleet",
@@ -79,7 +79,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--minions", type=int, default=200, metavar="N", help="how many (200)")
     parser.add_argument("--size", type=int, metavar="N", help="how many run a batch's job at a time (a tenth)")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long random goes on (300)")
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn by chance (1)")
+    parser.add_argument("--seed", type=int, default=1, help="of all chance (1)")
     parser.add_argument("--executor", type=float, default=0.0, metavar="SHARE", help="of minions with job_once (0)")
     parser.add_argument("--transport", choices=("zeromq", "tcp"), default="zeromq", help="(zeromq)")
     parser.add_argument(

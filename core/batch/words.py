@@ -108,7 +108,7 @@ def why_not(verb: str, found: Mapping[str, Any]) -> str:
         return f"{batch} is paused already{reason}"
     if verb == "resume":
         steps = f"; salt-run batch.approve {found['jid']} lets it go on" if found.get("approve") is not None else ""
-        return f"{batch} is not paused by anybody: it is {word(found)}{reason}{steps}"
+        return f"{batch} is not paused by an operator: it is {word(found)}{reason}{steps}"
     return f"{batch} cannot be stopped: Salt's own manager could not be told"
 
 

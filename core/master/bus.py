@@ -1,6 +1,6 @@
 """
-One engine's subscription to the master event bus, on the engine's own loop. Below it, the bus through the publisher's own
-sockets: it reads many events at a time, and fires events.
+One engine's subscription to the master event bus, on the engine's own loop. The second half of the file reads and fires
+events through the publisher's own sockets, many events at a time.
 
 Every subscriber of Salt's bus gets every event, so unwanted ones are dropped by their tag, before anything is decoded.
 It must never block, and never fail silently: Salt 3008 silently cuts off a listener that falls behind, and on Salt 3006
@@ -64,7 +64,7 @@ class Bus:
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
-    :param is_direct: whether to use the publisher's sockets, and Salt's own client only if nothing is heard there.
+    :param is_direct: whether to use the publisher's sockets; if nothing is heard there, Salt's own client is used.
     :param patience: seconds of silence after which the subscription is made anew.
     """
 

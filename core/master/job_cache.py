@@ -91,11 +91,11 @@ class JobCache:
         if not self._opts.get("cluster_id"):
             return ""
         if self.master_name != OURS:
-            return "cluster_id is set, and the masters of a cluster store what each other's events tell of"
+            return "cluster_id is set, and the masters of a cluster store the returns that each other's events report"
         peer = mirrored_from(self._opts)
         return (
             peer
-            and f"cluster_id is set, {peer} does not share this cachedir, and what its events tell of is stored here"
+            and f"cluster_id is set, {peer} does not share this cachedir, and returns that its events report are stored here"
         )
 
     def load(self, jid: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ log = lines.logger(__name__)
 
 #: The section of the master's configuration.
 SECTION = "saltext_jobs_reactor"
-#: Most keys that are counted. Made-up names push out the oldest, and still meet the limit of all.
+#: Most keys that are counted. Invented names push out the oldest, and are still bound by the limit of all.
 _KEYS = 10_000
 
 
@@ -77,7 +77,7 @@ def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter 
         return False
     limits: list[tuple[Hashable, tuple[int, float]]] = [((name, key), getattr(settings, name))]
     whole = getattr(settings, f"{name}_in_all", None)
-    # The limit of all comes first: once it is reached, a made-up key is not even remembered.
+    # The limit of all comes first: once it is reached, an invented key is not even remembered.
     limits[:0] = [(name, whole)] if whole else []
     if (limiter or _LIMITER).allows(*limits):
         return True

@@ -29,7 +29,9 @@ def metrics_of(stats: Mapping[str, Any]) -> list[Metric]:
         counter(f"{prefix}_events_total", "Events taken in that are recorded as such.", stats["events"]),
         counter(f"{prefix}_events_dropped_total", "Of these, dropped for lack of room.", stats["events_dropped"]),
         counter(
-            f"{prefix}_found_total", "Returns that the job cache had and no event told.", stats["found_in_job_cache"]
+            f"{prefix}_found_total",
+            "Returns that the job cache had and no event had reported.",
+            stats["found_in_job_cache"],
         ),
         gauge(f"{prefix}_unwritten_records", "Records that are in memory only.", stats["unwritten"]),
         gauge(f"{prefix}_spool_bytes", "Size of the spool.", stats["spool_bytes"]),
@@ -39,7 +41,7 @@ def metrics_of(stats: Mapping[str, Any]) -> list[Metric]:
         ),
         gauge(
             f"{prefix}_trouble",
-            "Whether it takes nothing at present.",
+            "Whether it accepts no records at present.",
             {returner: one["trouble"] is not None for returner, one in returners.items()},
             "returner",
         ),

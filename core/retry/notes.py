@@ -1,7 +1,7 @@
 """
-What is known of minions and jobs beside the entries of the queue: which minions have begun a job, on which an operator has
-killed it, whose entry was removed without a return, and whose return the job cache may have lost. A later look at the job
-must not queue it again for any of these.
+What is known of a job beside its entries in the queue: the minions that have begun it, on which an operator has killed it,
+that lost their entry without a return, or whose return the job cache may have lost. A later look at the job must not queue
+it again for any of these.
 
 There is one note for each job: if 10,000 minions run a job for an hour, that costs one record. It must never change a note
 without marking it to be stored.

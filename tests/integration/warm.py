@@ -77,7 +77,7 @@ class Process:
     A program of Python, begun warm in a session of its own; to be used as a ``subprocess.Popen``.
 
     :param args: the interpreter, which is this one whatever it is called; the path of the program; and its arguments.
-    :param stdout: a file for what it prints, and so is ``stderr``; without one that is lost.
+    :param stdout: a file for what it prints; likewise ``stderr``. Without a file, that output is lost.
     """
 
     def __init__(self, args, stdout=None, stderr=None, cwd=None, env=None):
@@ -98,7 +98,7 @@ class Process:
         return self.returncode
 
     def wait(self, timeout=None):
-        """Its exit status; raises ``TimeoutExpired`` where it runs for longer than so many seconds."""
+        """Its exit status. Raises ``TimeoutExpired`` if it runs for more than ``timeout`` seconds."""
         if self.returncode is None:
             if not multiprocessing.connection.wait([self._connection], timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout)

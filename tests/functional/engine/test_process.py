@@ -17,7 +17,7 @@ HOURS = [-7200, 7200]
 
 @pytest.fixture(params=HOURS, ids=["back", "forward"])
 def set_clock(request, monkeypatch, tmp_path):
-    """Have this process see that the clock was set; the kernel then tells of another time of the boot, too."""
+    """Make this process see a clock that was set. The kernel then reports another boot time, too."""
 
     def set_it(boot_too):
         true = time.time
@@ -35,9 +35,7 @@ def set_clock(request, monkeypatch, tmp_path):
     return set_it
 
 
-@pytest.mark.parametrize(
-    "boot_too", [True, False], ids=["", "of which a library remembers when the machine was started"]
-)
+@pytest.mark.parametrize("boot_too", [True, False], ids=["with the boot time", "and a library remembers the boot time"])
 def test_the_master_is_no_older_and_no_younger_after_its_clock_was_set(set_clock, boot_too):
     before = process.master_age()
     set_clock(boot_too)

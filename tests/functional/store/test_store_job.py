@@ -122,7 +122,7 @@ def test_a_jid_that_would_leave_the_cache_stores_nothing(master, opts, tmp_path,
 
 
 def test_a_command_that_used_the_job_cache_ends_without_a_traceback(tmp_path):
-    # Salt 3008 tears a loader that is still alive down when the interpreter is half gone already.
+    # If a loader is still alive at the end, Salt 3008 tears it down when the interpreter is half gone already.
     cachedir = tmp_path / "var" / "cache" / "salt" / "master"
     (cachedir / "proc").mkdir(parents=True)
     config = {"root_dir": str(tmp_path), "user": getpass.getuser(), "id": "m_master", "log_file": str(tmp_path / "log")}

@@ -68,7 +68,7 @@ def test_after_a_power_cut_right_after_the_publish_no_minion_runs_twice_or_count
     stored = set(run("jobs.lookup_jid", jid))
     wait_for(
         lambda: {name for name, state in outcomes(store.read(jid)).items() if state == "completed"} >= stored,
-        what="whoever has returned has completed",
+        what="all minions that returned have completed",
     )
 
 

@@ -1,4 +1,4 @@
-// What is wrong with the page for somebody who does not see it, or sees it badly: names of controls, labels of fields, one heading
+// What is wrong with the page for users who cannot see it, or see it badly: names of controls, labels of fields, one heading
 // of the first rank, and the contrast of every text with what is behind it (WCAG 2.1, 1.4.3: 4.5 to 1, 3 to 1 for large text).
 const found = [], seen = node => node.checkVisibility({visibilityProperty: true});
 const name = n => (n.getAttribute("aria-label") || n.labels?.[0]?.innerText || n.innerText || n.title || "").trim();

@@ -384,7 +384,7 @@ def test_the_same_holds_for_rollouts_of_all_kinds_and_engines_with_other_options
         live_through(tmp_path, seed, Rollouts)
 
 
-# -- the worlds find out whoever shares badly --------------------------------------------------------------------------
+# -- the worlds find each defect of the sharing ------------------------------------------------------------------------
 
 
 class MoreThanThereIs(Sharing):

@@ -1,4 +1,4 @@
-"""What is told of a request that changes nothing."""
+"""What a runner says of a request that changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_nothing_can_be_done_with_a_batch_that_has_ended(verb, state, word):
         ("stop", {"state": "stopping", "active": 2}, "still runs on 2 minions; with kill=True its job is ended there"),
         ("pause", {"state": "stopping"}, "Batch 1 is stopped already"),
         ("pause", {"state": "paused", "paused_reason": "paused by anna"}, "is paused already: paused by anna"),
-        ("resume", {"state": "running"}, "is not paused by anybody: it is running"),
+        ("resume", {"state": "running"}, "is not paused by an operator: it is running"),
         (
             "resume",
             {"state": "paused", "paused_by": "start", "paused_reason": "before its start time"},
@@ -35,5 +35,5 @@ def test_nothing_can_be_done_with_a_batch_that_has_ended(verb, state, word):
         ("approve", {"state": "paused", "paused_by": "approval", "approve": 1}, "waits for the approval of stage=1"),
     ],
 )
-def test_why_a_request_changes_nothing_is_told(verb, more, told):
+def test_a_runner_says_why_a_request_changes_nothing(verb, more, told):
     assert told in why_not(verb, {"jid": "1", **more})
