@@ -64,7 +64,7 @@ class Lease(Protocol):
         """Seconds for which it leads without a further renewal; None if it leads until it ends."""
 
     def take(self) -> bool:
-        """Take the lead if nobody has it, and tell whether this process has it now. :raises OSError, StateError:"""
+        """Take the lead if no process has it, and tell whether this process has it now. :raises OSError, StateError:"""
 
     def check(self) -> None:
         """

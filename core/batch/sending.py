@@ -33,7 +33,7 @@ def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
 def hinted(batch: BatchState, fact: facts.Hinted, _now: float) -> list[Effect]:
     """
     Ping a minion once more before it is left out: the ping under way may have come too early for it. That is done only once,
-    since anybody can fire such events in the minion's name.
+    since anyone can fire such events in the minion's name.
     """
     if batch.presence.wants_hint(fact.minion):
         batch.presence.hinted.add(fact.minion)

@@ -145,7 +145,7 @@ class Lease(Lead):
 
     def take(self) -> bool:
         """
-        Take the lead if nobody has it, and tell whether this process has it now.
+        Take the lead if no process has it, and tell whether this process has it now.
 
         :raises StateError: when something else is in the place of the file. :raises OSError: when it cannot be written.
         """

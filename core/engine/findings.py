@@ -157,7 +157,7 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     if engine != JOB_RECORDER and leader and is_several and not any(master.name != leader.master for master in there):
         found.append(
             Advice(
-                f"no master is known to stand by for {engine}: if {leader.master} dies, nobody goes on before it is back"
+                f"no master is known to stand by for {engine}: if {leader.master} dies, none goes on until it is back"
             )
         )
     return found
@@ -220,7 +220,7 @@ def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:
         return []
     return [
         Advice(
-            f"event_return stores an event of the {engine} engine every two seconds, which nobody will ever read: set "
+            f"event_return stores an event of the {engine} engine every two seconds, which nobody ever reads: set "
             "event_return_blacklist: ['saltext/jobs/*/beat/*'] in the master's configuration"
         )
     ]

@@ -333,7 +333,7 @@ class Capture:
         self._timers.set(("open", jid), at)
 
     def _drop(self, jid: str) -> None:
-        """Close a job that is owed to nobody."""
+        """Close a job that no minion is owed."""
         self._close(jid)
         self._notes.drop(jid)
 

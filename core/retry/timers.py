@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-#: Seconds for a return that is on its way, and before what could not be read or asked is tried again.
+#: Seconds to wait for a return that is on its way, and until a read or a question that failed is tried again.
 GRACE, AGAIN = 3.0, 10.0
 
 Key = tuple[str, ...]

@@ -83,7 +83,9 @@ def kill(master, engine):
     return before.pid
 
 
-def test_a_failure_is_told_though_the_receiver_was_down_and_the_engine_killed(master, run, look, receiver, tmp_path):
+def test_a_failure_is_reported_though_the_receiver_was_down_and_the_engine_killed(
+    master, run, look, receiver, tmp_path
+):
     receiver.answer = 503
     needed = tmp_path / "needed"
     jid = run("batch.start", "n*", "cmd.run", f"test -e {needed}", "batch=100%")["jid"]
@@ -116,7 +118,7 @@ def test_a_batch_that_waits_for_an_approval_is_announced_and_so_is_that_it_goes_
     wait_for(lambda: receiver.kinds() == ["approval", "recovered"], what="it goes on")
 
 
-def test_an_engine_that_hangs_is_told_and_no_secret_is_in_the_log(master, run, receiver):
+def test_an_engine_that_hangs_is_reported_and_no_secret_is_in_the_log(master, run, receiver):
     receiver.got.clear()
     process = requests.process_of(master.config, BATCH_MANAGER)
     freeze(process.pid)
@@ -132,7 +134,7 @@ def test_an_engine_that_hangs_is_told_and_no_secret_is_in_the_log(master, run, r
     assert SECRET not in log and "of-the-address" not in log
 
 
-def test_a_batch_that_halts_while_the_receiver_is_down_is_told_late_and_the_doctor_says_why(
+def test_a_batch_that_halts_while_the_receiver_is_down_is_reported_late_and_the_doctor_says_why(
     master, run, look, command, receiver, tmp_path
 ):
     receiver.got.clear()

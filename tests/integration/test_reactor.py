@@ -210,7 +210,7 @@ def test_two_hundred_events_at_once_start_no_more_batches_than_the_limit_says(bu
 # -- notify -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_halted_batch_and_a_dead_job_are_told_through_the_operators_function(bus):
+def test_a_halted_batch_and_a_dead_job_are_reported_through_the_operators_function(bus):
     bus.fire(f"salt/batch/{JID}/halted", {"halted_reason": "max_failures", "total": 9, "completed": 4, "failed": 3})
     (call,) = bus.called("http.query")
     assert kwargs_of(call)["data"] == f"Batch {JID} was halted: max_failures. total 9, completed 4, failed 3"
@@ -224,7 +224,7 @@ def test_a_halted_batch_and_a_dead_job_are_told_through_the_operators_function(b
     ]
 
 
-def test_a_hostile_notice_is_told_in_plain_characters(bus):
+def test_a_hostile_notice_is_shown_in_plain_characters(bus):
     for value in HOSTILE:
         bus.fire(f"salt/batch/{JID}/halted", {"halted_reason": value, "total": value, "failed": value})
     for call in bus.called("http.query", count=len(HOSTILE)):

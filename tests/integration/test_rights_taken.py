@@ -228,7 +228,7 @@ def test_another_user_with_rights_takes_it_over_and_is_limited_in_the_same_way(w
     assert (ended["success"], ended["user"], ended["taken_over_by"]) == (True, "gone", "keeps")
 
 
-def test_rights_are_looked_at_again_at_each_stage(world):
+def test_rights_are_checked_again_at_each_stage(world):
     options = {"by_password": True, "eauth": "listed", "batch": "1,1", "batch_wait": 6}
     world.start("stages", "listed", **options)
     wait_for(lambda: world.runs("stages") == 1, what="the first stage has run")

@@ -34,7 +34,7 @@ def test_a_plain_line_is_logged_as_it_is(logged):
 @pytest.mark.parametrize(
     "value", ["x" * 10**6, {str(number): number for number in range(50_000)}, ValueError("y" * 10**6), ["z" * 10**6]]
 )
-def test_a_long_value_is_cut_and_its_length_is_told(logged, value):
+def test_a_long_value_is_cut_and_its_length_is_reported(logged, value):
     log.error("It has sent %s", value)
     (line,) = logged()
     assert re.search(r"… \(\d{4,7} characters more\)$", line)

@@ -17,7 +17,7 @@ def lines(caplog):
     return lambda: [record.getMessage() for record in caplog.records if record.name == log.name]
 
 
-def test_the_first_of_many_is_told_and_then_their_number(steady, lines):
+def test_the_first_of_many_is_reported_and_then_their_number(steady, lines):
     quiet = Quiet(log, steady)
     for _ in range(5000):
         quiet.warning("m1", "A return of %s is odd", "m1")

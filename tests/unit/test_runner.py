@@ -108,7 +108,7 @@ def test_nothing_else_ends_with_success_either(module, error):
     assert refusal(module.fail, error).startswith("batch.fail ")
 
 
-def test_on_the_command_line_a_refusal_is_told_on_standard_error_and_salt_prints_nothing(module, capsys):
+def test_on_the_command_line_a_refusal_is_reported_on_standard_error_and_salt_prints_nothing(module, capsys):
     module.__opts__["fun"] = "batch.status"
     refusal(module.status)
     assert capsys.readouterr() == ("", "batch.status needs jid; salt-run -d batch.status describes it\n")

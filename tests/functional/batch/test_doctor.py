@@ -36,7 +36,7 @@ def opts(tmp_path):
     return {**master, "master_job_cache": "salt_cache", **SIGNED}
 
 
-def test_a_master_without_the_engine_is_told_so(opts):
+def test_a_missing_engine_is_reported(opts):
     found = doctor.examine(opts)
     assert (found["engine"], found["job_cache"], found["returns_proven"]) == (False, "salt_cache", True)
     assert [finding.startswith("no batch_manager engine runs") for finding in found["findings"]] == [True]

@@ -104,14 +104,14 @@ def test_a_runner_that_fails_is_no_success(call, fun):
     assert success is not True
 
 
-def test_a_runner_that_is_missing_is_told_by_its_name(call):
+def test_a_runner_that_is_missing_is_reported_by_its_name(call):
     assert call("survey.missing") == (
         None,
         "this master has no such runner function: 'survey.missing' is not available.",
     )
 
 
-def test_a_process_that_ends_without_an_answer_is_told_by_its_last_words(call, tmp_path):
+def test_a_process_that_ends_without_an_answer_is_reported_with_its_last_words(call, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho first >&2\necho 'out of memory' >&2\nexit 9\n")
     python.chmod(0o755)

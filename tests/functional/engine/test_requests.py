@@ -125,7 +125,7 @@ def test_a_request_that_is_to_be_kept_waits_for_an_engine(opts, inbox):
     assert [request for _, request in inbox.take()] == [{"do": "stop"}]
 
 
-def test_a_running_engine_that_does_not_answer_is_told_from_an_absent_one(opts):
+def test_a_running_engine_that_does_not_answer_is_distinguished_from_an_absent_one(opts):
     with files.single_holder(FileSite(opts).lock_path(ENGINE)) as free:
         assert free
         with pytest.raises(EngineAbsent, match="did not answer in time: it is busy"):

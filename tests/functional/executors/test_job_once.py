@@ -781,7 +781,7 @@ def test_the_option_and_the_master_say_how_long_records_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["7d", -1, True, None])
-def test_an_option_that_is_no_number_of_seconds_is_complained_of_and_replaced(tmp_path, value, caplog):
+def test_an_option_that_is_no_number_of_seconds_is_reported_and_replaced(tmp_path, value, caplog):
     minion = Minion(tmp_path, job_once_keep=value)
     minion.deliver(new_jid(), "probe.give", str(minion.trace))
     assert f"job_once_keep is {value!r} and must be a number of seconds" in caplog.text
@@ -849,7 +849,7 @@ def test_there_are_never_more_records_than_the_bound_and_the_oldest_go(minion, t
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_minion_tells_of_many_jobs_at_once(minion, trace):
+def test_a_minion_reports_many_jobs_at_once(minion, trace):
     ended, cut, never = (new_jid() for _ in range(3))
     minion.deliver(ended, "probe.give", trace, {"a": 1}, 2)
     minion.interrupt(cut)
@@ -928,7 +928,7 @@ def test_a_question_names_jids(minion):
         minion.seen()
 
 
-def test_several_functions_are_told_as_salt_returns_them(minion, trace, jid):
+def test_several_functions_are_reported_as_salt_returns_them(minion, trace, jid):
     data = {"jid": jid, "fun": ["probe.give", "test.echo"], "arg": []}
     minion.call(data, "probe.give", [trace, "one", 2])
     minion.call(data, "test.echo", ["two"])
@@ -1055,7 +1055,7 @@ def test_the_start_is_not_repeated_after_the_end_of_a_generator(minion, trace, b
     assert (len(bus.requests), len(bus.events)) == (0, 1)
 
 
-def test_no_bus_is_no_reason_not_to_run(minion, trace, jid, monkeypatch, soon):
+def test_a_job_runs_even_without_a_bus(minion, trace, jid, monkeypatch, soon):
     def fail(*_, **__):
         raise OSError("no such socket")
 

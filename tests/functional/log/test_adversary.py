@@ -77,7 +77,7 @@ class Told:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_each_record_is_read_once_or_a_gap_is_told(tmp_path, seed):
+def test_whatever_happens_each_record_is_read_once_or_a_gap_is_reported(tmp_path, seed):
     loses = seed % 2 == 1  # whether records are lost too; if not, none that was appended may be missing, gap or not
     rng, folder = random.Random(seed), segments.folder_of(tmp_path, "m")
     first = Writer(folder, size=1 << 30, length=rng.choice((1500, 30_000)))

@@ -417,7 +417,7 @@ def test_a_clock_that_is_set_back_changes_nothing(folder, writer):
     assert all_of(reader)[1] == ["a record could not be written"]
 
 
-def test_each_gap_is_told_where_the_times_of_files_are_whole_seconds(folder, writer, monkeypatch):
+def test_each_gap_is_reported_where_the_times_of_files_are_whole_seconds(folder, writer, monkeypatch):
     reader = started(folder, writer)
     with whole_seconds(monkeypatch):
         for _ in range(5):

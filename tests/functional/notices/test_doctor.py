@@ -124,7 +124,7 @@ def test_trouble_of_a_target_that_the_engine_reports_is_found(opts, figures, par
     assert found["retcode"] == 1 and part in " ".join(found["findings"])
 
 
-def test_notices_that_wait_for_an_engine_that_does_not_run_are_told(opts):
+def test_notices_that_wait_for_an_engine_that_does_not_run_are_reported(opts):
     kept(opts)
     found = examine(opts)
     assert found["waiting"] == {"webhook": 1} and "1 notices wait for webhook" in " ".join(found["findings"])
@@ -160,7 +160,7 @@ def test_a_secret_that_other_users_may_read_or_that_minions_get_is_reported(opts
     assert "every minion gets the secret" in " ".join(found["findings"])
 
 
-def test_a_returner_that_is_not_there_is_told(opts):
+def test_a_returner_that_is_not_there_is_reported(opts):
     found = examine(opts, missing=lambda choice: f"no {choice.returner}", returners=["smtp"])
     assert found["targets"] == ["webhook", "smtp"] and "no notice reaches smtp: no smtp" in found["findings"]
 
@@ -176,7 +176,7 @@ def test_the_receiver_is_tried_only_when_asked(opts):
     assert found["reachable"] is False and "cannot be reached: Connection refused" in " ".join(found["findings"])
 
 
-def test_a_ledger_that_cannot_be_read_is_told_and_left_as_it_is(opts):
+def test_a_ledger_that_cannot_be_read_is_reported_and_left_as_it_is(opts):
     kept(opts)
     path = FileSite(opts).path(JOB_NOTICES) / "ledger"
     path.write_bytes(b"nothing")
@@ -185,7 +185,7 @@ def test_a_ledger_that_cannot_be_read_is_told_and_left_as_it_is(opts):
     assert "the engine does not start" in " ".join(examine(opts)["findings"]) and path.exists()
 
 
-def test_an_engine_of_another_version_is_told_of_once_and_asked_for_nothing(opts):
+def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
     with files.single_holder(lock := FileSite(opts).lock_path(JOB_NOTICES)):
         lock.write_text("17 root here 0.0.1", encoding="utf-8")
         (found,) = [finding for finding in examine(opts)["findings"] if "0.0.1" in finding]

@@ -115,7 +115,7 @@ def site(tmp_path, receiver):
     assert SECRET not in made.log.read_text() and "of-the-address" not in made.log.read_text()
 
 
-def test_a_batch_that_fails_is_told_and_a_test_arrives(site, receiver):
+def test_a_batch_that_fails_is_reported_and_a_test_arrives(site, receiver):
     site.start()
     assert requests.ask(site.opts, JOB_NOTICES, {"do": "test"}) == ["webhook"]
     wait_for(lambda: receiver.kinds() == ["test"], what="the test has arrived")
@@ -162,7 +162,7 @@ def test_a_returner_gets_each_notice_too(site, receiver):
     wait_for(lambda: receiver.kinds() == ["test"], what="the test has arrived")
 
 
-def test_owed_jobs_that_are_given_up_are_told(site, receiver):
+def test_owed_jobs_that_are_given_up_are_reported(site, receiver):
     site.start()
     jid = "20260516101112139999"
     site.give_up(jid, "a", "b")

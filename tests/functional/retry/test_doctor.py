@@ -76,7 +76,7 @@ def test_missing_configuration_is_reported(opts, changes, part):
     finding({**opts, **changes}, part)
 
 
-def test_an_engine_that_does_not_run_is_told_of_with_what_waits_for_it(opts):
+def test_an_engine_that_does_not_run_is_reported_with_what_waits_for_it(opts):
     assert finding(opts, "no job_retry engine runs").endswith("if it is wanted")
     opts["engines"] = [JOB_RETRY]
     assert finding(opts, "no job_retry engine runs").endswith("master's log")
@@ -84,7 +84,7 @@ def test_an_engine_that_does_not_run_is_told_of_with_what_waits_for_it(opts):
     assert "waits until it does" in finding(opts, "no job_retry engine runs")
 
 
-def test_an_engine_that_runs_and_does_nothing_is_told_of(opts, running):
+def test_an_engine_that_runs_and_does_nothing_is_reported(opts, running):
     RetryStore(opts).beat("here_master", time.time() - 100)
     assert "no sign of life for 1" in finding(opts, "has shown")
     path = FileSite(opts).path(JOB_RETRY) / "requests" / "x.request"
@@ -112,7 +112,7 @@ def test_a_job_whose_records_the_store_refuses_is_named_with_the_reason(opts):
     assert long in finding(opts, "the store refuses their records")
 
 
-def test_a_job_cache_without_a_record_of_a_publish_is_told_of(opts):
+def test_a_job_cache_without_a_record_of_a_publish_is_reported(opts):
     JobCache(opts).keep_load(JID, load_of(cmd="publish"), ["a"])
     (pathlib.Path(opts["cachedir"]) / "jobs" / "published" / f"{JID}.p").unlink()
     finding(opts, "no record of a publish (jobs/published)")
@@ -126,7 +126,7 @@ def test_unreadable_keys_and_missing_keys_are_reported(opts):
     finding(opts, "keys cannot be read")
 
 
-def test_a_pause_is_told_of(opts):
+def test_a_pause_is_reported(opts):
     path = FileSite(opts).path(JOB_RETRY) / "paused"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")

@@ -133,5 +133,5 @@ class Refusing:
         (PublishFailed("no answer"), sent(Evidence.UNCONFIRMED, "no answer")),
     ],
 )
-def test_why_a_publish_failed_is_told(opts, job_cache, why, told):
+def test_why_a_publish_failed_is_reported(opts, job_cache, why, told):
     assert perform(opts, job_cache, facts.Publish(JID, ("a",)), {}, publisher=Refusing(why)) == told

@@ -139,7 +139,7 @@ def stopped_at(unix):
     return Clock(unix, lambda: 0.0)
 
 
-def test_an_engine_that_dies_in_its_first_second_leaves_behind_from_when_on_jobs_are_looked_for(tmp_path):
+def test_an_engine_that_dies_in_its_first_second_leaves_the_time_from_which_jobs_are_searched(tmp_path):
     first = checkpoint_in(tmp_path)
     first.read(stopped_at(1000.0))
     second = checkpoint_in(tmp_path)

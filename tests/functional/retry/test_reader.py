@@ -288,7 +288,7 @@ def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache):
         reader.check_keys(("a",))
 
 
-def test_a_key_that_is_new_is_told_from_one_that_could_not_be_seen_for_a_while(opts, job_cache):
+def test_a_new_key_is_distinguished_from_one_that_could_not_be_seen_for_a_while(opts, job_cache):
     accept(opts, "a", "b", "c")
     folder = pathlib.Path(opts["pki_dir"]) / "minions"
     reader, changed = JobReader(opts, job_cache, trust=False), (folder / "a").stat().st_ctime

@@ -96,7 +96,7 @@ def test_an_entry_outside_its_window_tells_what_it_waits_for_and_until_when(opts
     assert (stats["outside_window"], stats["opens_at"]) == (1, first["opens_at"])
 
 
-def test_a_window_that_opens_too_late_is_told_of(opts):
+def test_a_window_that_opens_too_late_is_reported(opts):
     later = window_that_opens_in(3)
     opts["engines"] = [{"job_retry": {"window": later, "timezone": "UTC"}}]
     record = Entry("a", JID, 100.0, time.time() + 3600, "was away").as_record()

@@ -100,7 +100,7 @@ class TestWhoIsThere:
         assert found.is_known
         assert not found._replace(silent=masters.KNOWN + 1).is_known
 
-    def test_a_clock_that_is_wrong_is_told(self, sites, seat):
+    def test_a_clock_that_is_wrong_is_reported(self, sites, seat):
         wall = Wall()
         wall.ahead = 60.0
         seat(0, wall=wall).take()
@@ -162,7 +162,7 @@ class TestFigures:
         left = figures(one).get("lease_left_seconds")
         assert left is None if form == "files" else 0 < left <= 12
 
-    def test_a_takeover_is_told_on_the_bus(self, seat, bus):
+    def test_a_takeover_is_announced_on_the_bus(self, seat, bus):
         one, two = seat(0), seat(1)
         one.take()
         one.lease.release()
@@ -315,19 +315,19 @@ class TestDoctor:
         other()
         assert said(opts) == []
 
-    def test_a_clock_that_is_wrong_is_told(self, opts, other):
+    def test_a_clock_that_is_wrong_is_reported(self, opts, other):
         wall = Wall()
         wall.ahead = -60.0
         other(wall)
         (finding,) = said(opts)
         assert finding.startswith("the clock of the master b is 60 s behind that of ")
 
-    def test_another_job_cache_is_told(self, opts, other):
+    def test_another_job_cache_is_reported(self, opts, other):
         other(master_job_cache="local_cache")
         (finding,) = said(opts)
         assert finding.startswith("the job cache is local_cache on the master b, and salt_cache with cache: ")
 
-    def test_another_version_of_salt_is_told(self, sites, opts, other):
+    def test_another_version_of_salt_is_reported(self, sites, opts, other):
         other()
         folder = sites[0].folder(ENGINE)
         told = read_msgpack(folder, "masters/b.master")
@@ -346,7 +346,7 @@ class TestDoctor:
         lease.release()
 
 
-def test_a_server_that_can_lose_what_it_has_confirmed_is_told(cache_servers, tmp_path):
+def test_a_server_that_can_lose_what_it_has_confirmed_is_reported(cache_servers, tmp_path):
     one, _ = postgresql_sites(tmp_path, cache_servers)
     (finding,) = one.doubts()
     assert finding.startswith("fsync is off at PostgreSQL: ")

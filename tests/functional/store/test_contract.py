@@ -328,7 +328,7 @@ class Contract:
         job_cache.update_endtime(JID, "now")
         assert not job_cache.fetch("jobs/published", JID)
 
-    def test_minions_that_no_publish_named_are_told_from_the_others(self, job_cache):
+    def test_minions_that_no_publish_named_are_distinguished_from_the_others(self, job_cache):
         job_cache.save_minions(JID, ["early"])
         job_cache.save_load(JID, LOAD, minions=["web1"])
         job_cache.save_minions(JID, ["web1", "late", "later"], syndic_id="syndic1")

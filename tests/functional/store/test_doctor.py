@@ -83,12 +83,12 @@ def test_a_file_that_others_may_write_is_reported(opts, disk, name):
     assert told(opts) == ""
 
 
-def test_another_job_cache_is_told(opts, disk):
+def test_another_job_cache_is_reported(opts, disk):
     assert "master_job_cache is 'local_cache'" in told(opts, master_job_cache="local_cache")
     assert "ext_job_cache is 'mysql', which gets the returns" in told(opts, ext_job_cache="mysql")
 
 
-def test_jobs_without_a_record_of_a_publish_are_told(opts, disk):
+def test_jobs_without_a_record_of_a_publish_are_reported(opts, disk):
     Returner(opts).save_load(JID, {**LOAD, "cmd": "publish"})
     assert "no record of a publish (jobs/published)" in told(opts)
 
@@ -102,7 +102,7 @@ def test_jobs_that_were_not_published_have_no_record_of_a_publish(opts, disk):
     assert "publish" not in told(opts)
 
 
-def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
+def test_a_disk_that_is_nearly_full_is_reported(opts, monkeypatch):
     full = os.statvfs_result((4096, 4096, 10**6, 100, 100, 10**6, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     assert "MB left" in told(opts) and "inodes left" in told(opts)
@@ -116,12 +116,12 @@ def test_a_file_of_another_user_is_reported(opts, disk):
     assert f"{name} does not belong to the master's user root: chown" in told(opts)
 
 
-def test_a_limit_that_does_nothing_is_told(opts, disk):
+def test_a_limit_that_does_nothing_is_reported(opts, disk):
     found = told(opts, salt_cache={"max_bytes": "1G"})
     assert ("max_bytes is for cache: sqlite" in found) is (opts["cache"] == "localfs")
 
 
-def test_many_jobs_in_files_are_told(opts, disk):
+def test_many_jobs_in_files_are_reported(opts, disk):
     Returner(opts).save_load(JID, LOAD, minions=["web1"])
     if opts["cache"] == "localfs":
         for number in range(doctor.MANY_JOBS):
@@ -147,17 +147,17 @@ class TestSqlite:
         own.update({"cache": "sqlite", "id": "m_master", "master_job_cache": "salt_cache", "user": USER})
         return {**salt.config.DEFAULT_MASTER_OPTS, **own}
 
-    def test_a_driver_that_cannot_be_used_is_told(self, opts, disk):
+    def test_a_driver_that_cannot_be_used_is_reported(self, opts, disk):
         found = examined(opts, sqlite_cache_path="relative")
         assert found["usable"] is False and found["jobs"] is None
         assert "cannot be used" in found["findings"][0] and "sqlite_cache_path is 'relative'" in found["findings"][0]
 
-    def test_a_file_that_others_may_read_is_told(self, opts, disk):
+    def test_a_file_that_others_may_read_is_reported(self, opts, disk):
         Returner(opts).save_load(JID, LOAD, minions=["web1"])
         os.chmod(os.path.join(opts["cachedir"], "cache.sqlite"), 0o644)
         assert "can be read by others, and holds pillars: chmod 600" in told(opts)
 
-    def test_damage_is_told_and_the_file_left_alone(self, opts, disk):
+    def test_damage_is_reported_and_the_file_left_alone(self, opts, disk):
         banks = Returner(opts).store.driver.banks_file
         for number in range(200):
             banks.store("bank", str(number), "x" * 1000)

@@ -106,7 +106,7 @@ def has_batch(api, batch, minions):
 # -- login ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password_is_told_and_a_right_one_opens_the_page(page, api):
+def test_a_wrong_password_is_reported_and_a_right_one_opens_the_page(page, api):
     page.leave()
     page.log_in("anna", "wrong")
     page.wait_text("does not accept this user and password")
@@ -236,7 +236,7 @@ def test_many_events_cause_one_read(page, api):
     assert len(api.calls) == 1
 
 
-def test_a_batch_that_only_an_event_tells_of_is_gone_when_the_api_does_not_know_it(page, api):
+def test_a_batch_that_only_an_event_reports_is_gone_when_the_api_does_not_know_it(page, api):
     page.enter(api.login())
     page.wait_text("There is no batch")
     api.fire(*told(summary(pending=3), "new", tgt="*", tgt_type="glob"))
@@ -244,7 +244,7 @@ def test_a_batch_that_only_an_event_tells_of_is_gone_when_the_api_does_not_know_
     page.wait_text("There is no batch")
 
 
-def test_an_outage_is_told_with_the_age_of_what_is_shown_and_ends_in_one_read(page, api):
+def test_an_outage_is_reported_with_the_age_of_what_is_shown_and_ends_in_one_read(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
@@ -1041,7 +1041,7 @@ def test_returns_of_megabytes_and_of_any_depth_are_shown_as_far_as_wanted(page, 
     page.wait_text("1 failed", ".filter")
 
 
-def test_the_grid_shows_each_state_and_is_told_in_words(page, api):
+def test_the_grid_shows_each_state_and_is_described_in_words(page, api):
     states = {f"m{number}": state for number, state in enumerate(STATES)}
     has_batch(api, summary(**dict.fromkeys(STATES, 1)), minions_of(states))
     page.enter(api.login())

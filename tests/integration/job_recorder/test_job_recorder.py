@@ -138,7 +138,7 @@ def test_a_job_without_returns_leaves_its_load(load, postgresql):
     assert "source" not in stored
 
 
-def test_a_load_that_only_an_event_tells_of_says_so(load, postgresql):
+def test_a_load_that_only_an_event_reports_says_so(load, postgresql):
     jid = load.publish(["m1"], cached=False)
     ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
     assert stored["source"] == "event"

@@ -139,7 +139,7 @@ def test_absent_minions_can_be_handed_to_the_retry_queue_when_all_others_have_en
         facts.Returned("a", 1),
     ],
 )
-def test_a_batch_that_is_halted_hands_nobody_over(fact):
+def test_a_halted_batch_hands_over_no_minion(fact):
     bench = Bench("abc", "1", presence="ping", offline="queue", failhard=True)
     bench.present("ab")
     bench.sent()
@@ -176,7 +176,7 @@ def test_a_batch_that_ends_within_its_budget_hands_over_those_that_were_away():
     assert bench.returns("a", "b", retcode=1) == [facts.Queue(("c",))]
 
 
-def test_a_batch_whose_check_is_not_passed_hands_nobody_over():
+def test_a_batch_whose_check_is_not_passed_hands_over_no_minion():
     bench = Bench("abc", "1,1", presence="ping", offline="queue", check=dict.fromkeys(("kind", "fun"), "function"))
     bench.present("ab")
     bench.sent()
@@ -186,7 +186,7 @@ def test_a_batch_whose_check_is_not_passed_hands_nobody_over():
     assert "Queue" not in kinds(bench.effects)
 
 
-def test_a_paused_batch_hands_nobody_over_before_it_is_resumed():
+def test_a_paused_batch_hands_over_no_minion_before_it_is_resumed():
     bench = Bench("ab", "2", presence="ping", offline="queue")
     bench.present("a")
     bench.sent()
@@ -227,7 +227,7 @@ def test_an_absent_minion_that_has_run_the_job_after_all_is_not_handed_over():
     assert bench.returns("a") == [facts.Queue(("c",))]
 
 
-def test_a_batch_for_which_nobody_is_there_ends_and_is_no_success():
+def test_a_batch_whose_minions_are_all_away_ends_and_is_no_success():
     bench = Bench("ab", "2", presence="ping")
     assert kinds(bench.present()) == ["Ping", "Ping", "complete", "Close"]
     assert bench.batch.success is False

@@ -22,7 +22,7 @@ def test_batches_and_minions_are_counted_where_they_stand():
     assert figures["saltext_jobs_batch_journal_bytes"] == 4096
 
 
-def test_the_batch_that_waits_longest_is_told_unless_it_is_paused():
+def test_the_batch_that_waits_longest_is_reported_unless_it_is_paused():
     running, paused = Bench("ab", "1"), Bench("ab", "1")
     running.sent()
     paused.tell(facts.PauseRequested("root"))
@@ -47,7 +47,7 @@ def test_the_limit_is_reported_if_there_is_one_and_a_batch_that_waits_for_others
     assert figures["saltext_jobs_batches_waiting_for_room"] == 0
 
 
-def test_no_batch_is_no_wait():
+def test_without_a_batch_nothing_waits():
     assert figures_of(metrics_of([], Tally(), 0, BEGIN))["saltext_jobs_batch_without_progress_seconds"] == 0
 
 

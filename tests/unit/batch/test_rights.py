@@ -1,4 +1,4 @@
-"""Whether the owner of a batch still may run it: when that is asked, and what becomes of the batch."""
+"""Whether the owner of a batch may still run it: when that is asked, and what becomes of the batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_answer_counts_for_a_while():
     assert published(tell(bench)) == ["c"]
 
 
-def test_a_batch_whose_owner_may_not_any_more_pauses_and_what_runs_goes_on():
+def test_a_batch_whose_owner_may_not_run_it_any_more_pauses_and_what_runs_goes_on():
     bench = limited("abcd", "2")
     tell(bench)
     bench.sent()

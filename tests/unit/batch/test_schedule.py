@@ -42,7 +42,7 @@ def test_outside_its_window_a_batch_is_paused_and_says_when_it_goes_on():
     assert shown["opens_at"] == BEGIN + 600
 
 
-def test_when_the_window_opens_it_is_asked_once_more_and_then_sent():
+def test_when_the_window_opens_it_is_checked_once_more_before_anything_is_sent():
     bench = Bench("ab", "1", **WINDOW)
     found(bench, 600, 1200)
     assert not bench.wait(599)
@@ -115,7 +115,7 @@ def test_an_open_window_does_not_end_a_pause():
     assert published(bench.tell(facts.ResumeRequested("ann"))) == ["a"]
 
 
-def test_a_window_that_can_no_longer_be_read_is_shut_and_asked_for_again():
+def test_a_window_that_can_no_longer_be_read_is_shut_and_checked_again():
     bench = Bench("ab", "1", **WINDOW)
     (paused,) = bench.tell(facts.OpeningFound(None, trouble="no such zone"))
     assert "no such zone" in paused.details["reason"]
@@ -123,7 +123,7 @@ def test_a_window_that_can_no_longer_be_read_is_shut_and_asked_for_again():
     assert kinds(found(bench, 0, 60)) == ["resumed", "Publish"]
 
 
-def test_after_a_crash_it_is_asked_anew_before_anything_is_sent():
+def test_after_a_crash_the_window_is_checked_anew_before_anything_is_sent():
     bench = Bench("ab", "1", **WINDOW)
     found(bench, 0, 600)
     bench.sent()

@@ -87,7 +87,7 @@ def test_a_return_of_another_function_is_no_proof_that_the_job_has_run(tmp_path)
         assert bench.master.jobs() == ["a", "b"]
 
 
-def test_a_job_of_several_functions_is_told_by_all_of_them(tmp_path):
+def test_a_job_of_several_functions_is_shown_with_all_of_them(tmp_path):
     slow = FakeMinion("a", seconds=30)
     with bench_of(tmp_path, slow) as bench:
         bench.begin("a", "1", fun=["state.apply", "test.ping"], arg=[[], []], presence="none")

@@ -134,7 +134,7 @@ def test_a_native_batch_is_summed_up_in_the_same_way():
     assert batch_summary.native_minions(state)["a"]["state"] == "completed"
 
 
-def test_progress_is_told_in_lines_and_each_failure_once():
+def test_progress_is_reported_in_lines_and_each_failure_once():
     bench, stream = a_batch(), io.StringIO()
     display = Display(stream)
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_an_empty_batch_has_a_progress_line():
     assert "1/1 unsuccessful" in progress_line(batch_summary.summary(bench.batch, BEGIN))
 
 
-def test_an_active_minion_is_told_since_when_it_runs_and_when_it_was_last_seen():
+def test_an_active_minion_is_shown_with_its_start_and_when_it_was_last_seen():
     bench = Bench("a", "1")
     bench.sent()
     bench.tell(facts.Acknowledged("a"), after=2)

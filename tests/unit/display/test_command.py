@@ -11,12 +11,12 @@ from saltext.jobs.core.display.command import HIDDEN, SECRET, published_words, s
 CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
 
 
-def test_arguments_are_told_as_they_are_typed():
+def test_arguments_are_shown_as_they_are_typed():
     found = words_of(["nginx", 7, True], {"test": True, "saltenv": "dev"})
     assert found == ["nginx", "7", "True", "test=True", "saltenv=dev"]
 
 
-def test_a_mapping_is_told_as_json():
+def test_a_mapping_is_shown_as_json():
     assert words_of([], {"pillar": {"a": [1, None]}}) == ['pillar={"a": [1, null]}']
 
 
@@ -37,7 +37,7 @@ def test_a_name_that_only_resembles_one_is_shown():
     assert words_of([], {"key": "region", "compass": "north"}) == ["key=region", "compass=north"]
 
 
-def test_the_arguments_of_a_load_are_told_in_the_same_way():
+def test_the_arguments_of_a_load_are_shown_in_the_same_way():
     load = ["nginx", {"__kwarg__": True, "test": True, "password": "swordfish"}, {"a": 1}]
     assert published_words(load) == ["nginx", '{"a": 1}', "test=True", f"password={HIDDEN}"]
     assert published_words(None) == published_words("nginx") == []

@@ -26,7 +26,7 @@ NOW = 1_779_000_000.0  # 2026-05-17 06:40:00 UTC
         (-86400 * 400, "in 400 d"),
     ],
 )
-def test_an_age_is_told_in_one_unit(before, told):
+def test_an_age_is_shown_in_one_unit(before, told):
     assert moments.ago(NOW - before, NOW) == told
 
 

@@ -84,7 +84,7 @@ def test_salts_own_manager_may_call_failed_what_has_not_returned():
     assert verdict.wrong_about("failed", [ran()], native=True)
 
 
-def test_a_batch_is_good_when_all_is_as_it_is_told_and_never_too_much_at_once():
+def test_a_batch_is_good_if_its_reports_are_true_and_its_limit_was_kept():
     truth = truth_of(ran(), ran("m2", begun=1.0, end=2.0))
     states = {"m1": {"state": "completed"}, "m2": {"state": "completed"}}
     assert all(judged(verdict.batch(truth, JID, ["m1", "m2"], states, 1, 9.0, ENGINE, NOTHING)).values())
@@ -125,7 +125,7 @@ def twice(first, evidence=NOTHING, lives=None):
             FULL,
             ENDS,
             "could store it, and does not have it",
-        ),  # at about that time is not then
+        ),  # a fault at about that time is not enough
         (ran(how=CUT, told=True), NOTHING, LIVES, "engine heard that the first run began"),
         (
             ran(how=CUT, told=True),
@@ -151,7 +151,7 @@ def test_a_second_run_is_wrong_where_the_first_could_be_known(first, evidence, l
         (ran(how=CUT, told=True), FULL, ENDS, "could not be written down since the disk was full, and engine ended"),
     ],
 )
-def test_a_second_run_is_excused_by_evidence_which_is_told(first, evidence, lives, why):
+def test_a_second_run_is_excused_by_evidence_which_is_named(first, evidence, lives, why):
     check = twice(first, evidence, lives)
     assert check.good and "excused: 1" in check.found and why in check.found
 
@@ -324,7 +324,7 @@ def test_records_kept_as_long_as_jobs_are_no_growth(tmp_path):
 # -- the truth -------------------------------------------------------------------------------------------------------------
 
 
-def test_runs_that_touch_are_not_at_once_and_one_without_an_end_still_runs():
+def test_runs_that_touch_do_not_overlap_and_one_without_an_end_still_runs():
     truth = truth_of(ran(end=1.0), ran("m2", begun=1.0, end=None), ran("m3", begun=1.5, end=2.0))
     assert truth.most_at_once(JID, 9.0) == 2 and truth.busy({JID}, 9.0)[-1] == (9.0, 0)
 

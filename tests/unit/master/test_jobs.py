@@ -20,7 +20,7 @@ def job(jid=JID, fun="cmd.run", **more):
     return {"jid": jid, "fun": fun, "pid": 7, "ret": "", **about, **more}
 
 
-def test_a_job_is_told_once_with_all_minions_that_run_it():
+def test_a_job_is_reported_once_with_all_minions_that_run_it():
     assert running({"b": [job()], "a": [job(), job()]}, {}, {}) == [
         {
             "jid": JID,
@@ -43,7 +43,7 @@ def test_the_job_that_runs_on_most_minions_comes_first():
     assert [(row["jid"], len(row["minions"])) for row in found] == [(OTHER, 2), (JID, 1)]
 
 
-def test_a_batch_and_a_replay_are_told_as_such():
+def test_a_batch_and_a_replay_are_shown_as_such():
     batch = {
         "fun": "cmd.run",
         "arguments": [],
@@ -79,7 +79,7 @@ def test_a_minion_that_claims_very_many_jobs_does_not_fill_the_page():
     assert len(running({"a": [job(str(number)) for number in range(100_000)]}, {}, {})) <= 200
 
 
-def test_a_batch_that_runs_nowhere_is_told_too():
+def test_a_batch_that_runs_nowhere_is_reported_too():
     about = {
         "fun": "a.b",
         "arguments": [],

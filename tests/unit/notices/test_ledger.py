@@ -78,7 +78,7 @@ def test_a_batch_that_needs_no_operator_causes_no_notice(stage, batch):
     assert stage.told == []
 
 
-def test_an_approval_that_was_given_is_told_and_the_next_stage_is_another(stage):
+def test_an_approval_that_was_given_is_reported_and_the_next_stage_is_another(stage):
     for batch in (WAITS, seen(), seen("paused", paused_by="approval", approve=1)):
         stage.look(batch)
     assert stage.told == ["approval", "recovered", "approval"]
@@ -99,7 +99,7 @@ def test_a_batch_that_has_ended_is_looked_at_no_more(stage):
     assert stage.ledger.to_read([JID, RETRY]) == [RETRY]
 
 
-def test_an_engine_that_hangs_and_answers_again_is_told(stage):
+def test_an_engine_that_hangs_and_answers_again_is_reported(stage):
     for silent in (0, 80, 90, 0, 0):
         stage.ledger.take_engine("batch_manager", silent, stage.now)
     assert stage.told == ["engine", "recovered"]
@@ -134,7 +134,7 @@ def test_kinds_that_are_not_wanted_are_not_told_and_neither_is_their_end():
     assert stage.told == ["halted"]
 
 
-def test_nothing_is_told_again_after_a_restart_and_what_waited_still_does(stage):
+def test_nothing_is_reported_again_after_a_restart_and_what_waited_still_does(stage):
     stage.look(HALTED)
     again = Stage(record=stage.ledger.record())
     assert not again.look(HALTED)
@@ -225,7 +225,7 @@ def test_jobs_given_up_before_the_first_look_cause_no_notice(stage):
     assert stage.told == []
 
 
-def test_owed_jobs_that_are_given_up_are_told_once_with_their_minions_and_why(stage):
+def test_owed_jobs_that_are_given_up_are_reported_once_with_their_minions_and_why(stage):
     stage.ledger.take_given_up({}, 1000.0)
     stage.ledger.take_given_up({**given_up("b", "a"), **given_up("a", jid=RETRY)}, 1001.0)
     stage.ledger.take_given_up({**given_up("b", "a"), **given_up("a", jid=RETRY)}, 1002.0)
@@ -237,14 +237,14 @@ def test_owed_jobs_that_are_given_up_are_told_once_with_their_minions_and_why(st
     )
 
 
-def test_a_job_that_is_given_up_for_ever_more_minions_is_told_again_when_they_are_twice_as_many(stage):
+def test_a_job_that_is_given_up_for_ever_more_minions_is_reported_again_when_they_are_twice_as_many(stage):
     stage.ledger.take_given_up({}, 1000.0)
     for count in range(1, 1001):
         stage.ledger.take_given_up(given_up(*(f"m{number}" for number in range(count))), 1000.0 + count)
     assert stage.told == ["dead"] * 10
 
 
-def test_a_job_that_was_retried_and_is_given_up_again_is_told_again(stage):
+def test_a_job_that_was_retried_and_is_given_up_again_is_reported_again(stage):
     stage.ledger.take_given_up({}, 1000.0)
     stage.ledger.take_given_up(given_up("a"), 1001.0)
     stage.ledger.take_given_up({}, 1002.0)

@@ -47,7 +47,7 @@ def test_a_job_is_one_line():
     ]
 
 
-def test_a_job_is_told_with_its_arguments_but_not_with_secrets():
+def test_a_job_is_reported_with_its_arguments_but_not_with_secrets():
     given = ["nginx", {"__kwarg__": True, "password": "swordfish"}]
     page = Page(120, NOW)
     tables.search({"jobs": [job(Arguments=given)], "next": None}, page)
