@@ -40,7 +40,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
         )
     if aside:
         found.append(
-            f"the journals of {len(aside)} batches could not be read, and these are driven no more: see "
+            f"the journals of {len(aside)} batches could not be read, and these batches stand still: see "
             f"{store.folder.where(BATCHES)}, and start batches for the minions that have not returned"
         )
     more = {"job_cache": cache.name, "returns_proven": not cache.why_unauthenticated}

@@ -55,7 +55,7 @@ class Reader:
         self._known: segments.LogIdentity | None = None
         self._inode = self._gaps = self._number = self._offset = 0
         self._next = ""  # the file of the next segment
-        self._why = "it is not known up to where it was read"
+        self._why = "it is not known how far it was read"
         self._gap = ""  # the gap to report
         self._is_absent = False  # there is no log, and that was reported
         self._quiet = Quiet(log)
@@ -140,13 +140,13 @@ class Reader:
         if begin is None:
             return self._why
         if self._known is None or begin.log != self._known.log:
-            return "it is another one than before"
+            return "it is another log than before"
         if begin.boot != self._boot:
             return "the machine was started anew since it was read"
         try:
             size = segments.path_of(self._folder, begin.segment).stat().st_size
         except FileNotFoundError:
-            return "it went on for too long before it was read again"
+            return "it was not read for so long that older records are gone"
         return "" if begin.offset <= size else "it is shorter than before"
 
     def _go_to(self, number: int, offset: int) -> None:

@@ -2,8 +2,8 @@
 The log of a site: what its masters did, in one order. Behaves as the files of ``core/log``.
 
 A record gets its place under a lock that lasts to the end of its transaction. So places become visible in order: a reader
-that is past a place has seen all before it. Appending does not wait for the disk. What is stored of a publish afterwards
-does, and then all that was written before is on the disk too.
+that is past a place has seen all before it. Appending does not wait for the disk. The job cache's records of a publish, which
+are stored next, do wait, and then all that was written before them is on the disk too.
 
 A reader queries the server in a thread of its own. It must never hide what it may have missed: after an error it reports a
 gap.
@@ -159,7 +159,7 @@ class SiteReader:
             if not self._site:
                 self._begin(site, last, removed)
             elif self._asked_to < removed:
-                self._gap = "it went on for too long before it was read again"
+                self._gap = "it was not read for so long that older records are gone"
             self._found += rows
             self._asked_to = rows[-1][0] if rows else self._asked_to
         return len(rows) == _PART
@@ -172,11 +172,11 @@ class SiteReader:
         wanted = self._position
         refusal = ""
         if wanted is None:
-            refusal = "it is not known up to where it was read"
+            refusal = "it is not known how far it was read"
         elif wanted.log != site:
-            refusal = "it is another one than before"
+            refusal = "it is another log than before"
         elif wanted.offset < removed:
-            refusal = "it went on for too long before it was read again"
+            refusal = "it was not read for so long that older records are gone"
         elif wanted.offset > last:
             refusal = "it is shorter than before"
         self._site, self._gap = site, refusal or self._gap

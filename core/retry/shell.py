@@ -65,7 +65,7 @@ class RetryShell:
     The job_retry engine's work; an engine.App, and the Listener of its bus.
 
     :param ports: what it reaches the world through; closed with it.
-    :param latest: seconds after which the job cache is searched a second time, for what it got late.
+    :param latest: seconds after which the job cache is searched a second time, for jobs that it got late.
     :param poll: longest pause in seconds between two looks at the log.
     :param connected: seconds after which minions of hot-hot masters are asked what they keep.
     :param maintenance: seconds between two checkpoints, heartbeats and looks at the inbox; an attribute too.
@@ -153,7 +153,7 @@ class RetryShell:
             part = entries[start : start + _PART]
             heed_times(self._ports.clock, part)
             self.machine.take_up(jobs, part, self._ports.clock.now())
-            gc.freeze()  # the collector need not walk through what lives for long, while all else stands still
+            gc.freeze()  # so that no pass of the collector, which stops all else, walks through long-lived entries
             await compat.sleep(0)
         now = self._ports.clock.now()  # the clock has heeded the times of entries
         self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
@@ -164,7 +164,7 @@ class RetryShell:
             gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
         if gap or since < self._checkpoint.at:
             log.info(
-                "The job cache is searched for jobs, since the log does not tell of all: %s", gap or "it is another's"
+                "The job cache is searched for jobs, since the log may lack some: %s", gap or "a queue was taken over"
             )
             await self._read_log()
             await self._search(min(since, self._ports.clock.now() - MARGIN))

@@ -53,7 +53,7 @@ def started(folder, writer, name="test", **more):
     """A reader that has begun at the end of an existing log. Later records stay until it has read them."""
     assert writer.append(returned(9999))
     reader = Reader(folder, **more)
-    assert all_of(reader)[1] == ["it is not known up to where it was read"]
+    assert all_of(reader)[1] == ["it is not known how far it was read"]
     if name:
         checkpoints.write(folder, name, reader.position)
     return reader
@@ -305,7 +305,7 @@ def test_a_log_that_cannot_be_made_refuses_nothing(folder, writer):
     reader = Reader(folder)
     folder.unlink()
     assert writer.append(returned(2))
-    assert all_of(reader) == ([], ["it is not known up to where it was read"])
+    assert all_of(reader) == ([], ["it is not known how far it was read"])
 
 
 def test_a_missing_log_makes_a_gap_once_and_again_when_the_log_is_there(folder, writer):
@@ -315,7 +315,7 @@ def test_a_missing_log_makes_a_gap_once_and_again_when_the_log_is_there(folder, 
     assert reader.position is None
     assert not reader.there
     writer.append(returned(1))
-    assert all_of(reader) == ([], ["it is not known up to where it was read"])
+    assert all_of(reader) == ([], ["it is not known how far it was read"])
     writer.append(returned(2))
     assert numbers(all_of(reader)[0]) == [2]
 
@@ -332,7 +332,7 @@ def test_a_removed_log_begins_anew_and_makes_a_gap(folder, writer):
     assert all_of(reader)[1] == ["it was removed before it was read"]
     writer.append(returned(100))
     assert numbers(all_of(reader)[0]) == [100]
-    assert all_of(Reader(folder, place))[1] == ["it is another one than before"]
+    assert all_of(Reader(folder, place))[1] == ["it is another log than before"]
 
 
 def test_after_a_power_cut_the_segment_is_read_again_so_that_nothing_new_is_missed(folder, writer):
@@ -469,7 +469,7 @@ def test_a_reader_that_is_too_slow_for_the_size_is_overtaken_and_learns_it(folde
     assert numbers(found) == [9999, *range(first - 1), *range(first - 1 + missing, 3000)]
     writer.append(returned(5000))
     assert numbers(all_of(slow)[0]) == [5000]
-    assert all_of(Reader(folder, place))[1] == ["it went on for too long before it was read again"]
+    assert all_of(Reader(folder, place))[1] == ["it was not read for so long that older records are gone"]
     assert all_of(asleep)[1] == ["it was removed before it was read"]
     writer.close()
 
