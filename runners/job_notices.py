@@ -1,5 +1,5 @@
 """
-See whether notices of the job_notices engine arrive, and what keeps them from it.
+See whether notices of the job_notices engine arrive, and if not, why.
 
 .. code-block:: bash
 
@@ -70,7 +70,7 @@ def doctor(reach: object = False) -> dict[str, Any]:
     """
     Return what an operator should know before relying on notices.
 
-    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+    The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
     reach
         Also connect to the webhook's receiver. It gets no notice; ``job_notices.test`` sends one.

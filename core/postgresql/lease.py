@@ -109,7 +109,7 @@ class Lease(Lead):
         return max(0.0, self._until - self._clock()) if self._session and not self._is_lost else 0.0
 
     def take(self) -> bool:
-        """Take the lead if no process has it. Returns whether this process leads now. :raises OSError: if that is unknown."""
+        """Take the lead if no process has it. Returns whether this process leads now. :raises OSError: if unknown."""
         secret, began = secrets.token_hex(16), self._clock()
 
         def work(connection: Patient) -> str:
