@@ -1,5 +1,5 @@
 """
-The job_notices engine's work: it looks how batches, owed jobs and engines stand, and reports what has changed.
+The job_notices engine's work: it looks at the state of batches, owed jobs and engines, and reports what has changed.
 
 An event on the bus is only a hint to look. What is reported was read from the batches' journals and the retry queue. Each
 target has a thread of its own, so a target that hangs delays no other target and no engine. A notice leaves the ledger, on

@@ -2,8 +2,8 @@
 The log of a site: what its masters did, in one order. Behaves as the files of ``core/log``.
 
 A record gets its place under a lock that lasts to the end of its transaction. So places become visible in order: a reader
-that is past a place has seen all before it. Appending does not wait for the disk. The job cache's records of a publish, stored
-next, do wait, and then all that was written before them is on the disk too.
+that is past a place has seen all before it. Appending does not wait for the disk. The job cache's records of a publish
+do wait, and then all that was written before them is on the disk too.
 
 A reader queries the server in a thread of its own. It must never hide what it may have missed: after an error it reports a
 gap.

@@ -282,7 +282,7 @@ class Aside:
                 (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
                 head = salt.payload.loads(stream.read(min(length, _LONGEST_HEAD)), encoding="utf-8")
                 if not isinstance(head, dict):
-                    raise ValueError("it does not begin with what is known about it")
+                    raise ValueError("it does not begin with its description")
                 return part(head, stream)
         except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
             log.error("A record that was set aside is lost: %s: %s: %s", path, type(exc).__name__, exc)

@@ -197,7 +197,7 @@ class RecorderShell:
             return list(self._consumers.values())
         if name not in self._consumers:
             known = ", ".join(sorted(self._consumers))
-            raise ValueError(f"{name!r} is not recorded to; accepted are {known}")
+            raise ValueError(f"{name!r} is no returner of the recorder; accepted are {known}")
         return [self._consumers[name]]
 
     def _stats(self, request: Mapping[str, Any]) -> dict[str, Any]:
