@@ -39,7 +39,7 @@ def opening_found(batch: BatchState, fact: facts.OpeningFound, now: float) -> li
 
 
 def heed_rights(batch: BatchState, now: float) -> list[Effect]:
-    """Ask whether the owner of the batch still may run it, if that is due."""
+    """Ask whether the owner of the batch may still run it, if that is due."""
     if batch.rights.may_send(now) or not batch.rights.must_ask(now):
         return []
     return [facts.CheckRights(batch.rights.question, tuple(batch.pending()))]
