@@ -149,7 +149,9 @@ class Access:
             return Standing(denied, {minion: why for minion, why in unsure.items() if minion not in denied})
         lists = self.lists_of(who)
         if lists is None:
-            why = f"whether {who.name} may still publish {load.get('fun')} is not known: nor is who has its access list"
+            why = (
+                f"whether {who.name} may still publish {load.get('fun')} is not known: nor is which access list applies"
+            )
             return Standing(unsure=dict.fromkeys(wanted, why))
         name = f"minion {who.name}" if who.kind == PEER else who.name
         return self._standing(name, lists, who.name, [], load, wanted)

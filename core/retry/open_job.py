@@ -1,5 +1,5 @@
 """
-A published job whose outcome is not known yet, as capture.py leads it.
+A published job whose outcome is not known yet, as capture.py handles it.
 
 It must never forget a minion that may have begun the job.
 """

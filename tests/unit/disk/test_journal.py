@@ -178,7 +178,7 @@ def test_a_file_that_is_no_journal_is_an_error(path, content):
         Journal(path).read()
 
 
-def test_a_missing_file_is_told_from_a_broken_one(path):
+def test_a_missing_file_is_distinguished_from_a_broken_one(path):
     with pytest.raises(FileNotFoundError):
         Journal(path).read()
 

@@ -93,10 +93,7 @@ def test_states_have_colours_where_they_are_wanted_and_the_columns_stay():
 def test_the_next_commands_are_one_line_with_those_of_the_same_runner_in_short():
     made = page(100)
     made.next("batch.watch 20260516101112131415", "batch.minions", "batch.pause", "jobs.list_jobs")
-    assert (
-        made.text() == "Next: salt-run batch.watch 20260516101112131415 (or minions, jobs.lookup_jid JID)"[:80] or True
-    )
-    assert made.text().split("\n")[0].startswith("Next: salt-run batch.watch 20260516101112131415 (or minions,")
+    assert made.text() == ("Next: salt-run batch.watch 20260516101112131415 (or minions, pause, jobs.list_jobs)")
 
 
 def test_a_terminal_without_the_ellipsis_gets_dots():
