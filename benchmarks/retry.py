@@ -75,7 +75,7 @@ class Fleet:
             self.drain(until=begun + (at + 1) * within / 100)
 
     def drain(self, until):
-        """Carry publishes out in the meantime."""
+        """Answer questions and run jobs until then."""
         while (left := until - time.monotonic()) > 0:
             try:
                 kind, *rest = self.inbox.get(timeout=left)

@@ -35,7 +35,7 @@ from saltext.jobs.core.options import (
 
 S = TypeVar("S")
 
-#: What the job_notices engine can tell.
+#: The kinds of notices of the job_notices engine.
 NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovered")
 #: The advice for a deprecated option whose default is right for every site.
 _LEAVE_OUT = "leave it out"
@@ -116,8 +116,8 @@ class RetrySettings:
     ttl: float = option(86400.0, seconds(1))
     #: How often a job may be begun on a minion; a job may set its own.
     max_attempts: int = option(3, whole(1))
-    #: Seconds before a job that met no sign of receipt is sent again; each further try waits twice as long, up to an
-    #: hour. A start of the minion ends the wait.
+    #: Seconds before a job whose receipt the minion did not confirm is sent again; each further try waits twice as
+    #: long, up to an hour. A start of the minion ends the wait.
     backoff: float = option(60.0, seconds(1, 86400))
     #: Shortest time between two tries for one minion after a try that ended without a return, in seconds.
     cooldown: float = option(30.0, seconds(0, 86400), instead=f"{_LEAVE_OUT}, and set backoff")
@@ -231,7 +231,7 @@ class RecorderSettings:
     events: tuple[str, ...] = option(
         (), Check(GLOBS.read, "a list of globs over tags of events, such as ['salt/auth']"), "0.2.0"
     )
-    #: Records that are written or delivered at once; as many are held in memory for each returner.
+    #: Most records that are written or delivered at once; as many are held in memory for each returner.
     max_batch: int = option(1000, whole(1))
     #: How often a returner may refuse a record before it is set aside.
     max_attempts: int = option(5, whole(1), "0.2.0")
@@ -271,7 +271,7 @@ class NoticesSettings:
     secret: str = option(Hidden(""), Check(_hidden, "a text, or sdb://…"), "0.3.0")
     #: A file that holds the secret, in place of ``secret``.
     secret_file: str = option("", FILE, "0.3.0")
-    #: A file with the CA certificates against which that of the webhook is checked; by default the system's.
+    #: A file with the CA certificates to trust for the webhook, in place of the system's.
     ca_file: str = option("", FILE, "0.3.0")
     #: Salt's returners that get each notice too, such as ``smtp``: names, or mappings of a name to its ``ret_config``.
     returners: tuple[ReturnerChoice, ...] = option(

@@ -24,7 +24,7 @@ _ORDER = tuple(
         *(State.PENDING, State.CANCELLED, State.DONE),
     )
 )
-#: Most reasons that are told for one state.
+#: Most reasons that are shown for one state.
 _REASONS = 3
 
 _COLUMNS = (

@@ -1,6 +1,6 @@
 """
-Values as they stand in the file: as Salt's serializer writes them, and compressed if they are large and that saves much.
-SQLite writes everything twice, to -wal and to the file. Pure.
+Values as they stand in the file: as Salt's serializer writes them, and compressed if they are large and that saves much,
+as SQLite writes everything twice, to -wal and to the file. Pure.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ def serialized(data: bytes) -> bytes:
     try:
         return zlib.decompress(data[1:])
     except zlib.error as exc:
-        raise ValueError(f"it cannot be taken apart: {exc}") from exc
+        raise ValueError(f"it cannot be decompressed: {exc}") from exc
