@@ -91,7 +91,7 @@ def doctor() -> dict[str, Any]:
 @runner.verb
 def set_aside(returner: object = None, limit: object = 100) -> Any:
     """
-    Return the records that a returner refused again and again, oldest first.
+    Return the records that a returner refused for good, oldest first.
 
     For each returner a list of mappings: ``name``, ``kind`` (``load``, ``ret`` or ``event``), ``jid`` and ``minion``, or the
     ``tag`` of an event, ``reason``, ``tries`` and ``time`` (Unix time).

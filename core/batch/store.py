@@ -241,7 +241,7 @@ class BatchStore:
     def keep_job(self, jid: str) -> None:
         """
         Have Salt's local_cache keep the job of a batch that is not closed: it removes a job once the job's ``jid`` file is
-        old. Other job caches have no such file, and ours knows the batches itself. :raises OSError:
+        old. Other job caches have no such file, and salt_cache looks for open batches itself. :raises OSError:
         """
         if self._opts.get("master_job_cache", "local_cache") == "local_cache":
             with contextlib.suppress(FileNotFoundError):

@@ -161,7 +161,7 @@ def test_values_that_json_lacks_are_stored_as_pgjsonb_would_store_them(tables, s
 
 
 @pytest.mark.parametrize("fun", [["test.echo", "test.arg"], None, {"a": 1}, 7])
-def test_a_function_that_is_no_name_keeps_no_return_out(tables, sink, postgresql, fun):
+def test_a_return_with_an_invalid_function_name_is_stored(tables, sink, postgresql, fun):
     assert sink().take([a_return(fun=fun)]) == {}
     assert postgresql.returns() == [(JID, "m1")]
 
@@ -253,9 +253,7 @@ def test_whatever_msgpack_carries_is_stored_or_refused_and_costs_no_connection(n
 # -- tables that are there already -------------------------------------------------------------------------------------
 
 
-def test_a_table_with_rows_that_are_there_twice_is_left_alone_and_the_operator_is_told_what_to_do(
-    no_tables, sink, postgresql
-):
+def test_a_table_with_duplicate_rows_is_left_alone_and_the_error_says_what_to_do(no_tables, sink, postgresql):
     postgresql.make_tables()
     row = "INSERT INTO salt_returns VALUES ('f', '1', '1', 'm1', 'true', '{}')"
     postgresql.execute(f"{row}; {row}")
@@ -402,7 +400,7 @@ def test_only_rows_older_than_keep_days_are_removed(tables, sink, postgresql):
     assert len(postgresql.execute("SELECT 1 FROM salt_events")) in (len(expected), len(expected) + 1)
 
 
-def test_a_table_that_is_locked_keeps_nothing_from_being_stored_for_long(no_tables, sink, postgresql):
+def test_a_table_that_is_locked_does_not_delay_records_for_long(no_tables, sink, postgresql):
     now = [NOW]
     one = sink(clock=lambda: now[0], keep_days=10)
     one.take([a_return()])
@@ -540,7 +538,7 @@ def test_an_option_that_is_not_accepted_is_named(opts, name, value):
         read_options({**opts, f"returner.pgjsonb_bulk.{name}": value})
 
 
-def test_it_is_a_returner_of_salts_too(tables, opts, postgresql):
+def test_salt_can_use_it_as_an_ordinary_returner(tables, opts, postgresql):
     module = ReturnerModule(opts, "pgjsonb_bulk")
     assert module.takes_many
     module.store_load(JID, {"user": "anna"})
@@ -577,7 +575,7 @@ def fill(stage, count, jid=JID, bad=()):
         stage.event(jid, f"m{number}", "\0" if number in bad else {"text": "y" * 200, "number": number})
 
 
-def test_bad_records_hold_no_others_and_are_set_aside(stage, postgresql):
+def test_bad_records_delay_no_others_and_are_set_aside(stage, postgresql):
     one = stage(max_attempts=1, events=["salt/auth"])
     fill(one, 500, bad={7, 99})
     # This one only the server refuses.

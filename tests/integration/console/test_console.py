@@ -223,7 +223,7 @@ def test_forged_events_of_a_minion_change_nothing_that_is_read(page, master, run
     }
     done = salt_cli(master, "a1", "event.send", f"salt/batch/{jid}/new", f"data={data}")
     assert done.data is True
-    wait_for(lambda: jid not in page.text("tbody"), what="the batch that is none is gone")
+    wait_for(lambda: jid not in page.text("tbody"), what="the forged batch is gone")
 
 
 def start_job(master, target, *words):
