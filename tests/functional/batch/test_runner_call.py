@@ -54,7 +54,9 @@ def call(tmp_path, deaf_bus):
     (tmp_path / "var/cache/salt/master/proc").mkdir(parents=True)  # a master has one
     config = tmp_path / "master"
     (tmp_path / "bus").symlink_to(deaf_bus)
-    places = f"root_dir: {tmp_path}\nsock_dir: {tmp_path / 'bus'}\nlog_file: {tmp_path / 'log'}\n"
+    # Salt takes another sock_dir than it is told if that is longer than the cachedir it is told.
+    places = f"root_dir: {tmp_path}\ncachedir: {tmp_path / 'var/cache/salt/master'}\nsock_dir: {tmp_path / 'bus'}\n"
+    places += f"log_file: {tmp_path / 'log'}\n"
     config.write_text(f"{places}runner_dirs: [{runners}]\nuser: root\n")
     loop = compat.new_loop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import getpass
 import json
+import os
 
 import pytest
 import salt.config
@@ -30,6 +31,8 @@ def config(tmp_path_factory, deaf_bus):
     (folder / "bus").symlink_to(deaf_bus)
     content = {
         "root_dir": str(folder),
+        # Salt takes another sock_dir than it is told if that is longer than the cachedir it is told.
+        "cachedir": str(folder / "var" / "cache" / "salt" / "master"),
         "user": getpass.getuser(),
         "id": "m_master",
         "log_file": str(folder / "log"),
@@ -38,6 +41,7 @@ def config(tmp_path_factory, deaf_bus):
         "grains_cache": True,
     }
     (folder / "master").write_text(json.dumps(content))
+    assert os.path.samefile(salt.config.master_config(str(folder / "master"))["sock_dir"], deaf_bus)
     return folder
 
 
