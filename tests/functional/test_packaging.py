@@ -21,7 +21,7 @@ from saltext.jobs.core.loader import module_dirs
 from tests.waiting import stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-NOT_SOURCE = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+NOT_SOURCE = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".coverage", ".hypothesis")
 
 PIP = (sys.executable, "-m", "pip")
 
