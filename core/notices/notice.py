@@ -79,8 +79,9 @@ class GivenUp:
 def of_batch(found: Mapping[str, Any]) -> Condition:
     """Return the condition of a batch. :param found: its summary."""
     state, by, jid = found["state"], found.get("paused_by"), found["jid"]
-    if state == "halted":
-        return Condition("halted", f"Batch {jid} was halted: {found['halted_reason']}. {_counted(found)}", over=True)
+    if state in ("stopping", "halted"):  # a minion in flight may go on for long
+        text = f"Batch {jid} was halted: {found['halted_reason']}. {_counted(found)}"
+        return Condition("halted", text, over=state == "halted")
     if state == "complete":
         if found.get("success"):
             return Condition(text=f"Batch {jid} has succeeded. {_counted(found)}", over=True)

@@ -107,6 +107,14 @@ def test_an_engine_that_hangs_and_answers_again_is_reported(stage):
     assert first["text"] == "The batch_manager engine has not answered for 80 s: it hangs or is stopped"
 
 
+def test_a_halt_is_reported_at_once_and_not_again_when_the_last_minion_has_ended(stage):
+    stage.look(WAITS)
+    for state in ("stopping", "halted"):
+        stage.look(seen(state, halted_reason="stop", total=2, active=int(state == "stopping")))
+        assert stage.told == ["approval", "halted"]
+    assert "stop. 0 of 2 minions completed, 1 active" in stage.ledger.waiting["webhook"][1]["text"]
+
+
 def test_a_batch_from_before_the_first_start_causes_no_notice():
     ledger = Ledger("m", NOTICES, "", ["webhook"], None)
     ledger.take_batches({JID: HALTED, RETRY: seen("paused", RETRY, paused_by="approval", approve=0)}, [JID, RETRY], 1.0)
