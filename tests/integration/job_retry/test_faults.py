@@ -305,7 +305,7 @@ def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_
 
 @pytest.fixture
 def small_disk(desk):
-    """A file system of 1 MB over the queue: room for the jobs of earlier tests, which are found again."""
+    """A file system of 1 MB over the queue. The jobs of other tests, which it hides, may be found again and need space."""
     folder = pathlib.Path(desk.opts["cachedir"]) / "job_retry"
     folder.mkdir(mode=0o700, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none", str(folder)]
