@@ -1,7 +1,7 @@
 """
 A hostile minion against a master with all three engines: it controls nothing, delays no other and fills nothing.
 
-For as long as SALTEXT_JOBS_ADVERSARY says, in seconds; by default for a minute.
+For as long as SALTEXT_JOBS_ADVERSARY says, in seconds; by default for half a minute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.waiting import load, wait_for
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("SALTEXT_JOBS_ADVERSARY", "60"))
+SECONDS = float(os.environ.get("SALTEXT_JOBS_ADVERSARY", "30"))
 #: Processes that attack at a time.
 ATTACKERS = 2
 GENUINE = ("g1", "g2")

@@ -25,6 +25,8 @@ import time
 import traceback
 
 import psutil
+import salt.config
+import salt.loader
 import salt.utils.entrypoints
 import setproctitle
 
@@ -61,6 +63,8 @@ def _serve(path, parent):
     # Salt reads the entry points of all packages anew every half second, so for each job. None is installed meanwhile.
     salt.utils.entrypoints.iter_entry_points("salt.loader")
     salt.utils.entrypoints.iter_entry_points.__wrapped__.expiration = math.inf
+    # What Salt finds out once in a process takes half of the time of its grains.
+    salt.loader.grains({**salt.config.minion_config(None), "enable_fqdns_grains": False})
     gc.freeze()  # the collector would write to what all share
     setproctitle.getproctitle()  # it finds where the title is kept, which is impossible in a changed environment
     # A process that loses its parent becomes a child of this one, so that it is counted, and found at the end.
