@@ -81,6 +81,8 @@ class Adversary:
     def __init__(self, own: str, jids: pathlib.Path, seed: int) -> None:
         self.own, self._file, self.random = own, jids, random.Random(seed)
         self._jids: list[str] = []
+        #: What it tries first: each command once.
+        self._untried = self.random.sample(list(COMMANDS), len(COMMANDS))
 
     def look(self):
         """Learn of new jobs, as a minion does that sees publishes."""
@@ -148,7 +150,7 @@ class Adversary:
         return {"tag": tag, "data": data}
 
     def request(self):
-        (command,) = self.random.choices(list(COMMANDS), COMMANDS.values())
+        command = self._untried.pop() if self._untried else self.random.choices(list(COMMANDS), COMMANDS.values())[0]
         load = {"cmd": command, "id": self.own}
         if command == "_minion_event":
             return {**load, "events": [self.event() for _ in range(BURST)], "pretag": None}

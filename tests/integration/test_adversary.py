@@ -21,6 +21,7 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.lines import LONGEST
+from tests.integration.adversary import COMMANDS
 from tests.integration.conftest import ask_runner, look_at, make_master, make_minion, minions, salt_cli
 from tests.integration.faults import CountedJob
 from tests.waiting import load, wait_for
@@ -215,6 +216,7 @@ def test_a_hostile_accepted_minion_controls_nothing_and_delays_no_other(master, 
     }
     with capsys.disabled():
         print(f"\n{figures}")
+    assert COMMANDS.keys() <= sent.keys(), figures
     assert max(max(times) for times in answers.values()) <= ANSWER, figures
     assert all(sizes[-1] - sizes[len(sizes) // 3] <= GROWTH for sizes in memory.values()), figures
     assert len(lines) <= LINES * (seconds / 60 + 1), lines[-20:]
