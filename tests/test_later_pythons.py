@@ -191,7 +191,7 @@ def test_nothing_is_used_that_a_later_python_has_taken_away_or_changed(folder):
         "for x in y:\n    try:\n        pass\n    finally:\n        if x:\n            continue",
     ],
 )
-def test_the_look_at_the_sources_finds_it(source):
+def test_a_use_of_what_is_gone_is_found(source):
     assert len(findings(source)) == 1
 
 
@@ -207,5 +207,5 @@ def test_the_look_at_the_sources_finds_it(source):
         "queue.Process()",
     ],
 )
-def test_the_look_at_the_sources_finds_nothing_else(source):
+def test_a_use_of_what_stays_is_not_found(source):
     assert findings(source) == []

@@ -84,7 +84,7 @@ def batch(
 
     :param names: the minions that it was for. ``states``: ``{minion: {"state": …}}``, as ``batch.minions`` returns them.
     :param limit: how many may run it at a time.
-    :param engine: that drives it. ``evidence``: what excuses a second run, or a return that was not stored.
+    :param engine: the one that drives it. ``evidence``: what excuses a second run, or a return that was not stored.
     """
     runs = truth.of(jid)
     wrong = {name: states.get(name, {}).get("state", "not named") for name in names}
@@ -148,7 +148,7 @@ def owed(
     Judge the deliveries of a retry queue.
 
     :param pairs: the (minion, jid) that are owed. ``entries``: what ``job_retry.list`` returns now.
-    :param engine: that delivers it. ``evidence``: as for ``batch``.
+    :param engine: the one that delivers them. ``evidence``: as for ``batch``.
     """
     pairs = set(pairs)
     jids, times = {jid for _, jid in pairs}, collections.Counter((run.minion, run.jid) for run in truth.runs)

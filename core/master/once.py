@@ -168,17 +168,15 @@ def about_records(answered: int, nothing: Collection[str]) -> list[str]:
         return []
     return [
         f"{len(nothing)} of the {answered} minions that answered keep nothing of what they have run: a job that returns "
-        "while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. They are "
-        f"{_some(nothing)}"
+        "while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. Minions "
+        f"without both: {_some(nothing)}"
     ]
 
 
 def _about_silent(silent: Collection[str]) -> list[str]:
     if not silent:
         return []
-    return [
-        Advice(f"of {len(silent)} silent minions it is not known whether they keep what they have run: {_some(silent)}")
-    ]
+    return [Advice(f"whether silent minions keep what they have run is not known ({len(silent)}): {_some(silent)}")]
 
 
 def _some(names: Collection[str]) -> str:

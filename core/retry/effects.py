@@ -112,7 +112,7 @@ class Effects:
         for doubt in once.about_records(len(found.running | found.idle), found.idle):
             log.warning("job_retry: %s", doubt)
         if found.silent:
-            log.info("Whether %d silent minions keep what they have run is not known", len(found.silent))
+            log.info("Whether silent minions keep what they have run is not known (%d)", len(found.silent))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 

@@ -420,6 +420,6 @@ def test_the_log_names_minions_that_keep_nothing_and_not_silent_ones(opts, job_c
             stage.bus.tell(f"salt/job/{jid}/ret/{name}", told)
         stage.until(lambda: "keep nothing of what they have run" in caplog.text)
         assert "1 of the 2 minions that answered keep nothing" in caplog.text
-        assert caplog.text.count("They are a\n") == 1
+        assert caplog.text.count("Minions without both: a\n") == 1
     finally:
         stage.close()

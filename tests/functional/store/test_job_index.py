@@ -304,7 +304,7 @@ FLEET = [f"web{number:03}" for number in range(300)]
 
 
 class TestJobsOfAMinion:
-    """Minions are found by a value for each job, and one for each stretch of some hundred. A dictionary has the truth."""
+    """Random publishes and removals: the jobs that are found for a minion are compared with those in a dictionary."""
 
     @pytest.mark.parametrize("seed", range(4))
     def test_jobs_are_found_however_jobs_came_and_went(self, opts, seed):
@@ -357,8 +357,8 @@ class TestJobsOfAMinion:
         sizes = [written(number) for number in range(1, 90)]
         assert max(sizes) < 150_000 and sum(sizes[-20:]) < 1.3 * sum(sizes[:20])
 
-    def test_numbers_of_minions_that_were_rolled_back_are_given_again(self, opts):
-        """Those of many minions are kept in memory."""
+    def test_numbers_of_minions_are_given_again_after_a_rollback(self, opts):
+        """Each process keeps the numbers of many minions in memory."""
         job_cache = Returner(opts)
         banks = job_cache.store.driver.banks_file
         first, second = ([f"{name}{number}" for number in range(200)] for name in ("a", "b"))
@@ -456,7 +456,7 @@ class TestJobsOfAMinion:
         assert left() == set()
 
 
-def test_a_job_for_so_many_that_their_list_is_squeezed_is_found_and_shown(opts, path):
+def test_a_job_for_so_many_minions_that_their_list_is_compressed_is_found_and_shown(opts, path):
     many = [f"web{number:06}.example.com" for number in range(10_000)]
     job_cache = Returner(opts)
     job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=many)
@@ -499,7 +499,7 @@ def test_a_job_whose_function_and_user_are_not_there_is_listed_from_its_load(opt
     assert job_cache.get_jids() == listed
 
 
-def test_pairs_of_function_and_user_that_no_job_has_go_without_an_old_hour_too(opts):
+def test_pairs_of_function_and_user_that_no_job_has_are_forgotten_even_if_no_job_is_old(opts):
     job_cache = Returner(opts)
     job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=["web1"])
     with job_cache.store.driver.banks_file.transaction() as sql:
@@ -640,7 +640,7 @@ class TestRemoval:
 
 
 def write_for_ever(opts, writing, seed):
-    """Store and remove jobs and returns, and tell of each publish that was stored."""
+    """Store and remove jobs and returns, and report each publish that was stored."""
     chance, job_cache = random.Random(seed), Returner(opts)
     banks, jids = job_cache.store.driver.banks_file, []
     for number in itertools.count():
