@@ -107,7 +107,7 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
         return []
     what = (
         f"no other master can take over what this one has begun: have all masters share {opts['cachedir']} on one disk, or "
-        "set cluster_isolated_filesystem if they shall not"
+        "set cluster_isolated_filesystem if each is to keep its own"
     )
     stranger = mirrored_from(opts)
     if stranger:
@@ -117,7 +117,7 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
         return []
     return [
         Advice(
-            f"of the {len(peers) + 1} masters of this cluster, {len(masters)} have written to {opts['cachedir']} so far; "
+            f"so far, {len(masters)} of the {len(peers) + 1} masters of this cluster wrote to {opts['cachedir']}; "
             f"unless all of them share that directory, {what}"
         )
     ]
