@@ -5,7 +5,7 @@ The index of jobs beside their records: jobs are found and listed by it, without
 table            holds
 ===============  ====================================================================================================
 ``marks``        each pair of function and user in a load, with its number
-``jobs``         for each job: its jid; the number of its mark and what else ``jobs.list_jobs`` shows (``shown``), both NULL
+``jobs``         for each job: its jid; the number of its pair and what else ``jobs.list_jobs`` shows (``shown``), both NULL
                  without a load; how many minions it was for (``sent``); these and others that have returned (``who``)
 ``failures``     the returns that tell of a failure
 ``minions``      the id of each minion, with its number; numbers are never used again. The name of the number 0 changes when
