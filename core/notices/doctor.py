@@ -104,7 +104,7 @@ def _about_receiver(settings: NoticesSettings) -> list[str]:
 
 
 def _about_waiting(waiting: Mapping[str, int]) -> list[str]:
-    return [f"{count} notices wait for {name} until the engine runs" for name, count in waiting.items() if count]
+    return [f"notices for {name} wait until the engine runs ({count:,})" for name, count in waiting.items() if count]
 
 
 def _about_work(opts: Mapping[str, Any], delivered: Mapping[str, float | None]) -> list[str]:
@@ -120,7 +120,7 @@ def _about_work(opts: Mapping[str, Any], delivered: Mapping[str, float | None]) 
             found.append(Advice(f"no notice has arrived at {name} yet: salt-run job_notices.test sends one"))
         if one["dropped"]:
             found.append(
-                f"{one['dropped']} notices for {name} were given up since the engine's start: the master's log has them; "
-                "salt-run batch.list shows how batches stand"
+                f"notices for {name} were given up since the engine's start ({one['dropped']:,}): the master's log has "
+                "them; salt-run batch.list shows how batches stand"
             )
     return found

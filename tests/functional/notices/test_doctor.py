@@ -114,7 +114,7 @@ def test_it_is_advice_that_nothing_has_arrived_yet(opts):
             {"trouble": "the receiver answers 503", "waiting": 4},
             "do not arrive at webhook, and 4 wait: the receiver answers",
         ),
-        ({"dropped": 3}, "3 notices for webhook were given up"),
+        ({"dropped": 3}, "were given up since the engine's start (3)"),
     ],
 )
 def test_trouble_of_a_target_that_the_engine_reports_is_found(opts, figures, part):
@@ -127,7 +127,9 @@ def test_trouble_of_a_target_that_the_engine_reports_is_found(opts, figures, par
 def test_notices_that_wait_for_an_engine_that_does_not_run_are_reported(opts):
     kept(opts)
     found = examine(opts)
-    assert found["waiting"] == {"webhook": 1} and "1 notices wait for webhook" in " ".join(found["findings"])
+    assert found["waiting"] == {"webhook": 1} and "notices for webhook wait until the engine runs (1)" in " ".join(
+        found["findings"]
+    )
 
 
 @pytest.mark.parametrize(
