@@ -20,7 +20,7 @@ from tests.functional.options import options_in
 pytestmark = pytest.mark.usefixtures("only_files_that_the_reference_names")
 
 if salt.version.__saltstack_version__.major < 3008:
-    pytest.skip("earlier releases store nothing of what a peer's events tell", allow_module_level=True)
+    pytest.skip("earlier releases store no returns that a peer's events announce", allow_module_level=True)
 
 JID = "20261123000000000000"
 

@@ -49,7 +49,7 @@ def test_very_long_and_very_many_arguments_are_cut():
     assert (len(found), found[-1]) == (51, "… and 951 more")
 
 
-def test_an_argument_of_any_kind_can_be_told():
+def test_an_argument_of_any_kind_is_shown():
     assert words_of([None, b"x", {1: {2}}], {}) == ["None", "b'x'", '{"1": "{2}"}']
 
 
