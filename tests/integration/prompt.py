@@ -29,7 +29,7 @@ def at_prompt(line, config_dir):
     environment = {**os.environ, "SALT_CONFIG_DIR": str(config_dir), "PATH": path, "COLUMNS": "80"}
     if words := _words_of(line):
         status, printed = warm.typed([os.path.join(_FOLDER, words[0]), *words[1:]], environment, stretched(COMMAND))
-        # Salt 3008 complains of its own unclosed sockets when a command ends: no page shows that.
+        # Salt 3008 complains of objects of its own that are unclosed when a command ends: no page shows that.
         kept = [part for part in printed.splitlines(keepends=True) if not part.startswith("unclosed ")]
         return status, "".join(kept)
     done = subprocess.run(

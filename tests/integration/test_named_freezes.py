@@ -133,7 +133,10 @@ def at(form, points):
 
 
 class Standstill:
-    """Of engines of the first master, ``{name: process}``, from now on. They keep the lead unless the other one takes it."""
+    """
+    A standstill of engines of the first master, ``{name: process}``, from now on. They keep the lead unless the other one
+    takes it.
+    """
 
     def __init__(self, form, masters, engines):
         self._form, self._masters, self._engines, self._begun = form, masters, engines, time.monotonic()
@@ -205,24 +208,24 @@ def test_an_owed_job_whose_engine_stands_still_is_delivered_once(
 
 
 def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, masters, desks, minions, engines, tmp_path):
-    name, *whom = *MINIONS, BARE
+    name, *others = *MINIONS, BARE
     kill(minions[name])
     points = {BATCH_MANAGER: BATCH_POINTS["between intent and publish"], JOB_RETRY: QUEUE_POINTS["after the claim"]}
     frozen = {engine: engines(0, engine, stop=at(form, points[engine])) for engine in points}
     for engine in points:
         engines(1, engine)
     owed = begin_owed_job(desks, name, minions[name], tmp_path / "owed")
-    jid = start(desks[1], tmp_path / "trace", whom, seconds=1)
+    jid = start(desks[1], tmp_path / "trace", others, seconds=1)
     for engine in frozen.values():
         engine.wait_for_standstill()
     standstill = Standstill(form, masters, frozen)
     if form == HOT_HOT:
         standstill.lose_the_lead()
-        assert ended(masters[1], jid) == dict.fromkeys(whom, "completed")
+        assert ended(masters[1], jid) == dict.fromkeys(others, "completed")
         desks[1].await_return(name, owed)
         assert standstill.end(VERY_LONG) == list(frozen)
     else:
-        wait_for(lambda: desks[1].run("batch.status", jid)["engine_silent_seconds"], what="it is told of as silent")
+        wait_for(lambda: desks[1].run("batch.status", jid)["engine_silent_seconds"], what="it is reported as silent")
         with pytest.raises(
             CommandExecutionError, match=r"has not answered for .* the request stays and will be carried out"
         ):
@@ -231,10 +234,10 @@ def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, mast
         assert standstill.end(VERY_LONG) == []
         wait_for(lambda: desks[1].run("batch.status", jid)["paused_by"] == "operator", what="it is paused")
         desks[1].run("batch.resume", jid)
-    assert ended(masters[1], jid) == dict.fromkeys(whom, "completed")
+    assert ended(masters[1], jid) == dict.fromkeys(others, "completed")
     desks[1].await_return(name, owed)
     wait_for(lambda: not desks[1].queue(), what="the queue is empty")
-    assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (len(whom), 1)
+    assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (len(others), 1)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

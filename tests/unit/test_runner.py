@@ -104,7 +104,7 @@ def test_every_refusal_is_one_line_and_salt_shows_only_its_message(module, error
 
 
 @pytest.mark.parametrize("error", [TypeError("oops"), KeyError("oops"), SystemExit(0), KeyboardInterrupt()])
-def test_nothing_else_ends_with_success_either(module, error):
+def test_no_other_error_ends_with_success_either(module, error):
     assert refusal(module.fail, error).startswith("batch.fail ")
 
 
@@ -123,7 +123,7 @@ def test_a_function_that_another_one_calls_prints_nothing(module, capsys, opts):
     assert module.__jid_event__.print_func is print
 
 
-def test_an_orchestration_is_told_by_the_exception_alone(module, capsys):
+def test_an_orchestration_gets_only_the_exception(module, capsys):
     module.__opts__["fun"] = "batch.status"
     module.__jid_event__ = Event(prints=False)
     refusal(module.status)
@@ -143,7 +143,7 @@ def test_salt_sees_a_function_that_takes_everything_and_its_documentation(module
     assert module.status.__name__ == "status"
 
 
-def test_an_event_left_by_an_earlier_call_is_none_of_this_one(module, capsys):
+def test_the_event_of_an_earlier_call_is_not_used(module, capsys):
     module.__opts__["fun"] = "batch.status"
     module.__jid_event__ = weakref.proxy(Event())  # as Salt does, and nothing else keeps it
     runner.note(vars(module), "paused")

@@ -42,6 +42,7 @@ VERBS = {
         "verify",
     },
     "job_console": {"config"},
+    "job_notices": {"doctor", "stats", "test"},
     "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver"},
     "job_retry": {
         "list",

@@ -16,7 +16,7 @@ def test_in_worlds_in_which_one_thing_goes_wrong_often_batches_keep_their_promis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", profiles.PROFILES)
-def test_in_six_hundred_of_each_too(profile):
+def test_in_six_hundred_worlds_of_each_profile_they_keep_them_too(profile):
     for seed in range(1000, 1600):
         live_through(profile, seed)
 
@@ -33,7 +33,7 @@ def test_in_six_hundred_of_each_too(profile):
         # A publish that was already decided went out after the batch had been paused.
         (profiles.Clocks, 956),
         (profiles.Rollcrash, 1909),
-        # … and was set while the answer to the question when it opens was on its way.
+        # The clock was set while the answer to the question when the window opens was on its way.
         (profiles.Hell, 161),
         # It was set between two engines: jobs were killed before their time.
         (profiles.Clocks, 241),
