@@ -47,7 +47,7 @@ export class JobsView {
           field("search_function", "Function", inputs.search_function), field("minion", "Minion", inputs.minion), field("search_target", "Target", inputs.search_target),
           field("search_user", "User", inputs.user), field("start_time", "Since", inputs.start_time, "-2h, -7d, or a date and time of the master."), field("end_time", "Until", inputs.end_time),
           field("outcome", "Outcome", inputs.outcome),
-          field("noise", "Show reads of engines and runners too", this.noise)),
+          field("noise", "Show questions and calls on the master too", this.noise)),
         el("button", { type: "submit", class: "primary" }, "Search")),
       this.trouble.node, this.fresh, this.table.node, this.older);
   }

@@ -1,6 +1,6 @@
 /*
- * Preloaded into a process, it has the clock on the wall stand wrong by as many seconds as a file says that all such processes
- * map: see wall_clock.py. It reads the clocks that cannot be set, and the times of files, as they are.
+ * Preloaded into a process, it puts the clock on the wall ahead by the number of seconds in a file that all such processes map:
+ * see wall_clock.py. It reads the clocks that cannot be set, and the times of files, as they are.
  */
 #include <errno.h>
 #include <fcntl.h>

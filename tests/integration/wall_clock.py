@@ -40,7 +40,7 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK": str(said)}
 
     def set(self, seconds: int) -> None:
-        """Have it stand wrong by so many seconds from now on, those of the true time. 0: right."""
+        """Have it be ahead of the true time by so many seconds from now on; 0 sets it right."""
         _SECONDS.pack_into(self._said, 0, seconds)
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
 
 
 @pytest.mark.parametrize("odd", [{1: "a", "b": "c"}, {None: 1, "a": 2}, {b"x": 1}, {"x": float("nan")}])
-def test_a_job_with_arguments_of_any_form_is_read_and_told_from_another(opts, job_cache, odd):
+def test_a_job_with_arguments_of_any_form_is_read_and_distinguished_from_another(opts, job_cache, odd):
     accept(opts, "a")
     publish(job_cache, ["a"], arg=[{"pillar": odd, "__kwarg__": True}])
     read = JobReader(opts, job_cache, trust=False).read(JID)

@@ -164,7 +164,7 @@ def test_a_missing_engine_is_reported_once():
     assert lines.count("No batch_manager engine runs: nothing goes on until it does.") == 1
 
 
-def test_a_highstate_is_told_from_the_run_of_one_formula():
+def test_a_highstate_is_distinguished_from_the_run_of_one_formula():
     found = drawn(tables.listed, [standing(), standing(arguments=["nginx"]), standing(arguments=["x" * 500])])
     assert [line.split()[4:-2] for line in found[2:-1]] == [
         *(["state.apply", "web*"], ["state.apply", "nginx", "web*"]),

@@ -51,7 +51,7 @@ def test_garbage_is_passed_over(garbage):
     assert piece.damaged == len(garbage)
 
 
-def test_no_text_of_a_minion_is_taken_for_a_record_when_that_one_is_torn():
+def test_no_text_of_a_minion_is_taken_for_a_record_if_the_record_around_it_is_torn():
     forged = framing.pack(records.Returned("20261123000000000009", "web9", "state.apply", 0, True, 1.5).fields())
     text = forged.decode("latin-1")
     for name in (text, forged.decode("utf-8", "surrogateescape"), forged.decode("utf-8", "replace")):
@@ -62,7 +62,7 @@ def test_no_text_of_a_minion_is_taken_for_a_record_when_that_one_is_torn():
                 assert found == [RECORDS[1]]
 
 
-def test_a_record_of_a_later_version_is_told_from_damage():
+def test_a_record_of_a_later_version_is_distinguished_from_damage():
     later = bytearray(FRAMES[1])
     later[3] = framing.FORMAT + 1
     piece = framing.scan(FRAMES[0] + bytes(later) + FRAMES[2])
