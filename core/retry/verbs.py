@@ -59,7 +59,7 @@ class Verbs:
             "resume": self._resume,
         }
         verbs = {verb: self._in_order(verb, make) for verb, make in made.items()}
-        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}  # like those of another master
+        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}  # taken up like another master's
 
     def _in_order(self, do: str, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
