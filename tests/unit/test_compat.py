@@ -15,5 +15,5 @@ class Proxy:
 
 
 @pytest.mark.parametrize("opts", [Proxy(), {"id": "m"}])
-def test_the_options_are_had_with_and_without_a_proxy(opts):
+def test_the_options_are_read_with_and_without_a_proxy(opts):
     assert compat.plain_opts(opts) == {"id": "m"}

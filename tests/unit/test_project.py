@@ -81,7 +81,7 @@ def test_the_version_stands_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+", package.__version__)
 
 
-def test_the_changelog_tells_of_the_version_first_and_of_what_is_not_released_before_it():
+def test_the_changelog_begins_with_unreleased_changes_and_then_has_the_version_of_the_package():
     titles = re.findall(r"^## \[(.+?)\](?: - \d{4}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.MULTILINE)
     assert titles[:2] == ["Unreleased", package.__version__]
     assert f"## [{package.__version__}] - 2" in text("CHANGELOG.md")
@@ -176,7 +176,7 @@ def test_actions_are_kept_up_to_date_by_a_robot_and_nothing_else_is():
     assert update["package-ecosystem"] == "github-actions"
 
 
-def test_a_release_is_of_a_tag_goes_to_the_index_by_trust_and_only_after_everything_has_passed():
+def test_a_tag_is_published_to_the_index_without_a_secret_once_everything_has_passed():
     release = read(CHECKOUT / ".github/workflows/release.yml")
     assert release["on"] == {"push": {"tags": ["v*"]}}
     publish = release["jobs"]["publish"]

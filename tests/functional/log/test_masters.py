@@ -161,7 +161,7 @@ def test_a_reboot_of_another_machine_makes_a_gap(masters, log):
     assert told(log) == ([], [])
 
 
-def test_its_restart_is_noticed_by_a_reader_that_begins_after_it(tmp_path, masters, log):
+def test_a_reboot_of_another_machine_is_noticed_by_a_reader_that_begins_after_it(tmp_path, masters, log):
     positions = log.positions
     (masters[1].folder / "boot").write_text("another boot")
     gaps = told(LogOfAll(tmp_path, "one", positions))[1]

@@ -90,7 +90,7 @@ def test_a_run_under_a_borrowed_jid_is_no_return_of_the_owed_job(master, desk, b
     bert.start()
     assert borrow(desk, jid, tgt="bert")
     told = rf"bert has run saltutil.find_job under the jid {jid} .*anna \(saltutil.find_job\)"
-    wait_for(lambda: logged(master, told), what="it is told who has borrowed the jid")
+    wait_for(lambda: logged(master, told), what="the log says who has borrowed the jid")
     assert (desk.returned(jid), desk.state("bert", jid)) == ({}, "pending")
     bert.terminate()
     bert.start()

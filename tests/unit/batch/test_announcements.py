@@ -13,7 +13,7 @@ from tests.unit.batch.bench import BEGIN, Bench
 
 FUNCTION = {"kind": "function", "fun": "service.status", "arg": ["nginx"], "kwargs": {}}
 APPROVE = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
-#: Of a batch with groups alone.
+#: Only a batch with groups has it.
 GROUP = {"group"}
 
 
@@ -73,7 +73,7 @@ def test_the_reference_has_every_kind_that_a_batch_announces_and_no_other(payloa
     assert set(payloads) == set(reference()) - {"*"}
 
 
-def test_every_payload_has_the_fields_that_are_those_of_all(payloads):
+def test_every_payload_has_the_fields_that_all_events_have(payloads):
     common = reference()["*"]
     assert [kind for kind, found in payloads.items() for each in found if common - GROUP - each.keys()] == []
     groups = {"group" in each for found in payloads.values() for each in found}

@@ -26,7 +26,7 @@ def test_a_minion_that_has_never_begun_the_job_gets_it_once_more(acks):
     assert bench.state_of("a") in ("active", "pending")
 
 
-def test_without_records_a_minion_that_would_not_have_said_that_it_began_is_lost():
+def test_without_records_a_minion_that_may_have_begun_without_saying_so_is_lost():
     bench = Bench("a", "1")
     bench.sent()
     given_up(bench, "a", never=False)
@@ -67,7 +67,7 @@ def test_a_minion_that_was_killed_is_not_asked_for_its_records():
     assert not bench.batch.flights["a"].never
 
 
-def test_a_minion_that_has_shown_records_is_believed_that_it_would_have_said_that_it_began():
+def test_a_minion_with_records_would_have_said_that_it_began():
     bench = Bench("a", "1")
     bench.sent()
     assert published(given_up(bench, "a")) == ["a"]
@@ -99,7 +99,7 @@ def test_the_fact_that_a_minion_has_records_outlives_the_engine():
     assert bench.batch.flights["a"].acks
 
 
-def test_a_minion_that_has_lost_its_executor_meanwhile_is_not_believed_that_it_would_have_said_so():
+def test_a_minion_that_has_lost_its_executor_may_have_begun_without_saying_so():
     bench = Bench("a", "1")
     bench.sent()
     assert published(given_up(bench, "a")) == ["a"]

@@ -73,7 +73,7 @@ def test_a_job_that_fails_returns_retcode_1():
     assert (returned.load["retcode"], returned.load["success"]) == (1, False)
 
 
-def test_a_return_says_which_run_of_its_job_it_is_of():
+def test_a_return_says_of_which_run_it_is():
     minion, said = started(), []
     for now in (1.0, 11.0):
         (running,) = run(minion, job(), now)
@@ -84,7 +84,7 @@ def test_a_return_says_which_run_of_its_job_it_is_of():
     assert said == [(1, 1), (2, 2)]
 
 
-def test_a_jid_is_known_again_until_the_minion_starts_anew():
+def test_a_jid_is_recognised_until_the_minion_starts_anew():
     minion = started()
     run(minion, job())
     assert minion.take(job(), 2.0) == [] and minion.truth.repeats == [(2.0, "m", JID)]
@@ -145,7 +145,7 @@ def test_several_functions_are_answered_at_once_by_name():
     )
 
 
-def test_a_minion_that_keeps_what_it_returns_tells_it_after_a_restart():
+def test_a_minion_that_keeps_its_returns_still_has_them_after_a_restart():
     minion = Minion("m", Truth(), keeps=True)
     minion.start(0.0)
     (running,) = run(minion, job())
@@ -190,7 +190,7 @@ def test_either_the_minion_or_the_executor_acknowledges_a_job(natively):
     assert [prepare.acknowledgement is None, len(said)] == [not natively, int(not natively)]
 
 
-def test_the_executor_tells_what_it_has_recorded_and_since_when():
+def test_the_executor_reports_what_it_has_recorded_and_since_when():
     minion = started(executor=True)
     told = ask(minion, "job_once.seen", JID, now=10.0, jid="1")
     assert told == {JID: {"state": "never", "recorded_for": 10.0}}
