@@ -113,7 +113,7 @@ class TestARunningJob:
         assert salt("alpha", "saltutil.find_job", jid)["pid"] == pid
         assert salt("beta", "saltutil.find_job", jid) == {}
 
-    def test_lookup_tells_who_is_missing(self, running_job, run):
+    def test_lookup_names_who_is_missing(self, running_job, run):
         jid, _ = running_job
         assert run("jobs.lookup_jid", jid, "missing=True") == {"beta": "", "alpha": "Minion did not return"}
         assert run("jobs.lookup_jid", jid) == {"beta": ""}

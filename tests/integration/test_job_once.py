@@ -315,7 +315,7 @@ def test_a_minion_whose_jobs_are_threads_runs_each_once(master, desk, tmp_path):
         desk.run("job_retry.cancel", minion="otto")
 
 
-def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, desk, anna):
+def test_coverage_shows_who_has_the_executor_and_what_the_others_lack(master, desk, anna):
     with retry_minion(master, "bert"):
         found = desk.run("job_retry.coverage", timeout=10)
         assert "anna" in found["has"]
@@ -397,7 +397,7 @@ def test_a_strict_minion_that_is_not_root_refuses_what_it_cannot_record(desk, ot
 
 @story
 @pytest.mark.slow
-def test_a_proxy_runs_a_job_once_and_tells_the_engine_what_it_has_begun(master, desk, tmp_path):
+def test_a_proxy_runs_a_job_once_and_reports_to_the_engine_what_it_has_begun(master, desk, tmp_path):
     job, cut = CountedJob(tmp_path, "job"), CountedJob(tmp_path, "cut", gated=True)
     petra = make_proxy(master, "petra", module_executors=["job_once", "direct_call"])
     petra.start()

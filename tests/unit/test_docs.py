@@ -147,7 +147,7 @@ def test_every_option_is_in_the_table_with_its_meaning(section):
         ("saltext_jobs_reactor", "docs/reactor.md"),
     ],
 )
-def test_the_page_about_it_tells_of_every_option(section, name):
+def test_the_page_about_it_describes_every_option(section, name):
     told = {
         option
         for row in re.findall(r"^\| (`.+?) \|", page(name), re.MULTILINE)
@@ -159,7 +159,7 @@ def test_the_page_about_it_tells_of_every_option(section, name):
 
 
 @pytest.mark.parametrize("runner", ["batch", "job_cache", "job_recorder", "job_retry"])
-def test_the_page_about_it_tells_of_every_function_of_a_runner(runner):
+def test_the_page_about_it_describes_every_function_of_a_runner(runner):
     named = {function for of, function in _CALL.findall(page(f"docs/{runner}.md")) if of == runner}
     assert functions(runner) - named == set()
 

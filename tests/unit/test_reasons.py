@@ -143,7 +143,7 @@ def test_details_that_differ_from_minion_to_minion_are_evened_out(one, other):
         ("cafe is closed", "decade is closed"),
     ],
 )
-def test_details_that_tell_reasons_apart_stay(one, other):
+def test_details_that_distinguish_reasons_stay(one, other):
     assert evened(one, "web1") != evened(other, "web1")
 
 
@@ -156,7 +156,7 @@ def test_the_ids_of_minions_are_evened_out_whole_and_as_words():
     assert evened("db is full", "db") == "db is full", "two letters are many a word"
 
 
-def test_the_place_where_a_long_line_is_cut_tells_no_reasons_apart():
+def test_the_place_where_a_long_line_is_cut_distinguishes_no_reasons():
     one, other = (text_of({"return": f"{name} {'x' * 500}\nend"}) for name in ("web7", "web10000"))
     assert one != other
     assert evened(one, "web7") == evened(other, "web10000")
@@ -193,7 +193,7 @@ def test_a_traceback_of_each_minion_is_one_reason():
     assert [group["count"] for group in found] == [1204]
 
 
-def test_very_many_different_texts_are_told_apart_up_to_a_bound():
+def test_very_many_different_texts_are_distinguished_up_to_a_bound():
     found = told(*((f"m{n}", "failed", 1, "x" * (n + 1)) for n in range(1000)))
     assert (len(found), found[0]["count"], found[0]["text"]) == (201, 800, OTHER)
     assert sum(group["count"] for group in found) == 1000

@@ -174,7 +174,7 @@ def test_sizes_in_per_cent_are_counted_anew_too(opts):
     assert (parent.spec.sizes, next_batch(opts, ROOT, parent, "failed").sizes) == ((100,), (10,))
 
 
-def test_a_preview_tells_who_would_be_sent_to_and_how_many_at_a_time(opts):
+def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):
     found = preview(asked_for(opts, "web*", batch="1,100%", fun="state.apply"))
     assert found.pop("options")["batch"] == "1,100%"
     assert found == {
@@ -194,12 +194,12 @@ def test_a_preview_tells_who_would_be_sent_to_and_how_many_at_a_time(opts):
 
 
 @pytest.mark.parametrize(("check", "told"), [("approve", "approve"), ("test.ping 1", "test.ping")])
-def test_a_preview_tells_after_how_many_minions_a_check_is_made(opts, check, told):
+def test_a_preview_shows_after_how_many_minions_a_check_is_made(opts, check, told):
     found = preview(asked_for(opts, "*", batch="1,100%", check=check))
     assert (found["check"], found["check_after"]) == (told, [1])
 
 
-def test_a_preview_tells_what_would_run_and_with_which_options(opts):
+def test_a_preview_shows_what_would_run_and_with_which_options(opts):
     more = {"check": "test.arg 1 a=b", "max_failures": "5%", "pillar": {"db": {"password": "swordfish"}}}
     found = preview(asked_for(opts, "*", batch="1,100%", fun="state.apply", arg=["nginx"], **more))
     assert found["arguments"] == ["nginx", 'pillar={"db": {"password": "********"}}']
@@ -209,7 +209,7 @@ def test_a_preview_tells_what_would_run_and_with_which_options(opts):
     assert named == given | usual
 
 
-def test_a_preview_tells_the_limit_over_all_batches(opts):
+def test_a_preview_shows_the_limit_over_all_batches(opts):
     limited = {**opts, "batch_manager": {"max_in_flight": {"total": 500, "by": "grains:dc", "each": 100}}}
     found = preview(asked_for(limited, "*"), limit_of(limited))
     assert found["max_in_flight"] == {"total": 500, "by": "grains:dc", "each": 100}
@@ -257,7 +257,7 @@ def test_a_check_by_a_function_that_the_master_cannot_know_is_taken(opts):
     assert asked_for(opts, "*", batch="1,100%", check="of_ours.healthy").check["fun"] == "of_ours.healthy"
 
 
-def test_a_preview_of_groups_tells_their_order_and_the_sizes_of_the_first(opts):
+def test_a_preview_of_groups_shows_their_order_and_the_sizes_of_the_first(opts):
     grouped = {**opts, "nodegroups": {"canary": "L@web2", "rest": "*"}}
     found = preview(asked_for(grouped, "*", batch="1,100%", by="nodegroups:[canary,rest]"))
     assert (found["groups"], found["sizes"]) == ([["canary", 1], ["rest", 2]], [1, 1])

@@ -336,7 +336,7 @@ def test_an_engine_that_does_not_run_is_not_silent(opts):
     assert requests.silent_for(opts, ENGINE) == 0
 
 
-def test_a_caller_of_a_silent_engine_is_told_how_long_it_has_been_silent_and_nothing_of_the_configuration(opts, lease):
+def test_a_caller_of_a_silent_engine_learns_how_long_it_has_been_silent_and_nothing_of_the_configuration(opts, lease):
     held = FileSite(opts).lock_path(ENGINE)
     aged(held, 80)
     opts["sock_dir"] = str(held.parent)

@@ -169,7 +169,7 @@ def test_a_question_among_the_functions_of_a_job_is_one_of_them(minion, trace, j
     assert minion.seen(jid)[jid]["state"] == "ended"
 
 
-def test_a_job_of_several_functions_that_was_cut_tells_which_of_them_it_did(minion, trace, jid):
+def test_a_job_of_several_functions_that_was_cut_reports_which_of_them_it_did(minion, trace, jid):
     data = {"jid": jid, "fun": ["probe.give", "probe.give"], "arg": []}
     minion.call(data, "probe.give", [trace, "one"])
     _age_process(minion)
@@ -984,7 +984,7 @@ def soon(minion, monkeypatch):
 ACK = {"executor_opts": {"job_once": {"ack": True}}}
 
 
-def test_the_master_is_told_of_a_start_if_it_has_asked_for_that(minion, trace, jid, bus):
+def test_the_master_hears_of_a_start_if_it_has_asked_for_that(minion, trace, jid, bus):
     wish = {**ACK, "tgt": "*", "tgt_type": "glob", "user": "root"}
     minion.deliver(jid, "probe.give", trace, **wish)
     about = {"id": "m1", "jid": jid, "fun": "probe.give", "tgt": "*", "tgt_type": "glob", "user": "root"}
@@ -994,7 +994,7 @@ def test_the_master_is_told_of_a_start_if_it_has_asked_for_that(minion, trace, j
     assert len(bus.events) == 1
 
 
-def test_the_master_is_also_told_of_a_job_that_runs_without_a_record(minion, trace, jid, bus, monkeypatch):
+def test_the_master_also_hears_of_a_job_that_runs_without_a_record(minion, trace, jid, bus, monkeypatch):
     _fill_the_disk(monkeypatch)
     minion.deliver(jid, "probe.give", trace, **ACK)
     assert [tag for tag, _ in bus.events] == [f"salt/job/{jid}/start/m1"]

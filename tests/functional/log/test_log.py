@@ -225,7 +225,7 @@ def test_writers_that_are_killed_in_the_middle_cost_nothing_that_was_appended_be
 # -- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_damage_is_passed_over_and_told_once(folder, writer, caplog):
+def test_damage_is_passed_over_and_reported_once(folder, writer, caplog):
     reader = started(folder, writer)
     writer.append(returned(0))
     with open(segments.path_of(folder, 1), "ab") as stream:

@@ -314,7 +314,7 @@ def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
 
 @pytest.mark.parametrize("forged", ["9999{:016d}", "99991231{:012d}", "{:d}"])
 @pytest.mark.parametrize("name", ["salt_cache", "local_cache"])
-def test_any_number_of_jids_that_tell_no_time_hides_no_job(opts, name, forged):
+def test_any_number_of_jids_without_a_time_hides_no_job(opts, name, forged):
     module, source = ReturnerModule(opts, name), salt.loader.returners(opts, {})
     now = salt.utils.jid.gen_jid({})
     for jid in (now, *(forged.format(number) for number in range(260))):

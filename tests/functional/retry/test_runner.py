@@ -79,7 +79,7 @@ def window_that_opens_in(hours):
     return f"{opens:%H:%M}-{opens + datetime.timedelta(hours=1):%H:%M}"
 
 
-def test_an_entry_outside_its_window_tells_what_it_waits_for_and_until_when(opts):
+def test_an_entry_outside_its_window_shows_what_it_waits_for_and_until_when(opts):
     later, now = window_that_opens_in(3), window_that_opens_in(-0.5)
     opts["job_retry"] = {"window": later, "timezone": "UTC"}
     own = {"metadata": {"job_retry": {"window": now}}}

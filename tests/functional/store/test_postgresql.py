@@ -198,7 +198,7 @@ class TestTheServerAndItsTables:
         assert asked("SELECT number FROM salt_cache_format") == [(FORMAT,)]
         assert len(salt.cache.Cache(opts).list("bank")) == 8
 
-    def test_a_table_that_is_dropped_is_made_anew_and_the_log_tells(self, cache, asked, caplog):
+    def test_a_table_that_is_dropped_is_made_anew_and_the_log_says_so(self, cache, asked, caplog):
         cache.store("bank", "key", 1)
         asked("DROP TABLE salt_cache")
         assert cache.fetch("bank", "key") == {}
@@ -401,7 +401,7 @@ class TestFaults:
             salt.cache.Cache({**opts, "postgresql.user": "limited"}).store("bank", "key", 1)
         assert isinstance(told.value.__cause__, Away)
 
-    def test_a_role_that_may_make_no_table_is_told_what_is_missing(self, opts, server):
+    def test_a_role_that_may_make_no_table_gets_an_error_that_says_what_is_missing(self, opts, server):
         server.server.execute("DROP ROLE IF EXISTS poor")
         server.server.execute("CREATE ROLE poor LOGIN")
         with pytest.raises(SaltCacheError, match=r"user poor.*permission denied for schema public.*rights"):

@@ -984,7 +984,7 @@ class TestFaults:
         assert in_processes(1, lambda _: salt.cache.Cache(opts).store("bank", "key", 3)) == [None]
         assert in_processes(1, lambda _: salt.cache.Cache(opts).fetch("bank", "key")) == [3]
 
-    def test_on_a_disk_without_free_inodes_those_who_have_the_file_go_on_and_others_are_told(self, opts, disk):
+    def test_on_a_disk_without_free_inodes_those_who_have_the_file_go_on_and_others_get_an_error(self, opts, disk):
         cache = salt.cache.Cache(opts)
 
         def fill():

@@ -124,7 +124,7 @@ def test_a_late_return_of_an_earlier_group_corrects_that_group_s_count():
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
-def test_the_summary_tells_the_group_and_the_stage_within_it():
+def test_the_summary_has_the_group_and_the_stage_within_it():
     bench = Bench("abcdef", "1,100%", groups=TWO, by="grains:region")
     bench.sent()
     bench.returns("a")

@@ -115,7 +115,7 @@ def test_a_snapshot_does_not_change_with_the_batch():
         ("ann may not publish it any more", "permission"),
     ],
 )
-def test_a_pause_that_was_written_as_a_sentence_is_read_as_a_code_and_told_as_before(told, code):
+def test_a_pause_that_was_written_as_a_sentence_is_read_as_a_code_and_shown_as_before(told, code):
     batch = Batch.restore({**Bench("ab", "1").batch.snapshot(), "paused": told})
     assert (batch.paused.by.value, batch.paused.reason) == (code, told)
     assert Batch.restore(batch.snapshot()).paused == batch.paused

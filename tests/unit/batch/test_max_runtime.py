@@ -209,7 +209,7 @@ def test_each_of_two_kills_under_way_ends_with_its_own_outcome():
     assert [flight.phase.value for flight in bench.batch.flights.values()] == ["killing", "sent"]
 
 
-def test_a_journal_of_the_first_release_tells_of_a_kill_without_minions():
+def test_a_journal_of_the_first_release_has_a_kill_without_minions():
     bench = Bench("ab", "2")
     bench.sent()
     bench.tell(facts.StopRequested(kill=True))

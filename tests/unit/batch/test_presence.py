@@ -123,7 +123,7 @@ def test_without_a_ping_a_silent_minion_that_may_have_begun_is_lost(fact):
     assert bench.state_of("a") == "lost"
 
 
-def test_silence_tells_nothing_as_long_as_minions_connect_to_a_young_master():
+def test_silence_is_no_evidence_as_long_as_minions_connect_to_a_young_master():
     bench = Bench("a", "1", acks=True, probe_attempts=2)
     bench.sent()
     bench.looked(bench.tell(facts.Recovered(settled_at=bench.now + 200)))

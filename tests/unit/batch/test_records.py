@@ -33,7 +33,7 @@ def test_without_records_a_minion_that_may_have_begun_without_saying_so_is_lost(
     assert bench.state_of("a") == "lost"
 
 
-def test_its_records_outweigh_a_forged_acknowledgement():
+def test_the_records_of_a_minion_outweigh_a_forged_acknowledgement():
     bench = Bench("a", "1", acks=True)
     bench.sent()
     bench.tell(facts.Acknowledged("a"))

@@ -62,7 +62,7 @@ def test_an_engine_that_dies_between_the_two_signals_sends_the_second(tmp_path):
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def test_groups_follow_each_other_and_events_tell_which_it_is(tmp_path):
+def test_groups_follow_each_other_and_events_name_the_group(tmp_path):
     with ShellBench(tmp_path, "abcd") as bench:
         bench.begin("abcd", "2", by="grains:rack", groups=(("r1", 1), ("r2", 3)), sizes=(1, 2))
         assert bench.end().success is True

@@ -102,7 +102,7 @@ def test_the_pace_is_in_minions_per_minute():
     assert summary["rate"] == 4.0
 
 
-def test_minions_are_told_apart():
+def test_minions_are_distinguished():
     minions = batch_summary.minions(a_batch().batch)
     assert minions["a"] == {"state": "completed", "since": BEGIN, "retcode": 0}
     assert minions["b"]["state"] == "failed"

@@ -320,7 +320,7 @@ def test_the_minion_that_has_run_longest_comes_first():
     assert drawn(tables.minions, found)[1:3] == [told, "    active0, active1"]
 
 
-def test_failures_with_different_exit_codes_are_told_apart():
+def test_failures_with_different_exit_codes_are_distinguished():
     found = minions(failed=12)
     for number, record in enumerate(found.values()):
         record["retcode"] = number // 2 if number < 4 else number

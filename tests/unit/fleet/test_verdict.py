@@ -195,7 +195,7 @@ def test_a_minion_that_was_there_all_the_time_must_be_reached(presence, good):
     assert verdict.reached(truth, JID, [M, "m2"], 1.0).good is good
 
 
-def test_the_job_cache_tells_which_run_a_return_belongs_to():
+def test_the_job_cache_shows_which_run_a_return_belongs_to():
     truth = truth_of(ran(stored=False), ran(begun=50.0, end=51.0, number=2, stored=False))
     truth.look_up({(M, JID): 2})
     assert [run.stored for run in truth.runs] == [False, True]

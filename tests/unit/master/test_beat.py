@@ -9,7 +9,7 @@ from hypothesis import given
 from saltext.jobs.core.master.bus import Beat
 
 
-def test_beats_that_come_back_in_turn_tell_of_no_loss():
+def test_beats_that_come_back_in_turn_are_no_sign_of_a_loss():
     beat = Beat()
     assert [beat.hear(beat.make()) for _ in range(3)] == [0, 0, 0]
 

@@ -142,7 +142,7 @@ def test_a_name_that_could_lead_out_of_its_folder_is_refused(name):
     assert not is_plain(name)
 
 
-def test_a_jid_tells_its_time():
+def test_a_jid_has_a_time():
     assert jid_time(JID) == 1778926272.131415, "in UTC"
     assert jid_time(f"{JID}_12345") == jid_time(JID)
     assert jid_time("20260516-special") is None

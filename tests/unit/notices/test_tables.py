@@ -30,7 +30,7 @@ def test_each_target_has_a_line_and_its_trouble_stands_below():
     ]
 
 
-def test_the_doctor_shows_who_is_told_and_when_last():
+def test_the_doctor_shows_who_gets_notices_and_when_they_last_got_one():
     found = {
         "engine": True,
         "process": None,

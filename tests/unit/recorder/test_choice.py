@@ -56,7 +56,7 @@ def test_questions_of_the_engines_are_left_out_by_default(question):
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_digests_tell_jobs_and_minions_and_loads_apart():
+def test_digests_distinguish_jobs_minions_and_loads():
     assert len({digest("1", "a"), digest("1", "b"), digest("2", "a"), digest("1"), digest("1a")}) == 5
 
 

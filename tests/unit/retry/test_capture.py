@@ -740,7 +740,7 @@ def test_a_kill_that_was_carried_out_is_not_carried_out_again_by_an_engine_that_
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_a_kill_that_a_search_finds_too_while_the_log_tells_of_it_counts():
+def test_a_kill_that_a_search_finds_too_while_the_log_has_it_counts():
     world = World(duration=300.0)
     with world.deaf():
         world.publish("j1")
@@ -1266,7 +1266,9 @@ def test_a_job_published_after_a_kill_is_owed_even_if_the_log_is_read_again_afte
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_kill_that_the_log_tells_again_after_a_power_cut_cancels_nothing_that_was_published_after_it(fun, is_there):
+def test_a_kill_that_is_read_again_in_the_log_after_a_power_cut_cancels_nothing_that_was_published_after_it(
+    fun, is_there
+):
     world = World(minions=("a", "b"), duration=1e6)
     world.run(LATEST + 50)
     world.publish("j1", targets=("a",))

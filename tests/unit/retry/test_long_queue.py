@@ -78,7 +78,7 @@ def test_no_step_looks_for_all_returns_of_a_job_that_very_many_are_owed():
     assert max(map(max, filter(None, looks))) <= len(minions) / 10  # entries in an answer, which is taken in one step
 
 
-def test_the_bus_is_told_of_many_changes_in_parts_so_that_others_get_their_turn():
+def test_many_changes_are_announced_in_parts_so_that_others_get_their_turn():
     world, told, turns = World(minions=("b",)), [], []
     world.run(5)
     entries = [Entry(minion, jid, world.now, 1e12, "was away") for jid in JIDS for minion in MINIONS]
