@@ -42,7 +42,7 @@ def __virtual__() -> str | tuple[bool, str]:
 
 def store_many(records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """
-    Store records, all or none. A known record changes nothing.
+    Store records in one transaction. A known record changes nothing.
 
     :param records: a list of dicts: ``kind`` (``load``, ``return`` or ``event``), ``time`` (Unix time at which it was
         taken in), ``data`` (what the job cache or the bus had), and ``jid`` of a load and a return, ``minion`` and
