@@ -155,8 +155,8 @@ def _timezone(value: Any) -> str:
 #: Accepts windows of time as core/windows.py has them, or an empty text; below, a time zone.
 WINDOW = Check(
     _window,
-    "such as '02:00-05:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time (seconds for which minions are "
-    "gathered are the option gather)",
+    "such as '02:00-05:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time (to gather minions for some "
+    "seconds, set the option gather)",
 )
 TIMEZONE = Check(_timezone, "a time zone of this system such as 'Europe/Berlin' or 'UTC', or '' for the master's own")
 

@@ -159,7 +159,7 @@ export class BatchView {
     const { batch } = this;
     const opens = Number.isFinite(batch.opens_at) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
     const check = batch.check && !batch.paused_reason ? "A check is under way." : "";
-    const approvers = approversOf(batch) && !isOver(batch) ? ` It may be given by ${line(approversOf(batch), 200)}, and not by who has started the batch.` : "";
+    const approvers = approversOf(batch) && !isOver(batch) ? ` It may be given by ${line(approversOf(batch), 200)}, but not by the user who started the batch.` : "";
     return `${remark(batch, this.app.silent("batch_manager"))}${approvers && "."}${approvers}${opens}${check}`;
   }
 

@@ -20,7 +20,7 @@ KINDS = {
     "failed": "a batch has ended, and not on all minions with success",
     "dead": "jobs that minions are owed were given up",
     "engine": "an engine does not answer",
-    "recovered": "what was told before is over: the batch goes on, it or its retry has succeeded, the engine answers",
+    "recovered": "what was reported before is over: the batch goes on, it or its retry has succeeded, the engine answers",
 }
 TEST = "test"
 #: Most minions that a notice names.
@@ -108,7 +108,7 @@ def of_given_up(jobs: Sequence[GivenUp]) -> str:
         for one in jobs[:_JOBS]
     ]
     more = f"; and {len(jobs) - _JOBS} more jobs" if len(jobs) > _JOBS else ""
-    return f"Owed jobs were given up: {'; '.join(told)}{more}. salt-run job_retry.list state=dead tells all."
+    return f"Owed jobs were given up: {'; '.join(told)}{more}. salt-run job_retry.list state=dead shows all."
 
 
 def wrong_minions(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -678,7 +678,7 @@ def test_a_batch_that_waits_says_for_what_and_who_may_approve(page, api):
     has_batch(api, batch | {"paused_reason": "waits for approval"}, minions_of({"a": "completed"}))
     page.enter(api.login(), f"batches/{JID}")
     page.wait_text(
-        "waits for approval. It may be given by bert, %ops, and not by who has started the batch.", ".remark"
+        "waits for approval. It may be given by bert, %ops, but not by the user who started the batch.", ".remark"
     )
     assert "Options\ncheck: approve; approve by: bert, %ops\n" in page.text(".facts")
     why = "waits for room: 4 of 4 minions are in flight over all batches, 0 of them of this"
