@@ -13,7 +13,7 @@ import sys
 import time
 
 _KEY = "cpu and wall"
-_LINES = 40
+_LINES = 60
 
 
 class _Moment:
