@@ -70,12 +70,12 @@ def _about_work(opts: Mapping[str, Any]) -> list[str]:
             )
         if one["dropped"]:
             found.append(
-                f"{one['dropped']} records for the returner {name} are lost since the engine's start: see to it, or raise "
-                "spool_max_bytes"
+                f"records for the returner {name} were lost since the engine's start ({one['dropped']:,}): it was away or "
+                "slow for too long, or the spool is damaged; raise spool_max_bytes to hold more"
             )
         if one["set_aside"]:
             found.append(
-                f"the returner {name} has refused {one['set_aside']} records: job_recorder.set_aside says why, "
+                f"the returner {name} has refused records ({one['set_aside']:,}): job_recorder.set_aside says why, "
                 "job_recorder.redeliver hands them over again"
             )
     return found

@@ -70,8 +70,8 @@ def test_nothing_is_found_where_all_is_well(answering):
     [
         ({"trouble": "connection refused", "queued": 7}, "takes nothing, and 7 records wait: connection refused"),
         ({"lag": 90.0, "queued": 5}, "is 90 s behind, by 5 records"),
-        ({"dropped": 3}, "3 records for the returner pgjsonb are lost"),
-        ({"set_aside": 2}, "has refused 2 records"),
+        ({"dropped": 3}, "records for the returner pgjsonb were lost since the engine's start (3)"),
+        ({"set_aside": 2}, "has refused records (2)"),
     ],
 )
 def test_problems_of_a_returner_are_reported(answering, figures, part):
