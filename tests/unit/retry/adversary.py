@@ -227,8 +227,7 @@ class Adversary(World):
         do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
         if do == "cancel":
             found = self._selected(given, set(State) - ENDED)
-            for key in found:
-                self.truth.cancel(key, self.now)
+            self.truth.cancel(given.get("minion"), given.get("jid"), found, self.now)
             self.gone |= found | {(name, given["jid"]) for name in self.minions}
         elif do == "purge":
             self.gone |= self._selected({}, set(given["states"]))
@@ -441,7 +440,8 @@ class Adversary(World):
 
     def do_forge(self):
         """An accepted minion forges events of others. The docs say what a forged start can do."""
-        name, jid = self.random.choice(sorted(self.minions)), self._job() or "j0"
+        # Nobody knows a jid before the master makes it.
+        name, jid = self.random.choice(sorted(self.minions)), self._job() or "unpublished"
         forged = f"forged{self.now}"
         lies = [
             lambda: self.truth.forged.add((name, jid)) or self.hear_return(name, jid),
@@ -689,7 +689,7 @@ class Operators(CutOff):
                 self.keyless.add(name)
                 self.truth.was["keyless"][name] = self.now
             # What is not in the queue yet is not owed to a minion without an accepted key.
-            queued = {entry.jid for entry in self.machine.entries()} if self.shell else set()
+            queued = {entry.jid for entry in self.machine.entries() if entry.minion == name} if self.shell else set()
             self.lost |= {(name, jid) for jid in self.published if jid not in queued}
         self.fire(events.KEY, {"id": name})
 
@@ -732,7 +732,8 @@ class Operators(CutOff):
             # A job that a frozen minion got late is in the queue, and the engine cannot tell that it runs. Without a log it
             # cannot tell whether the job was published before the kill.
             for jid in self.minions[name].running if self.reaches(name) and self.keeps_order else ():
-                if self.shell is None or self.state(name, jid) is not State.PENDING:
+                is_waiting = self.shell is not None and self.state(name, jid) is State.PENDING
+                if not is_waiting and (name, jid) not in self.lost:  # there may be no room for it in the queue
                     self._is_killed(name, jid)
         if targets:
             self.kills_are_late = self.kills_are_late or self.lag > 0
@@ -772,7 +773,7 @@ class Operators(CutOff):
         """A job says for how long it is owed, how often it may be begun, and whether it is run again."""
         limits = Limits(
             given=True,
-            ttl=self.hands.choice([None, 300.0, 300.0]),
+            ttl=self.hands.choice([None, 300.0, 1e6]),
             max_attempts=self.hands.choice([None, 1, 2]),
             retry_interrupted=self.hands.choice([None, False, True]),
         )

@@ -23,8 +23,8 @@ class Truth:
 
     def __init__(self):
         self._places = itertools.count()
-        # key -> the place at which it was last wanted, killed or cancelled
-        self.wanted, self.killed, self.cancelled = {}, {}, {}
+        self.wanted, self.killed = {}, {}  # key -> the place at which it was last wanted, or killed
+        self.cancels = []  # (place, minion, jid), as operators named them; None for all
         self.wanted_at = {}  # key -> when it was last wanted
         self.stopped_all = set()  # minions on which everything was killed at some time
         self.stopped = {}  # key -> when an operator cancelled its entry, unless it was wanted since
@@ -46,12 +46,18 @@ class Truth:
     def kill(self, key):
         self.killed[key] = next(self._places)
 
-    def cancel(self, key, now):
-        self.cancelled[key], self.stopped[key] = next(self._places), now
+    def cancel(self, minion, jid, keys, now):
+        """An operator cancels what is named thus. These ``keys`` have an entry now; earlier requests may make others."""
+        self.cancels.append((next(self._places), minion, jid))
+        self.stopped.update(dict.fromkeys(keys, now))
+
+    def _cancelled_at(self, key):
+        named = (place for place, *names in self.cancels if all(map(lambda n, k: n in (None, k), names, key)))
+        return max(named, default=-1)
 
     def is_over(self, key):
         """Whether an operator killed or cancelled it after it was last wanted."""
-        return max(self.killed.get(key, -1), self.cancelled.get(key, -1)) > self.wanted[key]
+        return max(self.killed.get(key, -1), self._cancelled_at(key)) > self.wanted[key]
 
     def why_wrong(self, world, key, kind, reason):
         """Return why an entry must not have come to its end; empty if it had to."""
@@ -70,7 +76,7 @@ class Truth:
         if reason.startswith("killed by "):
             return key in self.killed or (key[0] in self.stopped_all and not world.keeps_order)
         if reason.startswith("by an operator"):
-            return key in self.cancelled
+            return self._cancelled_at(key) >= 0
         if reason.startswith("the same job was published again: "):
             newer = reason.rpartition(" ")[2]
             return world.supersedes(newer, key[1]) and (key[0], newer) in self.wanted
