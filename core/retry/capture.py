@@ -124,6 +124,10 @@ class Capture:
             if note.begun:
                 self._look_now(jid)
 
+    def note_due(self, jid: str) -> None:
+        """Look at a job whose note is due. If the note was made before the job was read, it may be owed for longer."""
+        self._look_now(jid)
+
     def _look_now(self, jid: str) -> None:
         """Look at a job that was not published again. An open one is looked at when it is due."""
         if jid not in self.open:
@@ -195,7 +199,8 @@ class Capture:
         # The record may be of an earlier publish than the first one known.
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
-            self._drop(fact.jid)
+            self._notes.strike(fact.jid, fact.returned)
+            self._drop(fact.jid, is_over=True)
             return 0
         spared = job.spared(read.digest)
         self._notes.spare(fact.jid, spared)
@@ -212,8 +217,8 @@ class Capture:
         # A minion that is neither missing nor struck off here has no accepted key now, and may have one later.
         self._notes.strike(job.jid, fact.returned.union(known))
         unasked = missing - open_job.surveyed
-        # A search can find a job before a further part of it is recorded. Until then its minions are not among the missing.
-        claims = open_job.begun & unasked if open_job.publishes else open_job.begun.difference(known, fact.returned)
+        # Those of minions whose keys are not accepted now count as well: the job may be found again once they are.
+        claims = open_job.claims(missing).difference(known, fact.returned, note.settled)
         self._notes.add(job.jid, self._queue.end_of_job(job), claims)
         if unasked:
             open_job.stage, open_job.asking = Stage.TO_ASK, set(unasked)
@@ -246,6 +251,7 @@ class Capture:
             if minion in note.killed:
                 self._owing.owe(job, minion, State.CANCELLED, f"killed by {note.killed[minion]}")
             elif minion in note.begun or minion in open_job.begun:
+                self._notes.add(job.jid, self._queue.end_of_job(job), (minion,))  # there may be no room for an entry
                 self._owing.owe(job, minion, State.RUNNING, begun, alive)
             else:
                 self._owing.owe(job, minion, State.PENDING, missed, alive)
@@ -324,17 +330,25 @@ class Capture:
         if now <= job.since + self._queue.settings.ttl:
             self._later(jid, now + (_KILL_AGAIN if job.signal else AGAIN))
             return
+        # Its own time to live may be longer, and a search may find it again.
+        self._notes.add(jid, now + self._queue.settings.ttl, job.claims(()))
         self._close(jid)
-        told = f"Who missed job {jid} is not known: the job cache could not be read in its time to live"
-        self._queue.want(facts.Warn(told))
+        if job.at > -math.inf:  # otherwise that was told before
+            told = f"Who missed job {jid} is not known: the job cache could not be read in its time to live"
+            self._queue.want(facts.Warn(told))
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING
         self._timers.set(("open", jid), at)
 
-    def _drop(self, jid: str) -> None:
-        """Close a job that no minion is owed."""
+    def _drop(self, jid: str, is_over: bool = False) -> None:
+        """Close a job that no minion is owed, and report who has begun it if its time ``is_over``."""
         self._close(jid)
+        note = self._notes.get(jid)
+        if note.begun and (is_over or self._queue.now >= note.until):
+            some = ", ".join(sorted(note.begun)[:5])
+            told = f"{len(note.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
+            self._queue.want(facts.Warn(told))
         self._notes.drop(jid)
 
     def _close(self, jid: str) -> None:

@@ -116,7 +116,7 @@ class Retry:
         self._timed: Mapping[str, Callable[..., object]] = {
             **{name: functools.partial(replays.due, name) for name in GATHERINGS},
             "open": capture.due,
-            "note": self._note_due,
+            "note": capture.note_due,
             "keys": self._check_keys,
             "opening": self._opening_due,
             "end": self._end_due,
@@ -342,12 +342,6 @@ class Retry:
         self.capture.restore(fact.notes, fact.open)
         self.capture.note_again(fact.kills)
         return self.owing.restore(fact.kills)
-
-    def _note_due(self, jid: str) -> None:
-        if begun := self._notes.due(jid):
-            some = ", ".join(begun[:5])
-            told = f"{len(begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
-            self.queue.want(facts.Warn(told))
 
     def _end_due(self, minion: str) -> None:
         following = math.inf

@@ -76,13 +76,13 @@ class Notes:
         killed: Mapping[str, str] | None = None,
     ) -> None:
         """Add minions to the note about a job, for at least as long as it can be owed."""
-        note = self.by_jid.get(jid) or Note(until)
+        note = self.by_jid.get(jid) or Note(0.0)
+        known = note.until, len(note.begun), len(note.settled)
         note.until = max(note.until, until)
-        known = len(note.begun) + len(note.settled)
         note.begun.update(begun)
         note.settled.update(settled)
         note.killed.update(killed or {})
-        if killed is not None or len(note.begun) + len(note.settled) > known:
+        if note and (killed is not None or (note.until, len(note.begun), len(note.settled)) > known):
             self.restore(jid, note)
             self._changed[Key(Kind.NOTE, jid)] = None
 
@@ -111,9 +111,3 @@ class Notes:
         if self.by_jid.pop(jid, None) is not None:
             self._timers.cancel(("note", jid))
             self._changed[Key(Kind.NOTE, jid)] = None
-
-    def due(self, jid: str) -> list[str]:
-        """Drop the note about a job that can be owed to no minion any more. Returns the minions that had begun it."""
-        begun = sorted(self.get(jid).begun)
-        self.drop(jid)
-        return begun

@@ -7,7 +7,9 @@ It must never forget a minion that may have begun the job.
 from __future__ import annotations
 
 import enum
+import itertools
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,3 +95,13 @@ class OpenJob:
         """Return the minions to which it was published after it was killed. Another job under its jid spares no minion."""
         later = (named for place, runs, named in self.publishes if runs == work and place > self.killed_at)
         return {minion for minions in later for minion in minions}
+
+    def claims(self, missing: Collection[str]) -> set[str]:
+        """
+        Return the minions that claim to have begun it. If the log has told of it, they must be named there, or ``missing``:
+        a search can find a job before a further part of it is recorded, and then any of them may be meant.
+        """
+        if not self.publishes:
+            return set(self.begun)
+        named = (names for _, _, names in self.publishes)
+        return self.begun.intersection(itertools.chain(missing, *named))

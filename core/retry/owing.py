@@ -20,7 +20,7 @@ from saltext.jobs.core.retry.turns import Turns
 
 #: Seconds before keys that were not found are looked for again: as a rule, and if one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
-#: Seconds for which a kill is remembered: an earlier request may be carried out after it, and a search may find it again.
+#: Seconds for which a kill is remembered at least, since an earlier request may be carried out after it.
 _REMEMBERED = 600.0
 #: States in which something may still happen by itself.
 _OPEN = frozenset(State) - ENDED
@@ -104,9 +104,16 @@ class Owing:
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:
         """Let kills count for requests that were made before them and are carried out later."""
-        now = self._queue.now
-        self.kills.update(dict.fromkeys(kills, now))
-        for kill in [kill for kill, taken in self.kills.items() if taken < now - _REMEMBERED]:
+        self.kills.update(dict.fromkeys(kills, self._queue.now))
+
+    def forget_kills(self, searched_from: float, found: Collection[str]) -> None:
+        """
+        Forget the kills of long ago that no search finds again.
+
+        :param searched_from: no search begins earlier. ``found``: jids that were found and are still to be read.
+        """
+        latest = min(self._queue.now - _REMEMBERED, searched_from)
+        for kill in [kill for kill, taken in self.kills.items() if taken < latest and kill.signal not in found]:
             del self.kills[kill]
 
     def _cancel_killed(self, kill: facts.Kill, entry: Entry) -> None:

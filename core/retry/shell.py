@@ -476,6 +476,7 @@ class RetryShell:
         if search < math.inf:
             ahead = min(self._checkpoint.ahead, ahead)
         positions, jobs = self._proof.positions, dict(self.machine.capture.open)
+        self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
         kills = tuple(self.machine.owing.kills)
         self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search, ahead))
 

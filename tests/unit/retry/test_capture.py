@@ -9,9 +9,11 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.entry import Limits, State
+from saltext.jobs.core.retry.entry import Key, Kind, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
+from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.open_job import MOST_BEGUN
+from saltext.jobs.core.retry.timers import Timers
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.world import ANSWERS, PATIENCE, START, World
 
@@ -292,6 +294,105 @@ def test_a_kill_is_not_forgotten_while_the_key_of_its_minion_is_not_accepted():
     world.start("a")
     world.run(60)
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.CANCELLED, 0)
+
+
+def test_a_start_is_not_forgotten_if_the_key_of_its_minion_is_rejected_before_the_job_is_looked_at():
+    world = World(minions=("a", "b"), duration=1e6)
+    world.publish("j1")
+    world.run(2)
+    world.barred = {"a"}
+    world.run(600)
+    world.barred = set()
+    world.start("a")
+    world.publish("j1", targets=("b",))
+    world.run(700)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+def test_a_start_is_not_forgotten_because_there_is_no_room_in_the_queue():
+    world = World(minions=("a", "b"), duration=1e6, max_queue_per_minion=1)
+    world.run(LATEST + 50)  # the engine does not search any more
+    world.freeze("a")
+    world.publish("j1", targets=("a",))
+    world.run(60)
+    world.publish("j2", targets=("a",))
+    world.run(PATIENCE + 1.0)  # it is asked about the second job now
+    world.wake("a")
+    world.run(60)
+    assert world.told("j2") == [("a", "dead")]
+    world.request("cancel", minion="a", jid="j1")
+    world.start("a")
+    world.publish("j2", targets=("b",))
+    world.run(700)
+    assert (world.state("a", "j2"), world.runs["a", "j2"]) == (State.HELD, 1)
+
+
+def test_a_start_is_not_forgotten_because_the_job_cannot_be_read_for_long():
+    world = World(minions=("a", "b"), duration=1e6, ttl=300.0)
+    world.publish("j1", limits=Limits(given=True, ttl=1e6))
+    world.run(2)
+    world.cache_up = False
+    world.run(1000)
+    assert [warning.message for warning in world.effects(facts.Warn)] == [
+        "Who missed job j1 is not known: the job cache could not be read in its time to live"
+    ]
+    world.start("a")
+    world.cache_up = True
+    world.publish("j1", targets=("b",))
+    world.run(700)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+def search_from_now_on(world):
+    """Have an engine start that must search the job cache, and cannot use it yet."""
+    world.run(LATEST + 50)
+    world.crash()
+    world.cache_up = False
+    world.lose_log()
+
+
+def test_a_kill_of_a_job_with_a_long_time_to_live_counts_even_if_the_job_cannot_be_read_for_long():
+    world = World(minions=("a", "b"), ttl=300.0)
+    search_from_now_on(world)
+    world.stop("a")
+    world.publish("j1", targets=("a",), limits=Limits(given=True, ttl=1e6))
+    world.lose_log()
+    world.boot()
+    world.run(5)
+    world.kill("j1")
+    world.run(1000)
+    world.cache_up = True
+    world.run(60)
+    world.start("a")
+    world.run(600)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.CANCELLED, 0)
+
+
+def test_a_kill_of_everything_that_a_search_finds_again_long_afterwards_ends_nothing_that_was_published_since():
+    world = World(minions=("a", "b"))
+    search_from_now_on(world)
+    world.boot()
+    world.kill("")
+    world.run(700)
+    world.kill("another")
+    world.freeze("b")
+    world.publish("j1", targets=("b",))
+    world.run(30)
+    world.cache_up = True
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_note_is_kept_for_as_long_as_is_known_last():
+    changed = {}
+    notes = Notes(timers := Timers(), changed)
+    notes.add("j1", 100.0, killed={"a": "ann"})
+    changed.clear()
+    notes.add("j1", 300.0)
+    assert timers.next() == 300.0
+    assert list(changed) == [Key(Kind.NOTE, "j1")]
 
 
 @pytest.mark.parametrize("since", ["an hour", "a restart"])
