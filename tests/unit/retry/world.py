@@ -408,6 +408,8 @@ class World:
     def __init__(
         self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, why_unauthenticated="", **options
     ):
+        while len(LIVING) >= 4:  # before the new loop: whichever was current before an old one becomes current again
+            LIVING[0].close()
         self.virtual = VirtualLoop()
         self._time = Clock(START, self.virtual.steady)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
@@ -452,8 +454,6 @@ class World:
         for name in ("saltext.jobs.core", "tornado.application", "asyncio"):
             logging.getLogger(name).addHandler(self._errors)
         LIVING.append(self)
-        while len(LIVING) > 4:
-            LIVING[0].close()
         self.boot()
 
     def __enter__(self):
