@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         compat.HAS_NATIVE_BATCHES,
-        reason="a syndic of Salt 3008.3 gets jobs, and all that it sends to the master above times out",
+        reason="a syndic of Salt 3008.4 gets jobs, and all that it sends to the master above times out",
     ),
 ]
 
