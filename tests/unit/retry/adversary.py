@@ -646,7 +646,10 @@ class Operators(CutOff):
         super().hears(effects)
         for effect in effects:
             if isinstance(effect, facts.Announce) and effect.reason.startswith("the queue is full"):
-                self.lost.add((effect.minion, effect.jid))
+                key = effect.minion, effect.jid
+                self.lost.add(key)
+                # If it is queued after all, it was missed, whoever had asked for it in vain.
+                self.truth.ends_at[key] = self.end_of(effect.jid, self.published[effect.jid][2])
             elif isinstance(effect, facts.Warn) and effect.message.startswith("Who missed job "):
                 self.lost |= {(name, effect.message.split()[3]) for name in self.minions}
 
