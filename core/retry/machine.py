@@ -209,6 +209,8 @@ class Retry:
         is_replay = may_be_ours and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
             self.queue.republished[fact.jid] = fact.at + _SLACK
+        if fact.minions is not None and not is_replay:
+            self.owing.published(fact.jid, fact.minions, min(fact.at, self.queue.now))
         self.capture.published(fact)
 
     def _returned(self, fact: facts.Returned) -> Work:

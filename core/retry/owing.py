@@ -31,7 +31,8 @@ class Owing:
 
     def __init__(self, queue: Queue, notes: Notes, turns: Turns, replays: Replays) -> None:
         self._queue, self._notes, self._turns, self._replays = queue, notes, turns, replays
-        self.keyless: set[str] = set()  # minions without a key at the last look
+        # Minions without a key at the last look, and when jobs were published to each since, by jid.
+        self.keyless: dict[str, dict[str, float]] = {}
         self.kills: dict[facts.Kill, float] = {}  # the remembered kills, and when each was taken
 
     # -- entries come -------------------------------------------------------------------------------------------------
@@ -136,8 +137,13 @@ class Owing:
 
     def alive(self, minions: Iterable[str]) -> None:
         """Minions seem to be there. One whose key was not found may have a new key now, so the keys are read soon."""
-        if self.keyless and not self.keyless.isdisjoint(minions):
+        if self.keyless and not self.keyless.keys().isdisjoint(minions):
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
+
+    def published(self, jid: str, minions: Iterable[str], at: float) -> None:
+        """A job was published to these minions, perhaps long after others got it."""
+        for minion in self.keyless.keys() & minions:
+            self.keyless[minion][jid] = at
 
     def keys_read(self, fact: facts.KeysRead) -> Work:
         """
@@ -151,17 +157,18 @@ class Owing:
             told = f"None of the {len(known)} minions with a queue has a key: that is not believed"
             self._queue.want(facts.Warn(told))
             return 0
-        suspects, self.keyless = self.keyless, set(gone)
-        for minion in sorted((gone | fact.renewed.keys()) & suspects & known):
-            made_at = fact.renewed.get(minion, math.inf)
+        suspects, self.keyless = self.keyless, {minion: self.keyless.get(minion, {}) for minion in gone}
+        for minion in sorted((gone | fact.renewed.keys()) & suspects.keys() & known):
+            made_at, published = fact.renewed.get(minion, math.inf), suspects[minion]
             for entry in self._queue.of(minion, None):
-                if max(self._queue.jobs[entry.jid].published_at, entry.wanted_at) >= made_at:
+                published_at = published.get(entry.jid, self._queue.jobs[entry.jid].published_at)
+                if max(published_at, entry.wanted_at) >= made_at:
                     continue
                 if entry.state not in ENDED:
                     self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
                 self.remove(entry)
                 yield 1
-        if self.keyless - suspects:
+        if self.keyless.keys() - suspects:
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_AGAIN)
         return 0
 

@@ -131,7 +131,7 @@ def test_no_step_forgets_all_entries_that_were_kept_for_their_time():
 def test_no_step_changes_all_entries_that_a_fact_is_about(fact, becomes):
     machine, entries = a_queue(1e6)
     names = frozenset(entry.minion for entry in entries)
-    machine.owing.keyless = set(names)
+    machine.owing.keyless = {name: {} for name in names}
     stored, _ = parts_of(machine, fact(names), 100.0, 1.0)
     assert max(stored) <= 1_100
     assert sum(stored) >= 5_000

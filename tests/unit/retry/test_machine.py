@@ -663,6 +663,24 @@ def test_a_minion_with_a_new_key_gets_what_was_published_or_asked_for_since():
     assert {jid: world.runs["b", jid] for jid in ("j1", "j2", "j3")} == {"j1": 0, "j2": 1, "j3": 1}
 
 
+def test_a_minion_with_a_new_key_gets_jobs_that_were_published_to_it_since_and_to_others_before():
+    world = World(minions=("b", "c"))
+    world.stop("b")
+    world.publish("j1")
+    world.publish("j2")
+    world.publish("j3", targets=("c",))
+    world.run(60)
+    world.tell(facts.KeysRead(frozenset({"b"})))
+    world.renewed = {"b": world.wall()}
+    world.publish("j2", targets=("b",))
+    world.publish("j3", targets=("b",))
+    world.run(60)
+    assert [jid for jid in ("j1", "j2", "j3") if ("b", "cancelled") in world.told(jid)] == ["j1"]
+    world.start("b")
+    world.run(30)
+    assert {jid: world.runs["b", jid] for jid in ("j1", "j2", "j3")} == {"j1": 0, "j2": 1, "j3": 1}
+
+
 def test_many_events_about_keys_make_one_look_at_them_and_none_if_nothing_is_owed():
     for world, looks in ((away(), 1), (World(), 0)):
         world.run(60)
