@@ -99,6 +99,7 @@ class Adversary(World):
         self.killed_at = {}  # (minion, jid) -> when a kill takes effect, unless an operator has overridden it
         self.last_kill = {}  # (minion, jid) -> when an operator last killed it
         self.targets = collections.defaultdict(set)  # jid -> the minions that it was published to
+        self.loads_given = {}  # jid -> what its first publish says beside the minions: so do all others
         self.urged = {}  # minion -> the jobs that an operator ever wanted delivered to it at once
         self.revoked = {}  # user -> when a right was last lost
         self.up_since = 0.0
@@ -337,7 +338,7 @@ class Adversary(World):
         """Publish, and record the minions: they cannot be looked up while the publish is not stored."""
         self.targets[jid].update(targets)
         self.parts.update({(name, jid): (self.wall(), self.now + self.lag) for name in targets})
-        super().publish(jid, targets, **options)
+        super().publish(jid, targets, **self.loads_given.setdefault(jid, options))
         ends_at = self.end_of(jid, self.published[jid][2])
         for name in targets:
             self.truth.want((name, jid), ends_at, self.now)
@@ -762,7 +763,7 @@ class Operators(CutOff):
                 for key in ((name, jid),):
                     self.killed_at.pop(key, None)
                     self.last_kill.pop(key, None)
-                self.publish(jid, targets=(name,), limits=self.published[jid][0].limits)
+                self.publish(jid, targets=(name,))
 
     def _ended(self):
         """Keys for which a further publish has no effect: an entry of theirs has ended, or they seem to have begun."""
