@@ -118,7 +118,9 @@ class Owing:
             del self.kills[kill]
 
     def _cancel_killed(self, kill: facts.Kill, entry: Entry) -> None:
-        is_sent = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
+        # The operator's own publish has begun where the queue has not sent the job.
+        sent_at = entry.sent_at or self._queue.jobs[entry.jid].published_at
+        is_sent = entry.state in UNDER_WAY and sent_at <= kill.at
         is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
         if is_owed if kill.jid else is_sent:
             self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")

@@ -1512,6 +1512,23 @@ def test_a_kill_of_everything_kills_nothing_that_is_published_after_it(lag, afte
     assert world.runs["b", "j1"] == 1
 
 
+def test_a_kill_of_everything_that_is_read_again_kills_nothing_that_has_begun_after_it():
+    world = World(minions=("a", "b"), duration=300.0)
+    world.run(LATEST + 10)
+    world.shell.maintenance = math.inf  # no checkpoint has the kill
+    world.run(15)
+    world.kill("", fun="saltutil.kill_all_jobs")
+    world.run(1)
+    world.publish("j1")
+    world.run(1)
+    world.freeze("b")
+    world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
+    world.run(5)
+    world.restart()
+    world.run(30)
+    assert world.state("b", "j1") is State.RUNNING
+
+
 def test_a_replay_that_begins_after_a_kill_of_everything_goes_on():
     world = World(minions=("a", "b"), duration=200.0)
     world.run(LATEST + 10)
