@@ -134,7 +134,9 @@ class Adversary(World):
     def hears(self, effects):
         """Assert that each entry ends for a reason that is true."""
         for effect in effects:
-            if isinstance(effect, facts.Announce):
+            if isinstance(effect, facts.Answer):
+                self.truth.carried_out(self.now)
+            elif isinstance(effect, facts.Announce):
                 wrong = self.truth.why_wrong(self, (effect.minion, effect.jid), effect.kind, effect.reason)
                 self.must(not wrong, wrong)
             elif isinstance(effect, facts.Claim):
@@ -226,9 +228,11 @@ class Adversary(World):
             self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
         self._note(fact)
         do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
+        found = self._selected(given, set(State) - ENDED) if do == "cancel" else set()
+        if do:
+            self.truth.request(found)
         if do == "cancel":
-            found = self._selected(given, set(State) - ENDED)
-            self.truth.cancel(given.get("minion"), given.get("jid"), found, self.now)
+            self.truth.cancel(given.get("minion"), given.get("jid"))
             self.gone |= found | {(name, given["jid"]) for name in self.minions}
         elif do == "purge":
             self.gone |= self._selected({}, set(given["states"]))
@@ -286,6 +290,7 @@ class Adversary(World):
         ended = {key for key, record in self.stored.items() if record["state"] == State.CANCELLED}
         stopped = self.truth.stopped
         self.truth.stopped = {key: at for key, at in stopped.items() if key in ended}
+        self.truth.requests.clear()
         self.begun, self.heard = set(), set()
 
     def _reboot(self):

@@ -27,7 +27,8 @@ class Truth:
         self.cancels = []  # (place, minion, jid), as operators named them; None for all
         self.wanted_at = {}  # key -> when it was last wanted
         self.stopped_all = set()  # minions on which everything was killed at some time
-        self.stopped = {}  # key -> when an operator cancelled its entry, unless it was wanted since
+        self.stopped = {}  # key -> when the cancel of its entry was carried out, unless it was wanted since
+        self.requests = collections.deque()  # for each request that is under way: the keys of entries that it cancels
         self.ends_at = {}  # key -> when its time to live is over, at the earliest
         self.forged = set()  # keys of forged receipts
         self.claims = collections.Counter()  # key -> how often it was about to be published
@@ -41,15 +42,24 @@ class Truth:
         self.wanted[key], self.wanted_at[key] = next(self._places), now
         self.ends_at[key] = ends_at
         self.stopped.pop(key, None)
+        for cancelled in self.requests:
+            cancelled.discard(key)
         self.ended.discard(key)
 
     def kill(self, key):
         self.killed[key] = next(self._places)
 
-    def cancel(self, minion, jid, keys, now):
-        """An operator cancels what is named thus. These ``keys`` have an entry now; earlier requests may make others."""
+    def cancel(self, minion, jid):
+        """An operator cancels what is named thus."""
         self.cancels.append((next(self._places), minion, jid))
-        self.stopped.update(dict.fromkeys(keys, now))
+
+    def request(self, cancelled):
+        """An operator requests something. It cancels these entries; earlier requests may make others."""
+        self.requests.append(cancelled)
+
+    def carried_out(self, now):
+        """The earliest request is carried out. One about many entries takes several steps, and others wait for it."""
+        self.stopped.update(dict.fromkeys(self.requests.popleft(), now))
 
     def _cancelled_at(self, key):
         named = (place for place, *names in self.cancels if all(map(lambda n, k: n in (None, k), names, key)))
