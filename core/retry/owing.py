@@ -8,6 +8,7 @@ asks for goes through all looks and questions of a replay.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -96,11 +97,9 @@ class Owing:
         """Carry out again what is known of kills: a power cut may have taken from the store what they ended."""
         self.remember(kills)
         for kill in list(self.kills):
-            for minion in sorted(kill.minions):
-                for entry in self._queue.of(minion, kill.jid or None):
-                    if max(entry.queued, entry.wanted_at) <= kill.at:
-                        self._cancel_killed(kill, entry)
-                        yield 1
+            there = (entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None))
+            met = (entry for entry in there if max(entry.queued, entry.wanted_at) <= kill.at)
+            yield from self._each(met, _OPEN, functools.partial(self._cancel_killed, kill))
         return 0
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:

@@ -1529,6 +1529,25 @@ def test_a_kill_of_everything_that_is_read_again_kills_nothing_that_has_begun_af
     assert world.state("b", "j1") is State.RUNNING
 
 
+def test_a_kill_that_is_carried_out_again_at_the_start_passes_over_what_is_removed_meanwhile():
+    world = World(minions=("a", "b"), keep=60.0)
+    world.part = 1
+    world.run(LATEST + 10)
+    world.stop("b")
+    for jid in ("j1", "j2"):
+        world.publish(jid, targets=("b",))
+    world.run(40)
+    world.kill("", fun="saltutil.kill_all_jobs", targets=("b",))
+    world.run(15)
+    world.request("cancel", minion="b", jid="j2")
+    world.run(15)
+    world.crash()
+    world.run(100)
+    world.boot()
+    world.run(60)
+    assert (world.state("b", "j1"), world.state("b", "j2")) == (State.PENDING, None)
+
+
 def test_a_replay_that_begins_after_a_kill_of_everything_goes_on():
     world = World(minions=("a", "b"), duration=200.0)
     world.run(LATEST + 10)
