@@ -130,11 +130,14 @@ class Owing:
         return self._each(entries, _OPEN, lambda entry: self._replays.end(entry, State.DEAD, fact.reason))
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry without a return. A later look at its job must not queue it again."""
-        job = self._queue.jobs[entry.jid]
+        """
+        Forget an entry without a return. Neither a later look at its job nor what the store still has of it must queue it
+        again.
+        """
+        until = max(self._queue.end_of_job(self._queue.jobs[entry.jid]), entry.expires_at)
         self._replays.remove(entry)
-        if self._queue.now < self._queue.end_of_job(job):
-            self._notes.add(job.jid, self._queue.end_of_job(job), settled=(entry.minion,))
+        if self._queue.now < until:
+            self._notes.add(entry.jid, until, settled=(entry.minion,))
 
     def alive(self, minions: Iterable[str]) -> None:
         """Minions seem to be there. One whose key was not found may have a new key now, so the keys are read soon."""

@@ -1150,6 +1150,22 @@ def test_what_operators_removed_is_not_taken_up_again_from_a_store_that_still_ha
     assert world.state("b", "j1") is None
 
 
+def test_an_old_job_that_operators_queued_and_removed_is_not_taken_up_again():
+    world = World(ttl=300.0)
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(400)
+    world.enqueue("j1", ["b"])
+    world.run(10)
+    world.request("purge", states=["pending"])
+    world.request("take_up")
+    world.run(10)
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 0
+    assert world.state("b", "j1") is None
+
+
 def test_that_a_job_has_begun_is_not_forgotten_when_there_is_no_room_for_its_entry():
     world = World(max_queue=1, duration=1000.0, sweep=100.0)
     world.stop("c")
