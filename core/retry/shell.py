@@ -110,7 +110,9 @@ class RetryShell:
         # By jid: the time of the newest record that a search has found. A search passes over records that are not newer.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
-        verbs = Verbs(ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at))
+        verbs = Verbs(
+            ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at), self.writer.is_stored
+        )
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
         self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come

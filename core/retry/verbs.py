@@ -35,6 +35,7 @@ class Verbs:
     """
     :param take: gives the machine a fact, and returns a future of its answer. It resolves once all changes are durable.
     :param time_of: returns when a request was made, by the engine's clock, from the time that it states.
+    :param is_stored: tells whether the last change of a record is in the store.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Verbs:
         ports: Ports,
         take: Callable[[facts.Fact], Any],
         time_of: Callable[[float], float],
+        is_stored: Callable[[Key], bool],
     ) -> None:
         self._ports, self._owner, self._take, self._time_of = ports, ports.owner, take, time_of
+        self._is_stored = is_stored
         self._last: Any = None  # resolves when the last request has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -151,7 +154,9 @@ class Verbs:
 
     async def _take_up(self, request: Request) -> Given:
         """Take up entries that ``job_cache.recover`` has brought back into this master's own queue."""
-        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
+        jobs, found = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
+        # Those that have changed since may have been removed.
+        entries = [entry for entry in found if self._is_stored(Key(Kind.ENTRY, entry.jid, entry.minion))]
         heed_times(self._ports.clock, entries)
         return {"jobs": jobs, "entries": entries}
 

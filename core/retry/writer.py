@@ -48,6 +48,7 @@ class Writer:
         self._record_of, self._refused = record_of, refused
         # The keys that have changed.
         self._claims, self._jobs, self._rest = dict[Key, None](), dict[Key, None](), dict[Key, None]()
+        self._writing: Changes = {}
         self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
         self._busy = False
         self._timer: Any = None
@@ -70,6 +71,10 @@ class Writer:
         """Call back when everything that was put so far is stored."""
         self._waiting.append(call)
         self._begin()
+
+    def is_stored(self, key: Key) -> bool:
+        """Tell whether the last change of a record is in the store."""
+        return not any(key in changed for changed in (self._jobs, self._rest, self._writing))
 
     @property
     def idle(self) -> bool:
@@ -110,7 +115,7 @@ class Writer:
         return {key: record for key, record in changes.items() if key not in self._jobs}
 
     async def _write_one(self, changes: Changes, calls: list[Callable[[], None]]) -> None:
-        pause = 0.0
+        pause, self._writing = 0.0, changes
         refused: dict[str, str] = {}
         while changes:
             try:
@@ -121,6 +126,7 @@ class Writer:
                     log.error("The retry queue cannot be written, and is kept in memory until it can be: %s", exc)
                 pause = min(2 * pause or _PAUSE, _LONGEST_PAUSE)
                 await compat.sleep(pause)
+        self._writing = {}
         if pause:
             log.warning("The retry queue can be written again")
         for jid, reason in refused.items():

@@ -1166,6 +1166,23 @@ def test_an_old_job_that_operators_queued_and_removed_is_not_taken_up_again():
     assert world.state("b", "j1") is None
 
 
+def test_what_was_returned_while_the_store_was_away_is_not_taken_up_again():
+    world = World(duration=100.0)
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    world.store_up = False
+    world.run(100)
+    assert world.told("j1").count(("b", "done")) == 1
+    world.request("take_up")
+    world.run(1)
+    world.store_up = True
+    world.run(120)
+    assert world.told("j1").count(("b", "done")) == 1
+
+
 def test_that_a_job_has_begun_is_not_forgotten_when_there_is_no_room_for_its_entry():
     world = World(max_queue=1, duration=1000.0, sweep=100.0)
     world.stop("c")
