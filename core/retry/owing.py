@@ -272,10 +272,13 @@ class Owing:
         return count
 
     def _want(self, entry: Entry, wanted_at: float) -> None:
-        """Note since when an operator wants an entry delivered. One that was killed later is cancelled."""
+        """
+        Note since when an operator wants an entry delivered. One that was killed later is cancelled, unless the job was
+        published to its minion again since.
+        """
         entry.wanted_at = min(wanted_at, self._queue.now)
         for kill in self.kills:
-            if kill.jid == entry.jid and entry.minion in kill.minions:
+            if kill.jid == entry.jid and entry.minion in kill.minions - kill.spared:
                 self._cancel_killed(kill, entry)
 
     def cancel(self, minion: str | None = None, jid: str | None = None, minions: Collection[str] | None = None) -> Work:

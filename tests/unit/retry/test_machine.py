@@ -1150,6 +1150,24 @@ def test_what_operators_removed_is_not_taken_up_again_from_a_store_that_still_ha
     assert world.state("b", "j1") is None
 
 
+def test_a_request_and_a_kill_do_not_count_for_what_was_published_after_both():
+    world = World()
+    world.stop("a")
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    world.crash()
+    world.enqueue("j1", (), named=False)
+    world.run(10)
+    world.kill("j1", targets=("a", "b"))
+    world.run(10)
+    world.publish("j1", targets=("a",))
+    world.run(10)
+    world.boot()
+    world.run(60)
+    assert (world.state("a", "j1"), world.state("b", "j1")) == (State.PENDING, State.CANCELLED)
+
+
 def test_an_old_job_that_operators_queued_and_removed_is_not_taken_up_again():
     world = World(ttl=300.0)
     world.stop("b")
