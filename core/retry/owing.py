@@ -220,6 +220,9 @@ class Owing:
             elif entry.state in ENDED:
                 self._queue.renew(entry, self._queue.now + ttl, reason)
             else:
+                # Kills from before the request may be taken later.
+                entry.wanted_at = max(entry.wanted_at, min(wanted_at, self._queue.now))
+                self._queue.touch(entry)
                 entry = None
             if entry is not None:
                 entry.named, entry.asker = named, asker

@@ -1168,6 +1168,22 @@ def test_a_request_and_a_kill_do_not_count_for_what_was_published_after_both():
     assert (world.state("a", "j1"), world.state("b", "j1")) == (State.PENDING, State.CANCELLED)
 
 
+def test_a_job_in_the_queue_that_is_wanted_after_its_kill_outlives_the_kill_though_that_is_read_later():
+    world = World()
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    with world.deaf():
+        world.kill("j1", targets=("b",))
+    world.run(0.05)
+    world.enqueue("j1", ("b",))
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+    world.restart()
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
 def test_an_old_job_that_operators_queued_and_removed_is_not_taken_up_again():
     world = World(ttl=300.0)
     world.stop("b")
