@@ -333,8 +333,8 @@ class Capture:
         # Its own time to live may be longer, and a search may find it again.
         self._notes.add(jid, now + self._queue.settings.ttl, job.claims(()))
         self._close(jid)
-        if job.at > -math.inf:  # otherwise that was told before
-            told = f"Who missed job {jid} is not known: the job cache could not be read in its time to live"
+        told = f"Who missed job {jid} is not known: the job cache could not be read in its time to live"
+        if job.at > -math.inf:  # otherwise this was reported before
             self._queue.want(facts.Warn(told))
 
     def _later(self, jid: str, at: float) -> None:
@@ -347,8 +347,8 @@ class Capture:
         note = self._notes.get(jid)
         if note.begun and (is_over or self._queue.now >= note.until):
             some = ", ".join(sorted(note.begun)[:5])
-            told = f"{len(note.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
-            self._queue.want(facts.Warn(told))
+            begun = f"{len(note.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
+            self._queue.want(facts.Warn(begun))
         self._notes.drop(jid)
 
     def _close(self, jid: str) -> None:
