@@ -248,6 +248,8 @@ class Capture:
         """
         for minion in sorted(minions):
             note = self._notes.get(job.jid)  # what it says may change meanwhile
+            if minion in note.settled:
+                continue
             if minion in note.killed:
                 self._owing.owe(job, minion, State.CANCELLED, f"killed by {note.killed[minion]}")
             elif minion in note.begun or minion in open_job.begun:

@@ -1184,6 +1184,21 @@ def test_a_job_in_the_queue_that_is_wanted_after_its_kill_outlives_the_kill_thou
     assert world.state("b", "j1") is State.PENDING
 
 
+def test_what_operators_queued_and_removed_while_minions_were_asked_is_not_owed_again():
+    world = World()
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(12)
+    world.enqueue("j1", ("b",))
+    world.request("cancel", minion="b", jid="j1")
+    world.request("purge", states=["cancelled"])
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 0
+    assert world.state("b", "j1") is None
+
+
 def test_an_old_job_that_operators_queued_and_removed_is_not_taken_up_again():
     world = World(ttl=300.0)
     world.stop("b")
