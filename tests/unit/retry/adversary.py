@@ -864,6 +864,8 @@ class Clocks(CutOff):
         super()._is_wanted(keys - unsure, wanted_at, again)
         super()._is_wanted(unsure, math.inf, again)
         self.gone |= unsure
+        for key in unsure:
+            self.truth.kill(key)
 
     def take_load(self, load, names, origin="", ends=()):
         for jid in ends or (load["jid"],):
