@@ -478,7 +478,10 @@ class RetryShell:
         if search < math.inf:
             ahead = min(self._checkpoint.ahead, ahead)
         positions, jobs = self._proof.positions, dict(self.machine.capture.open)
-        self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
+        if any(
+            taken >= self._checkpoint.at for taken in self.machine.owing.kills.values()
+        ):  # else the last ones are kept
+            self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
         kills = tuple(self.machine.owing.kills)
         self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search, ahead))
 
