@@ -35,6 +35,8 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Power, 1400119),  # a publish that the log told again seemed to follow a kill that the log had lost
         (PowerOnce, 1400119),  # the same
         (Adversary, 1420173),  # a search found a job before the part of it that a minion had begun, and forgot that
+        (Power, 8000716),  # a kill was forgotten before a power cut brought back what it had ended
+        (PowerOnce, 8003634),  # the same
     ],
 )
 def test_worlds_that_once_went_wrong_go_right(profile, seed):
