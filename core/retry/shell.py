@@ -478,9 +478,8 @@ class RetryShell:
         if search < math.inf:
             ahead = min(self._checkpoint.ahead, ahead)
         positions, jobs = self._proof.positions, dict(self.machine.capture.open)
-        if any(
-            taken >= self._checkpoint.at for taken in self.machine.owing.kills.values()
-        ):  # else the last ones are kept
+        # The last kills are kept until others come: a power cut may bring back what they have ended.
+        if max(self.machine.owing.kills.values(), default=-math.inf) >= self._checkpoint.at:
             self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
         kills = tuple(self.machine.owing.kills)
         self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search, ahead))
