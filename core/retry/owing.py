@@ -136,8 +136,8 @@ class Owing:
         """
         until = max(self._queue.end_of_job(self._queue.jobs[entry.jid]), entry.expires_at)
         self._replays.remove(entry)
-        if self._queue.now < until:
-            self._notes.add(entry.jid, until, settled=(entry.minion,))
+        # Also if its time is over: by its record in the job cache, which may be newer, the job may be owed for longer.
+        self._notes.add(entry.jid, until, settled=(entry.minion,))
 
     def alive(self, minions: Iterable[str]) -> None:
         """Minions seem to be there. One whose key was not found may have a new key now, so the keys are read soon."""

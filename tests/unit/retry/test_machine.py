@@ -613,6 +613,26 @@ def test_an_entry_expires_and_is_kept_for_a_while_with_the_reason():
     assert world.machine.jobs == {}
 
 
+def test_an_interrupted_job_that_expired_is_not_run_again_because_its_record_is_newer():
+    world = World(minions=("a", "b"), duration=1e6, ttl=300.0, keep=0.0, max_queue=1)  # b is only noted
+    world.run(200)
+    world.lag = 40.0
+    world.publish("j1")
+    world.run(1)
+    world.start("a")
+    world.start("b")
+    world.run(200)
+    assert world.state("a", "j1") is State.HELD
+    world.run(200)
+    assert ("a", "expired") in world.told("j1")
+    world.start("a")
+    world.run(60)
+    assert world.runs["a", "j1"] == 1
+    world.run(600)
+    assert world.machine.total == 0
+    assert world.machine.notes == {}
+
+
 def test_the_key_of_a_minion_being_deleted_purges_its_queue_only():
     world = World()
     world.stop("b")
