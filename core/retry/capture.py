@@ -147,9 +147,7 @@ class Capture:
             job.signal = fact.signal
         job.known_since = now
         if fact.minions is not None:
-            # If the log tells it again, a kill that is known already comes later, unless the log tells that as well.
-            place = -1 if fact.again and job.killed_at < 1 else self._place
-            job.publishes.append((place, fact.work, fact.minions))
+            job.told(self._place, fact.work, fact.minions, fact.again)
         job.published(at, fact.ahead)
         job.is_overtaken = job.stage is Stage.READING
         wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience
@@ -275,9 +273,8 @@ class Capture:
         for jid in jids:
             # The note is stored before the signal counts as settled. The look strikes off those that returned the job.
             self._notes.add(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
-            if jid in self.open:  # a search may find again what the log has told
-                self.open[jid].killed_at = max(place, self.open[jid].killed_at)
             self._look_now(jid)
+            self.open[jid].kills.append((place, kill.minions))
         return self._owing.killed(kill)
 
     # -- surveys ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,14 +55,20 @@ class OpenJob:
     most_begun: int = MOST_BEGUN  # their keys are checked once they are more than this
     # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
     publishes: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
-    killed_at: int = -1  # the place at which it was killed last; below 1 if that was told before this engine started
+    # The kills of it that this engine was told of: the place of each, and the minions.
+    kills: list[tuple[int, frozenset[str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.since = min(self.known_since, self.at) if self.at > -math.inf else self.known_since
 
     def as_record(self) -> list[Any]:
         """Return what an engine that starts must know of it."""
-        publishes = [[work, minions, place > self.killed_at] for place, work, minions in self.publishes]
+        publishes: list[list[Any]] = []
+        for place, work, minions in self.publishes:
+            ended = self._ended(place, minions)
+            spared = [minion for minion in minions if minion not in ended] if ended else minions
+            publishes += [[work, sorted(ended), False]] if ended else []
+            publishes += [[work, spared, True]] if spared or not ended else []
         return [self.at, self.since, self.signal, 0.0, publishes]  # 0.4.0 reads five fields
 
     @classmethod
@@ -75,7 +81,6 @@ class OpenJob:
             job = cls(min(newest, now), now, 1)  # all that was published so far, and nothing that follows
             job.since, job.signal = min(float(since), now), bool(signal)
             job.publishes = [(int(later), str(work), tuple(minions)) for work, minions, later in publishes]
-            job.killed_at = 0
         except (TypeError, ValueError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
         return job
@@ -91,10 +96,27 @@ class OpenJob:
         if at > self.at:
             self.at, self.surveyed, self.idle = at, set(), set()
 
+    def told(self, place: int, work: str, minions: tuple[str, ...], again: bool) -> None:
+        """
+        The log tells to which minions it was published. If it tells that ``again``, a kill that is known already comes
+        later, unless the log has told that as well.
+        """
+        ended = set(minions).difference(*(names for _, names in self.kills)) if again else set[str]()
+        if ended:
+            self.publishes.append((0, work, tuple(sorted(ended))))
+            minions = tuple(minion for minion in minions if minion not in ended)
+        if minions or not ended:
+            self.publishes.append((place, work, minions))
+
+    def _ended(self, place: int, minions: Iterable[str]) -> set[str]:
+        """Return those of ``minions`` on which it was killed after the publish at ``place``."""
+        killed = set[str]().union(*(names for at, names in self.kills if at >= place))
+        return killed.intersection(minions) if place else set(minions)
+
     def spared(self, work: str) -> set[str]:
         """Return the minions to which it was published after it was killed. Another job under its jid spares no minion."""
-        later = (named for place, runs, named in self.publishes if runs == work and place > self.killed_at)
-        return {minion for minions in later for minion in minions}
+        its = (set(minions) - self._ended(place, minions) for place, runs, minions in self.publishes if runs == work)
+        return set[str]().union(*its)
 
     def claims(self, missing: Collection[str]) -> set[str]:
         """

@@ -249,6 +249,13 @@ class Adversary(World):
         found = [entry for entry in self.machine.entries() if entry.state in states]
         return {(e.minion, e.jid) for e in found if all(value in (None, getattr(e, name)) for name, value in is_named)}
 
+    @staticmethod
+    def _names(request, minion, jid):
+        """Whether a request that is not answered wants a job to run on a minion."""
+        minions = request.get("minions") or [request.get("minion")]
+        is_for = minion in minions or minions == [None]
+        return request["do"] in ("enqueue", "retry") and request.get("jid") in (None, jid) and is_for
+
     def _is_wanted(self, keys, wanted_at, again=ENDED):
         """
         An operator wants these jobs to run, whatever became of them before the request. Those in a state of ``again`` are
@@ -259,7 +266,7 @@ class Adversary(World):
             entry = self.machine.entry(*key)
             is_new = entry is None or entry.state in again
             ends_at = self.end_of(key[1], self.now) if is_new else self.truth.ends_at[key]
-            self.truth.want(key, ends_at, min(self.now, wanted_at))
+            self.truth.ask(key, ends_at, min(self.now, wanted_at))
         self.again |= keys
         self.gone -= keys
         for key in keys:
@@ -291,6 +298,8 @@ class Adversary(World):
         stopped = self.truth.stopped
         self.truth.stopped = {key: at for key, at in stopped.items() if key in ended}
         self.truth.requests.clear()
+        for key in [key for key in self.truth.before if any(self._names(each, *key) for each in self.requests.values())]:
+            self.truth.ask_in_vain(key)
         self.begun, self.heard = set(), set()
 
     def _reboot(self):
@@ -656,6 +665,7 @@ class Operators(CutOff):
                 self.lost.add(key)
                 # If it is queued after all, it was missed, whoever had asked for it in vain.
                 self.truth.ends_at[key] = self.end_of(effect.jid, self.published[effect.jid][2])
+                self.truth.ask_in_vain(key)
             elif isinstance(effect, facts.Warn) and effect.message.startswith("Who missed job "):
                 self.lost |= {(name, effect.message.split()[3]) for name in self.minions}
 

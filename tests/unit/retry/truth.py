@@ -26,6 +26,7 @@ class Truth:
         self.wanted, self.killed = {}, {}  # key -> the place at which it was last wanted, or killed
         self.cancels = []  # (place, minion, jid), as operators named them; None for all
         self.wanted_at = {}  # key -> when it was last wanted
+        self.before = {}  # key -> what was true before an operator's last request for it: place, time, end
         self.stopped_all = set()  # minions on which everything was killed at some time
         self.stopped = {}  # key -> when the cancel of its entry was carried out, unless it was wanted since
         self.requests = collections.deque()  # for each request that is under way: the keys of entries that it cancels
@@ -38,13 +39,24 @@ class Truth:
         self.was = collections.defaultdict(dict)  # "denied", "unsure", "keyless" -> {who: when that was so last}
 
     def want(self, key, ends_at, now):
-        """An operator publishes a job to a minion, or wants it to run there."""
-        self.wanted[key], self.wanted_at[key] = next(self._places), now
-        self.ends_at[key] = ends_at
+        """An operator publishes a job to a minion."""
+        self.before.pop(key, None)
+        self.wanted[key], self.wanted_at[key], self.ends_at[key] = next(self._places), now, ends_at
         self.stopped.pop(key, None)
         for cancelled in self.requests:
             cancelled.discard(key)
         self.ended.discard(key)
+
+    def ask(self, key, ends_at, now):
+        """An operator requests that a job runs on a minion to which it was published."""
+        before = self.wanted[key], self.wanted_at[key], self.ends_at[key]
+        self.want(key, ends_at, now)
+        self.before[key] = before
+
+    def ask_in_vain(self, key):
+        """The request for it was refused, or is to be carried out anew."""
+        if key in self.before:
+            self.wanted[key], self.wanted_at[key], self.ends_at[key] = self.before.pop(key)
 
     def kill(self, key):
         self.killed[key] = next(self._places)
