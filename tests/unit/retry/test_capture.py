@@ -434,6 +434,30 @@ def test_a_kill_cancels_nothing_that_was_published_again_after_it_however_often_
     assert world.state("b", "j1") is State.HELD
 
 
+@pytest.mark.parametrize("again", ["nothing", "a restart", "a restart that reads the log again"])
+def test_a_minion_that_got_a_job_after_its_kill_keeps_it_although_others_are_killed_once_more(again):
+    world = World(minions=("a", "b"), duration=1e6)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.cache_up = False
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.kill("j1", targets=("a", "b"))
+    world.run(5)
+    world.publish("j1", targets=("b",))
+    world.run(5)
+    world.kill("j1", targets=("a",))
+    world.run(5)
+    if again != "nothing":
+        world.crash()
+        world.reboot(len(world.doings)) if "log" in again else None
+        world.boot()
+    world.run(30)
+    world.cache_up = True
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
 @pytest.mark.parametrize("event", ["heard", "missed", "missed, which is noticed after the kill"])
 @pytest.mark.parametrize("acks", [False, True])
 def test_a_kill_counts_for_a_job_that_was_published_before_it_and_stored_after_it(event, acks):
