@@ -66,21 +66,8 @@ class Adversary(World):
             "kill",
             "cancel",
         ),
-        *(
-            "forge",
-            "forge",
-            "crash",
-            "die_at",
-            "die_at",
-            "gap",
-            "store",
-            "cache",
-            "urge",
-            "enqueue",
-            "process",
-            "revoke",
-        ),
-        *("window_trouble", "retry", "full", "log"),
+        *("forge", "forge", "crash", "die_at", "die_at", "gap", "store", "cache", "urge", "enqueue", "process"),
+        *("revoke", "window_trouble", "retry", "full", "log"),
     )
 
     def __init__(self, seed):
@@ -88,10 +75,8 @@ class Adversary(World):
         part = random.Random(f"{seed}, part")
         self.part, self.maintenance = part.choice([1, 3, World.part]), part.choice([MAINTENANCE, 60.0])
         self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the share of genuine events that is lost
-        self.parts, self.heard = (
-            {},
-            set(),
-        )  # (minion, jid) -> (published at, recorded at); (jid, published at) of heard publishes
+        self.parts = {}  # (minion, jid) -> (published at, recorded at)
+        self.heard = set()  # (jid, published at) of heard publishes
         self.begun = set()  # (minion, jid) that began, as this engine process was told
         self.again = set()  # (minion, jid) that an operator wants to run again
         self.gone = set()  # (minion, jid) that an operator has cancelled or purged
