@@ -176,7 +176,8 @@ def heed_times(clock: Clock, entries: Iterable[Entry]) -> None:
     clock of another boot or of another master.
     """
     latest = clock.now() + TIME_ZONES  # a later time is damaged, or by a clock that was never set
-    clock.go_on_from(max((entry.since for entry in entries if entry.since <= latest), default=0.0))
+    times = (time for entry in entries for time in (entry.since, entry.wanted_at) if time <= latest)
+    clock.go_on_from(max(times, default=0.0))
 
 
 def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, Job], list[Entry]]:

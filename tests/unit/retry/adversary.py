@@ -283,7 +283,9 @@ class Adversary(World):
         stopped = self.truth.stopped
         self.truth.stopped = {key: at for key, at in stopped.items() if key in ended}
         self.truth.requests.clear()
-        for key in [key for key in self.truth.before if any(self._names(each, *key) for each in self.requests.values())]:
+        for key in [
+            key for key in self.truth.before if any(self._names(each, *key) for each in self.requests.values())
+        ]:
             self.truth.ask_in_vain(key)
         self.begun, self.heard = set(), set()
 

@@ -881,6 +881,27 @@ def test_an_entry_killed_after_it_was_enqueued_on_a_clock_ahead_is_killed_after_
     assert world.state("b", "j9") is State.CANCELLED
 
 
+@pytest.mark.parametrize("ahead", [0.0, 3600.0])
+def test_a_kill_ends_an_entry_that_an_operator_asked_for_again_before_the_clock_went_back_in_a_reboot(ahead):
+    world = World()
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    for set_to in (ahead, 0.0):
+        world.crash()
+        world.clock_ahead = set_to
+        world.reboot(len(world.doings))
+        world.boot()
+        world.run(60)
+        if set_to:
+            world.enqueue("j1", ["b"])
+            world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+    world.kill("j1", targets=("b",))
+    world.run(60)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
 # -- a publish that was only claimed ----------------------------------------------------------------------------------
 
 
