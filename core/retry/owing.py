@@ -216,7 +216,9 @@ class Owing:
         for minion in dict.fromkeys(minions):
             entry = self._queue.entry(minion, job.jid)
             if entry is None:
-                entry = self._add(job, minion, reason, self._queue.now + ttl)
+                # What was killed since would end at once, and hide a publish that follows the kill.
+                is_over = any(wanted_at <= kill.at for kill in self._kills_of(minion, job.jid))
+                entry = None if is_over else self._add(job, minion, reason, self._queue.now + ttl)
             elif entry.state in ENDED:
                 self._queue.renew(entry, self._queue.now + ttl, reason)
             else:
@@ -280,9 +282,12 @@ class Owing:
         published to its minion again since.
         """
         entry.wanted_at = min(wanted_at, self._queue.now)
-        for kill in self.kills:
-            if kill.jid == entry.jid and entry.minion in kill.minions - kill.spared:
-                self._cancel_killed(kill, entry)
+        for kill in self._kills_of(entry.minion, entry.jid):
+            self._cancel_killed(kill, entry)
+
+    def _kills_of(self, minion: str, jid: str) -> list[facts.Kill]:
+        """Return the remembered kills of a job on a minion since which it was not published to it."""
+        return [kill for kill in self.kills if kill.jid == jid and minion in kill.minions and minion not in kill.spared]
 
     def cancel(self, minion: str | None = None, jid: str | None = None, minions: Collection[str] | None = None) -> Work:
         """Cancel entries that have not ended, with ``minions`` only theirs. Returns how many."""

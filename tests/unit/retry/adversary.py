@@ -672,7 +672,7 @@ class Operators(CutOff):
         super().boot()
 
     def wants_publish(self, jid, names):
-        self.must(self.now <= self.paused_at + 1e-3, f"{jid} is published although replays are paused")
+        self.must(self.now <= self.paused_at + STEPS, f"{jid} is published although replays are paused")
         for name in sorted(names):
             key, since = (name, jid), self.without_key.get(name, math.inf)
             self.must(self.now <= since + RIGHT_NOTED, f"{key} is published although its key is not accepted")

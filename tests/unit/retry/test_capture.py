@@ -458,6 +458,24 @@ def test_a_minion_that_got_a_job_after_its_kill_keeps_it_although_others_are_kil
     assert world.state("b", "j1") is State.PENDING
 
 
+def test_a_request_from_before_a_kill_hides_no_publish_from_after_it():
+    world = World(minions=("b",))
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1")
+    world.cache_up = False  # so the request has to wait
+    world.enqueue("j1", ["b"])
+    world.run(1)
+    world.kill("j1")
+    world.run(1)
+    world.publish("j1")
+    world.run(1)
+    world.cache_up = True
+    world.run(60)
+    assert world.answers == [0]
+    assert world.state("b", "j1") is State.PENDING
+
+
 @pytest.mark.parametrize("event", ["heard", "missed", "missed, which is noticed after the kill"])
 @pytest.mark.parametrize("acks", [False, True])
 def test_a_kill_counts_for_a_job_that_was_published_before_it_and_stored_after_it(event, acks):
