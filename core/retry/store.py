@@ -226,7 +226,7 @@ class RetryStore:
                 log.error("The entry of %s for job %s is set aside; the job is held: %s", name, jid, exc)
                 entry = _unknown(name, jid, snapshot)
                 if not self._read_only:
-                    self._do("store", *self._place(key), _numbered(entry.as_record()))
+                    self._try({}, jid, "store", *self._place(key), _numbered(entry.as_record()))
             if entry is not None:
                 count_claim(entry, claims.get(name))
                 yield entry

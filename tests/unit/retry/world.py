@@ -20,7 +20,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
-from saltext.jobs.core.ids import TIME_ZONES
+from saltext.jobs.core.ids import TIME_ZONES, jid_at, jid_time
 from saltext.jobs.core.log import records
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import News
@@ -207,7 +207,7 @@ class JobCache:
 
     def publication(self, jid):
         at, last = self._there().recorded.get(jid, (None, None))
-        return None if at is None else Publication(at, frozenset(), last, OPTS["id"])
+        return None if at is None or jid in self._world.others else Publication(at, frozenset(), last, OPTS["id"])
 
     def has_publication(self, jid):
         return jid in self._there().recorded
@@ -218,7 +218,11 @@ class JobCache:
 
     def published_since(self, since):
         world = self._there()
-        return {jid: last for jid, (_, last) in world.recorded.items() if since <= last <= world.wall() + TIME_ZONES}
+        latest = world.wall() + TIME_ZONES
+        return {jid: at for jid, at in self._publishes() if jid not in world.others and since <= at <= latest}
+
+    def _publishes(self):
+        return [(jid, last) for jid, (_, last) in self._world.recorded.items()]
 
     def have_returned(self, jid, minions):
         world = self._there()
@@ -241,6 +245,30 @@ class JobCache:
         return self.have_returned(jid, returns)
 
 
+class OtherJobCache(JobCache):
+    """
+    A job cache that is not ours, as Salt's ``local_cache`` is: it does not know who has published a job, gives each publish
+    the time in its jid, and each load replaces the one before.
+    """
+
+    name = master_name = "local_cache"
+    keeps_first_load = False
+
+    def publication(self, jid):
+        return None
+
+    def has_publication(self, jid):
+        return False
+
+    def _publishes(self):
+        return [(jid, jid_time(jid)) for jid in self._world.recorded]
+
+    def keep_load(self, jid, load, minions):
+        world = self._there()
+        world.loads[jid] = load
+        world.named[jid].update(minions)
+
+
 class Banks:
     """The storage of the retry store."""
 
@@ -255,6 +283,7 @@ class Banks:
 
     def store(self, bank, key, value, *durably):
         found = self._bank(bank)
+        self._world.uses_record("store", bank, key)
         self._world.writes(bank, key, found.get(key), any(durably))
         found[key] = value
         if bank.startswith(f"{QUEUE}/"):
@@ -262,7 +291,9 @@ class Banks:
         self._world.uses_store()
 
     def fetch(self, bank, key):
-        return self._bank(bank).get(key, {})
+        found = self._bank(bank)
+        self._world.uses_record("fetch", bank, key)
+        return found.get(key, {})
 
     def list(self, bank):
         return list(self._bank(bank))
@@ -273,6 +304,7 @@ class Banks:
     def flush(self, bank, key=None):
         found = self._bank(bank)
         for each in list(found) if key is None else [key]:
+            self._world.uses_record("flush", bank, each)
             self._world.writes(bank, each, found.pop(each, None), False)
 
 
@@ -280,7 +312,7 @@ class Reader(JobReader):
     """The world decides which minions have a key, and which keys are ``renewed``."""
 
     def __init__(self, world):
-        super().__init__(OPTS, JobCache(world), False, access=world, wall=world.wall)
+        super().__init__(OPTS, world.job_cache(), not world.has_own_cache, access=world, wall=world.wall)
         self._world = world
 
     def keys(self):
@@ -368,8 +400,10 @@ class Inbox:
 
     def take(self):
         for number in sorted(self._world.requests.keys() - self._taken):
+            again = {"again": True} if number in self._world.taken else {}
             self._taken.add(number)
-            yield number, self._world.requests[number]
+            self._world.taken.add(number)
+            yield number, {**self._world.requests[number], **again}
 
     def answer(self, number, value):
         del self._world.requests[number]
@@ -402,6 +436,8 @@ class World:
     """The engine under test, and everything around it."""
 
     opts = OPTS
+    start_at = START
+    has_own_cache = True  # if False, the job cache is not ours, and is trusted
     part = 10_000  # entries that a request changes in one step, and timers that ring in one
     maintenance = MAINTENANCE  # seconds between two checkpoints of the engine
 
@@ -411,7 +447,7 @@ class World:
         while len(LIVING) >= 4:  # before the new loop: whichever was current before an old one becomes current again
             LIVING[0].close()
         self.virtual = VirtualLoop()
-        self._time = Clock(START, self.virtual.steady)
+        self._time = Clock(self.start_at, self.virtual.steady)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
         self.acks, self.duration, self.has_log = acks, duration, has_log
         self.why_unauthenticated = why_unauthenticated
@@ -421,6 +457,7 @@ class World:
         # The master's state and behaviour.
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.loads, self.named, self.recorded = {}, collections.defaultdict(set), {}
+        self.others = set()  # jids that another master has published, with which this one shares store and job cache
         self.lag = 0.0  # seconds from a publish until the master has stored it
         self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
         self.keeps_returns = True  # if False, the disk is full: returns reach the bus, and not the job cache
@@ -445,6 +482,7 @@ class World:
         # What the engine stores, and its requests.
         self.banks, self.checkpoint = collections.defaultdict(dict), None
         self.requests, self.answers, self.files = {}, [], set()
+        self.taken = set()  # requests that an engine has taken
         self.log, self.openings = [], 0  # every effect; how often the next opening of a window was looked up
         self.broken = []
         self.graves = []  # killed engines: kept, because their coroutines would run on if Python collected them
@@ -521,7 +559,7 @@ class World:
             bus=self.bus,
             publisher=publisher,
             questions=Questions(life, publisher, self.virtual.steady),
-            cache=JobCache(self),
+            cache=self.job_cache(),
             reader=Reader(self),
             store=RetryStore(OPTS, open_banks=lambda: Banks(self)),
             cache_worker=Worker(life, lambda: self.cache_up),
@@ -558,6 +596,13 @@ class World:
         if not self._is_running:
             self.run(5.0, lambda: self.shell is None or self.shell.restored)
 
+    def job_cache(self):
+        return JobCache(self) if self.has_own_cache else OtherJobCache(self)
+
+    def new_jid(self, name):
+        """Return the jid of a publish: a name that is easy to read, or with a job cache that is not ours one as Salt's."""
+        return name if self.has_own_cache else jid_at(self.wall() + 1e-6 * next(self.count))
+
     def find_opening(self, *args):
         """Return when a window opens next. :raises ValueError: while windows are not known."""
         self.openings += 1
@@ -579,6 +624,9 @@ class World:
 
     def uses_store(self):
         """The engine is about to use the store, or has just written to it."""
+
+    def uses_record(self, do, bank, key):
+        """The engine is about to ``store``, ``fetch`` or ``flush`` one record."""
 
     def writes(self, bank, key, before, durably):
         """The engine replaces the value ``before`` in the store; with ``durably`` the write is synced to the disk."""
@@ -715,22 +763,30 @@ class World:
         self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
 
         def record():
-            self.loads.setdefault(jid, load)
+            self.loads[jid] = self.loads.get(jid, load) if self.has_own_cache else load
             self.named[jid].update(names)
             first, last = self.recorded.get(jid, (self.wall(), 0.0))
             self.recorded[jid] = first, max(self.wall(), last + 0.001)  # later, also if the clock was set back
 
         self.later(self.lag, record, engine=False) if self.lag else record()
 
-    def publish(self, jid, targets=None, fun="state.apply", digest="", limits=None):
-        """Publish a job as ``salt`` does. With an existing jid, a further part of the minions gets the job."""
-        targets = tuple(self.minions if targets is None else targets)
+    def load_of(self, jid, fun="state.apply", digest="", limits=None, nocache=False):
+        """Return the load of a job; one with several functions has as many arguments."""
         tgt = ("*", "glob") if self.by_id else (f"job:{jid}", "grain")
-        load = {"jid": jid, "fun": fun, "arg": [digest or jid], "tgt": tgt[0], "tgt_type": tgt[1], "user": "root"}
+        arg = [digest or jid] if isinstance(fun, str) else [[digest or jid] for _ in fun]
+        load = {"jid": jid, "fun": fun, "arg": arg, "tgt": tgt[0], "tgt_type": tgt[1], "user": "root"}
         if limits is not None:
             wishes = {name: value for name, value in dataclasses.asdict(limits).items() if value is not None}
             given = wishes.pop("given") and not wishes.pop("off")
             load["kwargs"] = {"metadata": {"job_retry": wishes if given and wishes else given}}
+        if nocache:
+            load.setdefault("kwargs", {})["nocache"] = True
+        return load
+
+    def publish(self, jid, targets=None, **options):
+        """Publish a job as ``salt`` does. With an existing jid, a further part of the minions gets the job."""
+        targets = tuple(self.minions if targets is None else targets)
+        load = self.load_of(jid, **options)
         job, earlier, at = self.published.get(jid, (job_of(jid, load, self.now), (), self.now))
         self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
         self.take_load(load, targets)
@@ -743,7 +799,7 @@ class World:
         further part of the minions gets that signal. Returns the jid of the signal.
         """
         targets = tuple(self.minions if targets is None else targets)
-        signal = signal or f"kill-{jid or 'all'}-{next(self.count)}"
+        signal = signal or self.new_jid(f"kill-{jid or 'all'}-{next(self.count)}")
         funs = fun.split(",") if jid else ["saltutil.kill_all_jobs"]
         args = [[jid] if "kill" in name and jid else [] for name in funs]
         several = len(funs) > 1
