@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import functools
 import gc
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
 from saltext.jobs.core.retry.effects import Effects, answer_time
-from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind
+from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
@@ -447,14 +446,17 @@ class RetryShell:
         return at + min(self._checkpoint.ahead, self._ahead)
 
     def _sample(self) -> dict[Key, Job | Entry | Note]:
-        """Return one record of each kind. Ended entries are left out: the store may have refused them."""
+        """Return one record of each kind, of those that the store should have."""
         machine, found = self.machine, dict[Key, Job | Entry | Note]()
-        entry = next((entry for entry in machine.entries() if entry.state not in ENDED), None)
-        if entry is not None:
-            found[Key(Kind.JOB, entry.jid)] = machine.jobs[entry.jid]
-            found[Key(Kind.ENTRY, entry.jid, entry.minion)] = entry
-        for jid, note in itertools.islice(machine.notes.items(), 1):
-            found[Key(Kind.NOTE, jid, self._owner)] = note
+        for entry in machine.entries():
+            its = Key(Kind.JOB, entry.jid), Key(Kind.ENTRY, entry.jid, entry.minion)
+            if all(map(self.writer.is_stored, its)):
+                found.update(zip(its, (machine.jobs[entry.jid], entry), strict=True))
+                break
+        for jid, note in machine.notes.items():
+            if self.writer.is_stored(key := Key(Kind.NOTE, jid, self._owner)):
+                found[key] = note
+                break
         return found
 
     async def _look_for_stored(self, sample: Mapping[Key, Any]) -> None:
@@ -465,9 +467,15 @@ class RetryShell:
             log.debug("The store cannot be looked at: %s", exc)
             return
         # The engine itself may have removed some meanwhile.
-        if not is_whole and sample == self._sample():
+        if not is_whole and all(self._has(key, record) for key, record in sample.items()):
             log.error("Records of the retry queue were removed from the store; what the engine knows is written again")
             self._effects.save_all()
+
+    def _has(self, key: Key, record: object) -> bool:
+        machine, jid = self.machine, key.jid
+        if key.kind is Kind.JOB:
+            return machine.jobs.get(jid) is record
+        return (machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.of, jid)) is record
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""

@@ -49,6 +49,7 @@ class Writer:
         # The keys that have changed.
         self._claims, self._jobs, self._rest = dict[Key, None](), dict[Key, None](), dict[Key, None]()
         self._writing: Changes = {}
+        self._lacking = set[str]()  # the jids of which the store has refused a record when they were last written
         self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
         self._busy = False
         self._timer: Any = None
@@ -73,8 +74,9 @@ class Writer:
         self._begin()
 
     def is_stored(self, key: Key) -> bool:
-        """Tell whether the last change of a record is in the store."""
-        return not any(key in changed for changed in (self._jobs, self._rest, self._writing))
+        """Tell whether the last change of a record is in the store, as far as it takes the records of this job."""
+        changed = (self._jobs, self._rest, self._writing)
+        return key.jid not in self._lacking and not any(key in each for each in changed)
 
     @property
     def idle(self) -> bool:
@@ -126,6 +128,8 @@ class Writer:
                     log.error("The retry queue cannot be written, and is kept in memory until it can be: %s", exc)
                 pause = min(2 * pause or _PAUSE, _LONGEST_PAUSE)
                 await compat.sleep(pause)
+        self._lacking.difference_update(key.jid for key in changes)
+        self._lacking.update(refused)
         self._writing = {}
         if pause:
             log.warning("The retry queue can be written again")

@@ -6,8 +6,9 @@ import collections
 import errno
 
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import QUEUE
+from saltext.jobs.core.retry.store import NOTES, QUEUE
 from tests.unit.retry.test_machine import away
+from tests.unit.retry.world import OPTS, World
 
 
 def hinder(world, bank, key):
@@ -34,3 +35,12 @@ def test_an_entry_that_can_be_neither_read_nor_written_keeps_no_other_job_from_b
     world.start("b")
     world.run(120)
     assert (world.runs["b", "j1"], world.runs["b", "j2"]) == (0, 1)
+
+
+def test_a_note_that_the_store_refuses_is_not_written_again_and_again():
+    world = World(duration=1e5)
+    tried = hinder(world, f"{NOTES}/{OPTS['id']}", "j1")
+    world.publish("j1")
+    world.run(3600)
+    assert world.notes == {}
+    assert tried["store"] == 1
