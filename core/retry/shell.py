@@ -351,7 +351,8 @@ class RetryShell:
         return self.machine.entry(minion, jid) is not None
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        self.step(facts.Returned(jid, frozenset(returns)))
+        # If events are believed, the job cache may not have the return when it is asked later.
+        self.step(facts.Returned(jid, frozenset(returns), again=bool(self._ports.cache.why_unauthenticated)))
 
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""

@@ -1118,6 +1118,20 @@ def test_without_a_log_a_kill_that_is_stored_late_while_the_engine_waits_for_its
     assert world.state("b", "j1") is State.CANCELLED
 
 
+def test_a_return_that_counts_though_the_job_cache_has_not_got_it_counts_when_a_replay_is_taken_for_a_publish():
+    world = World(has_log=False, why_unauthenticated="ext_job_cache is 'redis'", minions=("a", "b"))
+    world.stop("b")
+    world.publish("j1")
+    world.run(60)
+    world.keeps_returns = False
+    world.start("b")
+    world.run_until(lambda: ("b", "done") in world.told("j1"))
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+    assert world.state("b", "j1") is None
+
+
 def test_as_long_as_the_log_cannot_be_written_each_event_of_a_publish_has_the_job_cache_searched():
     world = World()
     world.run(LATEST + 10)
