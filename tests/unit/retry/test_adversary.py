@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.many_worlds import quiet
+from tests.unit.retry import sites
 from tests.unit.retry.adversary import PROFILES, Adversary, CutOff, Failing, Power, PowerOnce, live_through
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", PROFILES + sites.PROFILES)
 def test_nothing_is_lost_and_nothing_that_has_begun_runs_again(profile):
     with quiet():
         for seed in range(80 if profile is Adversary else 30):
@@ -17,7 +18,7 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again(profile):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1600, 200))
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", PROFILES + sites.PROFILES)
 def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(profile, seed):
     with quiet():
         for each in range(seed, seed + 30):
