@@ -753,6 +753,7 @@ class Operators(CutOff):
             # cannot tell whether the job was published before the kill.
             for jid in self.minions[name].running if self.reaches(name) and self.keeps_order else ():
                 is_waiting = self.shell is not None and self.state(name, jid) is State.PENDING
+                is_waiting = is_waiting or any(self._names(each, name, jid) for each in self.requests.values())
                 if not is_waiting and (name, jid) not in self.lost:  # there may be no room for it in the queue
                     self._is_killed(name, jid)
         if targets:
