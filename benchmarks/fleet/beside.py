@@ -13,7 +13,7 @@ from benchmarks.fleet.verdict import Check, wrong_about
 from benchmarks.fleet.watch import difference
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 
-#: For each round what happens to runs, and how many batches there are at once.
+#: For each round: the faults of its runs, and the number of batches at once.
 _ROUNDS = {
     "plain": ({}, 1),
     "slow, failing, dying": ({**FAULTS, "away": 60.0}, 1),
@@ -22,7 +22,7 @@ _ROUNDS = {
 
 
 def beside(site: Site, args: Arguments) -> Story:
-    """One batch, one among faults, and ten at once: by ours, then by Salt's own."""
+    """Run one batch, one with faults, and ten at once: each first with ours, then with Salt's own manager."""
     story = Story()
     site.start()
     since = site.mark("started")

@@ -1,10 +1,10 @@
 """
 Finds evidence that excuses a second run of a job on a minion, or a return that the master took and the job cache lacks.
 
-Three could know of the first run: the minion's executor, the job cache, the engine. A second run is excused if none of
-them could, and evidence shows each: the job cache lacks that very return, the master could store nothing when it
-answered, and the engine's process ended before it could write down what it had heard. It is not enough that such a
-thing happened at about that time. Pure: stdlib only.
+Three parts could know of the first run: the minion's executor, the job cache, and the engine. A second run is excused only
+if evidence shows for each of them why it does not know: the job cache lacks that very return, the master could store
+nothing when it answered, and the engine's process ended before it could write down what it had heard. A fault at about
+that time is not enough. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.fleet.truth import Run
 
-#: Most seconds between the master's storing of a return and its answer: after that the minion sends it again, later by
-#: as much as the fleet itself is late.
+#: Most seconds from when the master stores a return until it answers. After that the minion sends the return again; if the
+#: fleet is late, that is later by as much.
 _ON_THE_WAY = 10.0
-#: Seconds in which an idle engine hears of an event, and has its consequences on the disk.
+#: Seconds within which an idle engine has heard of an event and has written its consequences to the disk.
 _WRITTEN = 5.0
 
 
@@ -43,13 +43,13 @@ class Evidence:
         return self.why_not(since if run.sent is None else max(run.sent, since), run.answered)
 
     def why_not(self, since: float, until: float) -> str | None:
-        """Return why nothing could be stored at some moment of a time; None if it was always possible."""
+        """Return why the master could store nothing at some moment between two times; None if it always could."""
         return next((why for first, last, why in self.unstorable if first <= until and since <= last), None)
 
     def written(self, engine: str, heard: float) -> float:
         """
-        Return when an engine has an event on the disk: a few seconds later, or on a busy machine once it has answered a
-        request that was made then. That may be never.
+        Return when an engine has an event on the disk: a few seconds after it heard of it. If its answers are known, which
+        show how busy it was, it is the first answer to a request made after these seconds; ``inf`` if there is none.
         """
         at = heard + _WRITTEN
         answers = self.answers.get(engine, ())

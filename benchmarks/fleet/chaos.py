@@ -147,5 +147,5 @@ def everything(site: Site, args: Arguments) -> Story:
 
 
 def chaos_pause(args: Arguments) -> float:
-    """Seconds between two actions: the shorter the run, the denser."""
+    """Return the seconds between two actions: fewer in a shorter run."""
     return min(10.0, max(1.0, args.seconds / 60))

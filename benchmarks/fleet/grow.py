@@ -3,11 +3,11 @@ How the cost grows with the fleet: CPU for each return, publishes, memory, and t
 
     python -m benchmarks.fleet.grow --data grow.json                          100, 500 and 2,000 minions on a real master
     python -m benchmarks.fleet.grow --data grow.json --alone 10000,50000      the engines alone, beyond what a master bears
-    python -m benchmarks.fleet.grow --data grow.json --draw docs/scale.svg    the curves, of what the file holds
+    python -m benchmarks.fleet.grow --data grow.json --draw docs/scale.svg    the curves of the figures in the file
 
 On a real master it runs the scenarios ``one`` and ``power`` (``python -m benchmarks.fleet``), with lightweight minions
-that send everything that real minions send. An engine alone works on real files, and nothing else delays it: in a batch
-as in ``benchmarks/batch.py``, in a power cut as in ``benchmarks/retry.py``.
+that send everything that real minions send. An engine alone works on real files, and nothing else delays it: the batch is
+that of ``benchmarks/batch.py``, the power cut that of ``benchmarks/retry.py``.
 """
 
 from __future__ import annotations
@@ -153,15 +153,15 @@ def sizes(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=sizes, metavar="N,…", help="minions on a real master (100,500,2000)")
-    parser.add_argument("--alone", type=sizes, metavar="N,…", help="minions of the engines alone (none)")
+    parser.add_argument("--sizes", type=sizes, metavar="N,…", help="numbers of minions on a real master (100,500,2000)")
+    parser.add_argument("--alone", type=sizes, metavar="N,…", help="numbers of minions for the engines alone (none)")
     parser.add_argument("--answer", type=float, default=2.0, help="as in benchmarks.fleet")
     parser.add_argument("--only", choices=_NAMES, help="one of the four")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="JSON to which the figures are added")
     parser.add_argument(
         "--pictures", type=pathlib.Path, metavar="FOLDER", help="for the timeline of each on a real master"
     )
-    parser.add_argument("--draw", type=pathlib.Path, help="draw what --data holds, and take no figures")
+    parser.add_argument("--draw", type=pathlib.Path, help="draw the figures in --data, and measure nothing")
     args = parser.parse_args()
     found: Found = json.loads(args.data.read_text()) if args.data.exists() else {}
     if args.draw:

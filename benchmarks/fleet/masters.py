@@ -27,7 +27,7 @@ _THERE, _AWAY = "[ab]*", "c*"
 _OWED, _BATCHES, _AT_A_TIME = 5, 3, 2
 #: Seconds for which slots of every other batch stay empty, so that a fault finds free ones.
 _EMPTY = 3
-#: Seconds for the consequences of a fault, after which a dead master is back.
+#: Seconds to wait for the consequences of a fault, and seconds after which a killed master is started again.
 _FOLLOWS, _DEAD = 45.0, 30.0
 #: Seconds within which a request has its answer.
 _ANSWERED = 30.0
@@ -35,7 +35,7 @@ _KILLED = "the leader killed"
 
 
 def masters(site: Masters, args: Arguments) -> Story:
-    """Three hot-hot masters over PostgreSQL: their leader is killed and frozen, and the database is away, by a seed."""
+    """Three hot-hot masters over PostgreSQL: the leader is killed or frozen, or the database is away, in a seeded order."""
     story, course = Story(), _Course(site, args)
     there = [name for name in site.names if name[0] != "c"]
     away = [name for name in site.names if name[0] == "c"]
@@ -71,7 +71,7 @@ def masters(site: Masters, args: Arguments) -> Story:
 
 class _Course:
     """
-    The faults, one after the other in an order by the seed, and what goes on meanwhile.
+    The faults, one after the other in an order that the seed sets, and what the operator does meanwhile.
 
     ``limits``: ``{jid: limit}`` of the batches; ``faults``: what was done; ``done``: how often.
     """
@@ -138,7 +138,7 @@ class _Course:
             self.limits[jid] = self._args.size
 
     def _ask_meanwhile(self) -> None:
-        """Start a batch, or pause one and have it go on, while nobody may lead."""
+        """Start a batch, or pause and resume one, at a time when perhaps no master leads."""
         running = [jid for jid in self.limits if not self._site.are_over([jid])]
 
         def pause() -> None:
@@ -149,7 +149,7 @@ class _Course:
                 self._asked(lambda: self._site.ask("batch.resume", jid))
 
         work = self._start_batch if len(self.limits) < _BATCHES or not running else None
-        if work is None and self.faults[-1].what != _KILLED:  # nothing is published in a pause: that is no takeover
+        if work is None and self.faults[-1].what != _KILLED:  # a pause looks like a slow takeover
             work = pause
         if work is not None:
             self._asking.append(threading.Thread(target=work, daemon=True))
@@ -176,7 +176,7 @@ class _Course:
         yield lambda: self._database("restarted", 0.0)
 
     def _leading(self) -> tuple[int, frozenset[str]]:
-        """Return a master that leads, and the engines that it leads: by turns that of each engine."""
+        """Return the leader of one engine, by turns of each, and all engines that this master leads."""
         engine = ENGINES[len(self.faults) % len(ENGINES)]
         number = self._site.leader(engine)
         if number is None:
@@ -243,7 +243,7 @@ def _recovered(site: Masters, truth: Any, course: _Course, names: list[str]) -> 
 
 def _answered(site: Masters, course: _Course) -> Check:
     """Judge whether each request was answered once: none is left for long, and each start has made one batch."""
-    asked = set(site.unanswered())  # one may have been left at this very moment
+    asked = set(site.unanswered())  # the newest of them may be a moment old
     wait_for(lambda: asked.isdisjoint(site.unanswered()), _ANSWERED)
     left, there = asked.intersection(site.unanswered()), {row["jid"] for row in site.ask("batch.list", limit=1000)}
     known = len(course.limits)

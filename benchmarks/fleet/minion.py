@@ -120,12 +120,12 @@ class Minion:
         return [self.started()]
 
     def started(self) -> Send:
-        """Return what it says to each of its masters when it has started."""
+        """Return the event by which it tells each of its masters that it has started."""
         tag = f"salt/minion/{self.name}/start"
         return Send(self._event(tag, f"Minion {self.name} started at some time"), "starts")
 
     def stop(self, now: float) -> None:
-        """The minion is killed, with everything that it runs; only the executor's records are left."""
+        """The minion is killed with everything that it runs. What it has on the disk stays: records and kept returns."""
         if not self.there:
             return
         self.there = False

@@ -1,8 +1,8 @@
 """
 Three real masters with a site on PostgreSQL, and a crowd of featherweight minions that are connected to all of them.
 
-They have the loopback addresses 127.0.0.1 to 127.0.0.3, the same ports and the same keys, and nothing else in common but
-the database. It must never touch a process that it has not started.
+The masters listen on 127.0.0.1 to 127.0.0.3. They share their ports, their keys and the database, and nothing else. This
+must never touch a process that it has not started.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SETTLED = re.compile(rb"The (\w+) engine (?:runs|waits for its turn)")
 
 
 class Database:
-    """A PostgreSQL server on a free port, which syncs. Use it as a context manager."""
+    """A PostgreSQL server on a free port; it syncs each commit. Use it as a context manager."""
 
     def __enter__(self) -> Database:
         self._server = PostgreSQL("shared_buffers=64MB", "max_connections=300")
@@ -66,7 +66,7 @@ class Database:
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Freeze the server and its sessions until the block is left."""
-        freeze(self._server.process.pid)  # it makes no more sessions then
+        freeze(self._server.process.pid)  # first, so that it starts no more sessions
         processes = self._processes()
         freeze(*processes)
         try:
@@ -91,7 +91,7 @@ class Database:
 
 
 def _share_key(folder: pathlib.Path) -> None:
-    """Make the key of the masters, each of which looks for it under its own id."""
+    """Make one key for all masters. Each master looks for it under its own id."""
     salt.crypt.write_keys(str(folder), NAMES[0], 2048)
     for name in NAMES[1:]:
         for suffix in (".pem", ".pub"):
@@ -100,8 +100,8 @@ def _share_key(folder: pathlib.Path) -> None:
 
 class Masters(Site):
     """
-    As ``Site``. When entered, all three masters run, one of them leads, and no minion is there. The operator works at the
-    first master; if that is dead, in its place: all that matters is in the database.
+    As ``Site``. When entered, all three masters run, one of them leads, and no minion is there. The operator's commands run
+    with the options of the first master. They work while that master is dead too: all that matters is in the database.
     """
 
     def __enter__(self) -> Masters:
@@ -115,7 +115,7 @@ class Masters(Site):
             for number, name in enumerate(NAMES, 1):
                 home = self._fleet.config(name)
                 home.mkdir()
-                (home / "pki").symlink_to(keys)  # Salt takes no folder that is outside of a master's root_dir
+                (home / "pki").symlink_to(keys)  # Salt accepts no folder outside a master's root_dir
                 own_places = {"pki_dir": str(home / "pki"), "cachedir": str(home / "cache")}
                 self._configs.append({**self._options, "id": name, "interface": f"127.0.0.{number}", **own_places})
             for number, name in enumerate(NAMES):
@@ -149,7 +149,7 @@ class Masters(Site):
                     leader = self._site.leader(engine)
                     if leader is not None and leader.epoch != known.get(engine):
                         known[engine] = leader.epoch
-                        # An epoch is named after the moment in which it began.
+                        # An epoch is the Unix time at which it began, in microseconds.
                         at = time.monotonic() - (time.time() - leader.epoch / 1e6)
                         self.leads.append(Lead(at, engine, leader.master, leader.epoch))
 

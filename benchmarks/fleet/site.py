@@ -49,7 +49,7 @@ class Site:
     :param count: how many minions; their ids begin with a, b and c in turn.
     :param executor: the share of them that has ``job_once``.
     :param beside: an additional server of the scenario.
-    :param options: further options of the master's.
+    :param options: further options of the master.
     """
 
     def __init__(self, count: int, executor: float = 0.0, beside: Any = None, **options: Any) -> None:

@@ -55,7 +55,7 @@ class Story:
 
         :param limits: ``{jid: how many at a time}``.
         :param since: their beginning, if each minion that has been there since must have run them.
-        :param names: the minions that they are for, where that are not all.
+        :param names: the minions that they are for; None for all.
         """
         names = site.names if names is None else names
 
@@ -77,7 +77,7 @@ class Story:
         return self._settled(site, judge)
 
     def owed(self, site: Site, jids: Collection[str], names: Collection[str] | None = None) -> Truth:
-        """Judge jobs that all minions were owed, or those of these names."""
+        """Judge jobs that are owed to these minions; None for all."""
         pairs = [(name, jid) for name in (site.names if names is None else names) for jid in jids]
 
         def judge() -> tuple[Truth, list[Check]]:
@@ -89,7 +89,8 @@ class Story:
     def _settled(self, site: Site, judge: Callable[[], tuple[Truth, list[Check]]]) -> Truth:
         """
         Judge what the engines say now. They may not have heard of the latest events yet, such as a late return. So an
-        error counts only if it is still there once they have had time, which on a busy machine their answers show.
+        error counts only if it is still there after they had time to hear; on a busy machine their answers show when that
+        is.
         """
         begun = time.monotonic()
         while True:
@@ -110,7 +111,7 @@ class Story:
                 shares.append(makespan(runs) / least)
         if shares:
             told = f"{min(shares):.3f}" if len(shares) == 1 else f"{min(shares):.3f} to {max(shares):.3f}"
-            self.figures["makespan, in times of what the slots allow"] = told
+            self.figures["makespan, as a multiple of what the slots allow"] = told
             self.values["makespan over ideal"] = max(shares)
 
     def end(

@@ -1,7 +1,7 @@
 """
 What really happened on the minions: every run of every job, noted by the minion, and what follows from that.
 
-Times are those of a clock that cannot be set, the same for all processes of the machine. Pure: stdlib only.
+Times come from the monotonic clock, which is the same for all processes of the machine. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Run:
 class Publish:
     """
     A job as it came over the wire, which reaches every minion whatever its target. ``minions``: how many it names; ``size``:
-    its bytes, decrypted; ``targets``: the minions that it names, if it is no question; ``master``: the number of the sender.
+    its bytes, decrypted; ``targets``: the minions in the list of a job; ``master``: the number of the sender.
     """
 
     at: float

@@ -41,26 +41,26 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
     """
     Return what is wrong with a minion's state in a batch, or None.
 
-    :param native: the state is that of Salt's own manager, which also calls minions failed that have not returned.
+    :param native: the state is that of Salt's own manager. To it, a minion that has not returned is failed too.
     """
     returned = [run for run in runs if run.how == ENDED and run.stored]
     succeeded = any(run.retcode == 0 for run in returned)
     if state == "completed":
-        return None if succeeded else "completed, and has not returned with success"
+        return None if succeeded else "completed, but has returned no success"
     if state == "failed" and native:
-        return "failed, and has returned with success" if succeeded else None
+        return "failed, but has returned a success" if succeeded else None
     if state == "failed":
         # A minion with the executor reports an interrupted job itself.
         good = any(run.retcode for run in returned) or any(run.how == CUT for run in runs)
-        return None if good else "failed, and has not returned without success"
+        return None if good else "failed, but has returned no failure"
     if state == "active":
-        return None if any(run.end is None for run in runs) else "active, and runs nothing"
+        return None if any(run.end is None for run in runs) else "active, but runs nothing"
     if state in ("killed", "timed_out") and any(run.how == KILLED for run in runs):
         return None
     if returned:
-        return f"{state}, and has returned"
+        return f"{state}, but has returned"
     if state == "pending" and runs:
-        return "pending, and has run it"
+        return "pending, but has run it"
     return None
 
 
@@ -96,7 +96,7 @@ def batch(
         Check("no minion is reported wrongly", not wrong and not missing, _some(wrong, missing)),
         twice(truth, {jid}, engine, evidence),
         taken(truth, {jid}, evidence),
-        Check("no minion has run it that it was not for", not strangers, _names(strangers)),
+        Check("no other minion has run it", not strangers, _names(strangers)),
         Check(f"never more than {limit:,} at a time", most <= limit, f"{most:,} at once"),
     ]
 
@@ -181,8 +181,8 @@ def responsive(
     """
     Judge how long engines took to answer a runner, without the time for which they waited for a core.
 
-    :param within: seconds that they may take; RECOVERS for the first answer of a process, and for the first one after a time
-        in which none could be expected.
+    :param within: seconds that they may take. The first answer of a process, and the first after a time in which none could
+        be expected, may take RECOVERS.
     :param spared: (since, until) of such times.
     """
     spared, checks = list(spared), []

@@ -1,5 +1,5 @@
 """
-What a master costs while a scenario runs, and whether its engines answer: looked at once a second, by a process of its own.
+Samples once a second, in a process of its own, what a master costs while a scenario runs, and whether its engines answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from saltext.jobs.core.site import FileSite, site_of
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 #: What carries events from one process to another.
 _CARRIER = "publisher of events"
-#: Part of the process title of each reported kind of a master's processes.
+#: For each kind of process that is reported: the part of a process title by which it is known.
 _KINDS = {
     "Salt's own batch manager": "BatchManager",
     "workers": "MWorker-",
@@ -45,8 +45,8 @@ class Answer:
     """
     An engine's answer to a runner's request.
 
-    ``seconds``: until it came, or until the request was given up, which ``came`` tells. ``waited``: for how many of them
-    the engine, or what carries the request to it, waited for a core: they are the machine's, not the engine's.
+    ``seconds``: until it came, or until the request was given up; ``came`` says which. ``waited``: how many of these seconds
+    the engine, or a process that carries the request to it, waited for a core. The engine is not to blame for those.
     """
 
     seconds: float
@@ -110,7 +110,7 @@ def processes_of(root: pathlib.Path) -> list[psutil.Process]:
     every = {process.pid: process for process in psutil.process_iter(["cmdline", "ppid"])}
 
     def belongs(process: psutil.Process | None) -> bool:
-        # Not each names the folder: the title of the process that hands on events is a word and no more.
+        # Some do not name the folder: the title of the process that hands on events is a single word.
         while process is not None:
             if str(root) in " ".join(process.info["cmdline"] or ()):
                 return True
@@ -124,7 +124,7 @@ class Watch:
     """
     Begins to look at once.
 
-    :param opts: the master's options. :param root: the folder that all its processes name.
+    :param opts: the master's options. :param root: the folder below which all its files are.
     """
 
     def __init__(self, opts: Mapping[str, Any], root: pathlib.Path) -> None:

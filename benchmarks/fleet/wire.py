@@ -2,12 +2,12 @@
 What connects featherweight minions with a real master: Salt's own channel classes, shared by all of them.
 
 Each minion signs in under its own id and has its own session key; each of its messages is packed, encrypted, sent again and
-checked by Salt's ``AsyncReqChannel``. What they share is what costs a process much: the key pair, the connections, and the
-subscription, which decrypts each publish once for all.
+checked by Salt's ``AsyncReqChannel``. They share what is expensive: the key pair, the connections, and the subscription,
+which decrypts each publish once for all.
 
 Over TCP a master sends a publish only to its targets, so there each minion has its own subscription.
 
-If many minions send at once, a message first waits for a free connection. Its time begins after that.
+If many minions send at once, a message first waits for a free connection. Its timeout begins after that.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Wire:
         self, minion: str, load: Mapping[str, Any], what: str, timeout: float, wanted: Callable[[], bool]
     ) -> float | None:
         """
-        Send a message and return when there was a connection for it; None if the master has not answered it.
+        Send a message and return when there was a connection for it; None if it was not wanted, or was not answered.
 
         :param wanted: tells, once there is a connection, whether the message is to be sent at all.
         """
@@ -221,7 +221,7 @@ class Subscription(salt.channel.client.AsyncPubChannel):
     """
     One minion's subscription over TCP. It sends its id, and does not announce its connection.
 
-    ``loads``: what was read of publishes, for all minions.
+    ``loads``: the publishes that were decoded last, shared by all minions; see ``Wire``.
     """
 
     loads: dict[bytes, Any]
@@ -239,7 +239,7 @@ class Subscription(salt.channel.client.AsyncPubChannel):
         first = digest not in self.loads
         if first:
             decoded = await super()._decode_payload(payload)
-            # The key that all share takes each publish once; meanwhile another minion may have read this one.
+            # The shared key accepts each publish once. Another minion may have decoded this one meanwhile.
             if decoded and decoded["load"]:
                 self.loads[digest] = decoded["load"]
                 if len(self.loads) > _REMEMBERED:
@@ -249,7 +249,7 @@ class Subscription(salt.channel.client.AsyncPubChannel):
 
 
 def _at_once(close: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
-    """A connection over TCP has nothing to wait for."""
+    """Make ``close`` awaitable: that of a connection over TCP is done at once."""
 
     async def closed() -> None:
         close()

@@ -94,7 +94,7 @@ def test_problems_of_a_batch_are_reported():
     truth = truth_of(ran(), ran(begun=0.5, end=2.0), ran("stranger", begun=0.1, stored=False))
     checks = verdict.batch(truth, JID, ["m1", "m2"], {"m1": {"state": "lost"}}, 1, 9.0, ENGINE, NOTHING)
     assert not any(judged(checks).values())
-    assert "m1 is lost, and has returned" in checks[0].found and "m2 is not named" in checks[0].found
+    assert "m1 is lost, but has returned" in checks[0].found and "m2 is not named" in checks[0].found
 
 
 FULL = Evidence(unstorable=[(0.0, 2.0, "the disk was full")])
