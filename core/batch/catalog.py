@@ -54,9 +54,7 @@ class Catalog:
         """Return a batch of ours. :raises Refused: if there is none."""
         batch = self.ours(jid)
         if batch is None:
-            raise Refused(
-                f"{jid} is no batch of the batch_manager engine; salt-run batch.list shows those that there are"
-            )
+            raise Refused(f"{jid} is no batch of the batch_manager engine; salt-run batch.list shows the batches")
         return batch
 
     def native(self, jid: str) -> dict[str, Any] | None:
@@ -67,7 +65,7 @@ class Catalog:
         """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none, or none any more."""
         state = self.native(jid)
         if state is None:
-            raise Refused(f"{jid} is no batch; salt-run batch.list shows those that there are")
+            raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
         return state
 
     def find(self, jid: str) -> tuple[Summary, Minions]:
@@ -111,7 +109,7 @@ class Catalog:
         try:
             batch = self._store.read(jid)
         except StateError as exc:
-            log.error("Left out: %s", exc)
+            log.error("A batch is left out of the list: %s", exc)
             return None
         return self._summary(batch) if batch is not None else None
 

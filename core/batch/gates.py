@@ -72,7 +72,7 @@ _SENTENCES = {
 
 
 def write_pause(pause: Pause | None) -> list[str] | None:
-    """Return the form of a snapshot."""
+    """Return a pause in the form of a snapshot."""
     return None if pause is None else [pause.by.value, pause.detail]
 
 
@@ -342,7 +342,7 @@ class Checks(Kept):
         return f"check {self.spec.check['fun']}: no answer within {self.spec.check_timeout:g} s"
 
 
-#: What there may be too little of: room over all batches, and in groups of minions.
+#: Which room is short: that over all batches, or that in groups of minions.
 TOTAL, GROUPS = "total", "groups"
 #: The room is not known: a journal, or the groups of minions, have not been read.
 UNKNOWN = "unknown"

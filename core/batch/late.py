@@ -90,7 +90,7 @@ class LateReturns:
             try:
                 found = await self._ports.cache_worker.call(self._look_up, jid)
             except (StateError, JobCacheError, OSError) as exc:
-                log.debug("Batch %s is not looked at again: %s", jid, exc)
+                log.debug("Late returns of batch %s are not looked for: %s", jid, exc)
                 continue
             if found:
                 await self._correct(jid, {(minion, None): retcode for minion, retcode in found.items()})

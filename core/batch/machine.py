@@ -119,7 +119,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     elif lacks_facts:
         _doubt_sendable(batch, now)
     effects = [*began, *_halted_again(batch)] if batch.halted else began
-    batch.handing_over = False  # it may not have come to that, and the queue takes each minion once
+    batch.handing_over = False  # perhaps nothing was asked; the queue takes each minion once
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:

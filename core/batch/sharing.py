@@ -370,7 +370,7 @@ class Sharing:
         return [other for other in others if avoids & other.spec.claims]
 
     def _lacks(self, member: _Member, gets: int, promised: int) -> tuple[str, int]:
-        """Return what keeps a batch that ``gets`` so many minions now from more, and its limit; ("", 0) for nothing."""
+        """Return which room is short if a batch ``gets`` fewer minions than it wants, and its limit; ("", 0) if none is."""
         if gets >= member.batch.room.wanted:
             return "", 0
         if not (member.ready and self._knows_all()):
@@ -390,7 +390,7 @@ class Sharing:
         return free
 
     def _rest(self) -> Iterator[tuple[str, Allotted]]:
-        """Yield what batches that got nothing are told, if that is news."""
+        """Yield the facts for batches that got nothing, where these tell them anything new."""
         for jid in sorted(self._wanting | self._untold):
             member = self._members[jid]
             room = member.batch.room

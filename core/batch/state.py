@@ -66,9 +66,9 @@ class BatchState(Kept):
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
     resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion counted as not having received the job
-    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often the bus told that of a minion in doubt
+    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # starts of a minion in doubt, on the bus
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # to be handed over to the retry queue
-    handing_over: bool = made(bool)  # whether that is under way for all of these
+    handing_over: bool = made(bool)  # whether the request for all of ``to_queue`` is under way
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
     started: float | None = kept(nothing)  # when the start was announced
@@ -174,7 +174,7 @@ class BatchState(Kept):
         return Pause(PausedBy.RIGHTS, self.rights.trouble) if self.rights.trouble else None
 
     def waits_for_room(self) -> str:
-        """Return a sentence about what other batches keep from it; empty if that is nothing, or if it is paused."""
+        """Return a sentence about how other batches hold it up; empty if they do not, or if it would not send anyway."""
         if self.halted or self.finished or not self.has_more() or self.waits_for():
             return ""
         return self.room.why(len(self.flights))
@@ -361,7 +361,7 @@ class BatchState(Kept):
         return [facts.Announce("halted"), *self.take_back()]
 
     def take_back(self) -> list[Effect]:
-        """A request to the retry queue, of this engine or of an earlier one, may still wait there."""
+        """Cancel what the retry queue was asked for: a request of this or an earlier engine may still wait there."""
         return [facts.TakeBack(tuple(self.to_queue))] if self.to_queue else []
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:

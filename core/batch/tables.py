@@ -74,7 +74,7 @@ def active(found: Sequence[Mapping[str, Any]], page: Page) -> None:
 def listed(found: Sequence[Mapping[str, Any]], page: Page) -> None:
     """Show ``batch.list``: all batches that match."""
     if not found:
-        page.line("There is no such batch.")
+        page.line("No batch matches.")
         page.next("batch.start TARGET FUNCTION")
         return
     _table(found, found, page)
@@ -168,7 +168,7 @@ def _progress(batch: Mapping[str, Any], page: Page) -> str:
     names = ("completed", *BAD, "active", "pending")
     counts = ", ".join(f"{batch[name]:,} {name}" for name in names if batch.get(name))
     bar = min(_BAR, page.width // 4)
-    return f"{'#' * (bar * ended // (total or 1)):.<{bar}} {ended:,} of {total:,}: {counts or 'nobody'}"
+    return f"{'#' * (bar * ended // (total or 1)):.<{bar}} {ended:,} of {total:,}: {counts or 'no minion'}"
 
 
 def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:

@@ -68,7 +68,7 @@ def test_every_other_outputter_gets_the_data_and_no_wrapper(salt_run, jobs, outp
 
 def test_the_event_of_the_job_and_its_record_in_the_job_cache_hold_plain_data(salt_run, jobs):
     printed, _, returned = salt_run("batch.list")
-    assert printed.startswith("There is no such batch.")
+    assert printed.startswith("No batch matches.")
     assert (returned["return"], returned["success"]) == ([], True)
     stored = jobs["salt_cache.get_jid"](returned["jid"])["m_master"]["return"]
     assert stored["return"] == []

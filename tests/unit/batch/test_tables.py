@@ -156,7 +156,7 @@ def test_among_very_many_batches_under_way_those_that_need_an_operator_come_firs
 
 def test_an_empty_list_of_batches_says_so():
     assert drawn(tables.active, [])[0] == "No batch is under way."
-    assert drawn(tables.listed, [])[0] == "There is no such batch."
+    assert drawn(tables.listed, [])[0] == "No batch matches."
 
 
 def test_a_missing_engine_is_reported_once():
