@@ -45,13 +45,13 @@ def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], minion: st
     missing = minions - returned
     groups = {"returned": returned, "failed": failed, "missing": missing}
     of_minion = frozenset(name for name, group in groups.items() if minion in group)
-    if minions:  # what others say of a job that was not for them is none of its outcome
+    if minions:  # returns of minions that the job was not for do not count
         returned, failed = returned & minions, failed & minions
     return JobTally(len(minions), len(returned), len(failed), len(missing), of_minion)
 
 
 def has_failed(record: Any) -> bool:
-    """Tell whether a return is one of a failure."""
+    """Tell whether a return reports a failure."""
     return isinstance(record, Mapping) and retcode_of(record) != 0
 
 
@@ -89,7 +89,7 @@ def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
 
 
 def decoded(values: Sequence[bytes | None]) -> list[Any]:
-    """Decode what is shown of jobs; None for a damaged one. All at once: each call costs more than most values."""
+    """Decode what is shown of jobs, None for a damaged one: all in one call, as a call costs more than most values do."""
     some = [value for value in values if value is not None]
     try:
         found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))

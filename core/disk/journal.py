@@ -175,7 +175,7 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether some records would be lost with this process without a ``sync``: none would."""
+        """Whether this process could lose records that were not synced: never here, as the system has each of them."""
         return False
 
     @property
@@ -265,7 +265,7 @@ class Journal:
             raise
         with self._lock:
             old, self._file, self._next = self._file, fresh, None
-            self._lacks = self._failure is not None  # the old file, now gone, was the last to take a record
+            self._lacks = self._failure is not None  # only the old file, which is gone, has the last record
         if old is not None:
             os.close(old.handle)
         try:

@@ -196,7 +196,7 @@ class Lease(Lead):
             self.refused += 1
             self.on_lost()
             leader = leader_of_line(line)
-            raise Superseded(f"another process leads: {leader or 'who it is is not known'}")
+            raise Superseded(f"another process leads: {leader or 'which one is not known'}")
 
     def beat(self) -> None:
         """Show that this leading process is alive. :raises OSError: as ``check``, and if the file cannot be touched."""

@@ -54,12 +54,12 @@ def about_disk(folder: pathlib.Path) -> list[str]:
     free = disk.f_bavail * disk.f_frsize
     if free < LEAST_BYTES:
         found.append(
-            f"the disk of {folder} has {free >> 20} MB left, and what cannot be written down is not published: make room"
+            f"the disk of {folder} has {free >> 20} MB left, and nothing is published before it is on the disk: make room"
         )
     if disk.f_files and disk.f_favail < LEAST_INODES * disk.f_files:
         found.append(
-            f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}, and no file can be made without: "
-            "remove some"
+            f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}, and each new file needs one: "
+            "remove files"
         )
     return found
 
@@ -77,7 +77,7 @@ def about_clock(folder: pathlib.Path, clock: Callable[[], float] = time.time) ->
             ahead = os.fstat(made.fileno()).st_mtime - clock()
     except OSError as exc:
         return [
-            f"no file can be made in {folder}, so that nothing is kept: {exc.strerror}; see to its rights and its disk"
+            f"no file can be made in {folder}, so nothing is kept: {exc.strerror}; check its permissions and its disk"
         ]
     if abs(ahead) <= _APART:
         return []

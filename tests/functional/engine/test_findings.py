@@ -155,7 +155,7 @@ def test_a_clock_of_the_disk_that_goes_wrong_is_reported(tmp_path):
 
 def test_a_folder_in_which_no_file_can_be_made_is_reported():
     (finding,) = about_clock(pathlib.Path("/proc/self"))
-    assert finding.startswith("no file can be made in /proc/self, so that nothing is kept: ")
+    assert finding.startswith("no file can be made in /proc/self, so nothing is kept: ")
 
 
 @pytest.mark.parametrize("version", [(3, 24, 0), (3, 40, 1), (3, 44, 5), (3, 50, 6), (3, 51, 2)])

@@ -54,7 +54,7 @@ def test_an_engine_that_has_lost_the_lead_notices_it_before_it_does_anything(pat
 def test_a_process_that_holds_a_removed_file_does_not_lead(path):
     first = taken(path)
     path.unlink()
-    with pytest.raises(Superseded, match="who it is is not known"):
+    with pytest.raises(Superseded, match="which one is not known"):
         first.check()
 
 
