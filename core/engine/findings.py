@@ -124,14 +124,14 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
 
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return the differences between the masters of a site that must not be, and the doubts of the site itself."""
+    """Return the differences between the masters of a site that it does not allow, and the site's own doubts."""
     site, here = site_of(opts, engine), str(opts.get("id") or "")
     try:
         there = [master for master in masters.masters_of(site, engine) if master.is_known]
         found = list(site.doubts())
         leader = site.leader(engine) if site.is_led(engine) else None
     except OSError as exc:
-        return [f"how the masters stand cannot be read: {exc}"]
+        return [f"the state of the masters cannot be read: {exc}"]
     found += [
         f"the clock of the master {master.name} is {abs(master.ahead):.0f} s {'ahead of' if master.ahead > 0 else 'behind'} "
         f"that of {site.place}: set both by one time server"
@@ -157,7 +157,7 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     if engine != JOB_RECORDER and leader and is_several and not any(master.name != leader.master for master in there):
         found.append(
             Advice(
-                f"no master is known to stand by for {engine}: if {leader.master} dies, none goes on until it is back"
+                f"no master is known to stand by for {engine}: if {leader.master} dies, its work stops until it is back"
             )
         )
     return found

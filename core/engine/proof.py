@@ -83,7 +83,7 @@ class Proof:
         self._after_gap = Alarm(loop, clock, self._make_good)
         self._made_good = -GAP_PAUSE
         self._since = -math.inf  # earlier records of the log are not told
-        # Whether it still tells what was written before a start at which records may have been missing.
+        # Whether the log had a gap at the start, and what was written before the start is still being told.
         self.catches_up = False
         self._quiet = Quiet(log)
 
@@ -94,7 +94,7 @@ class Proof:
 
     @property
     def retells(self) -> bool:
-        """Whether an earlier start may have told what is told now, and more that the log has lost."""
+        """Whether an earlier start may have told the same records, and others that the log has lost."""
         return self._since > -math.inf
 
     @property

@@ -314,7 +314,7 @@ def _give_up(opts: Mapping[str, Any], engine: str, folder: Folder, request_id: s
         raise EngineAbsent(f"{where}; the request stays and will be carried out.")
     if folder.remove(_name(request_id, ".request")):
         raise EngineAbsent(f"{where}; the request is withdrawn.")
-    # It was taken in this moment: the engine owes an answer.
+    # The engine has just taken it, and owes an answer.
     reply = _await_reply(folder, request_id, site_of(opts, engine).patience)
     if reply is None:
         raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
