@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 def packer() -> Pack:
     """
-    Return ``pack`` for many records, in a third of its time. One thread at a time may call it.
+    Return a function that packs as ``pack`` does, in a third of the time. One thread at a time may call it.
 
     It raises ValueError if a record is too long.
     """

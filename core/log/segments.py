@@ -7,11 +7,11 @@ append to the newest segment, each record with one ``write``:
 * **A record counts if it begins before the segment's length.** A writer whose record begins later writes it again in
   the next segment, which it makes if needed. So a record counts once, however late its writer was: its place decides,
   not its time.
-* **When there is a next segment, all records that count in this one are written, or never will be.** The process that
-  made the next one had written beyond the length before, and the system carries out appends to a file one after the
-  other.
+* **Once there is a next segment, no further record can count in this one.** The process that made the next one had first
+  appended beyond the length of this one. The system carries out appends to a file one after the other, so later ones begin
+  beyond the length too.
 
-When a record could not be written, the time of the file ``log`` is changed, which works on a full disk too. A reader must
+A writer that could not write a record changes the time of the file ``log``, which works on a full disk too. A reader must
 compare that time before it takes a missing record to mean that nothing was done.
 """
 
@@ -173,7 +173,7 @@ def open_newest(folder: pathlib.Path, known: LogIdentity, beyond: int) -> tuple[
     Return (number, descriptor, whether it was made) of the newest segment, to append to.
 
     :param known: the log that the folder is expected to hold.
-    :param beyond: the last segment that is known to be full; if there is no newer one, it is made.
+    :param beyond: the last segment that is known to be full; the next one is made if there is none.
     :raises OSError: also when the folder holds another log.
     :raises StateError: when it cannot be found out which log it holds.
     """

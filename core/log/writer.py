@@ -1,5 +1,6 @@
 """
-Appends to the log, in each of the master's processes: one ``write`` a record, without waiting for the others or the disk.
+Appends to the log, in each of the master's processes: each record with one ``write``, which waits for no other process and
+not for the disk.
 
 It must never prevent a publish or a return: a record that cannot be written is marked as a gap.
 ``core/log/segments.py`` says how processes stay out of each other's way.
@@ -71,7 +72,7 @@ class Writer:
         self._close()
 
     def _mark(self) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the next one belongs to another log
+        with contextlib.suppress(FileNotFoundError):  # the log was removed: the next record begins another
             segments.mark_gap(self._folder)
         self._unmarked = False
 
@@ -126,6 +127,6 @@ class Writer:
                 size -= path.stat().st_size
                 path.unlink()
         except FileNotFoundError:
-            pass  # another process is at it
+            pass  # another process removes them too
         except OSError as exc:
             self._quiet.error("old", "Old segments of the log cannot be removed: %s", exc)
