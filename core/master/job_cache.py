@@ -4,7 +4,7 @@ job's own load.
 
 It blocks (disk, database): call it from a Worker. It must never hand on the payloads of all returns at once: those can be
 megabytes, and the engines need none. A record of the job cache, like an event, may hold anything that a minion has sent, or
-be damaged. So its fields are checked here, and a record that cannot be read is skipped alone.
+be damaged. So its fields are checked here. Of the records, only those that cannot be read are skipped.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class JobCache:
         if not self._opts.get("job_cache", True):
             return "job_cache is False: no return is stored"
         if self.master_name not in EXACT:
-            return f"master_job_cache is {self.master_name!r}, which gives all returns of a job or none"
+            return f"master_job_cache is {self.master_name!r}, which cannot give the return of one minion alone"
         if not self._opts.get("cluster_id"):
             return ""
         if self.master_name != OURS:

@@ -90,7 +90,7 @@ class Publisher:
         natively: bool = True,
     ) -> frozenset[str]:
         """
-        Publish a job and return the minions that it is for, by the master's answer.
+        Publish a job and return the minions that it is for, as the master has answered.
 
         :param jid: the job's id, used as it is.
         :param user: the user to publish for. The master checks the access of users it knows.

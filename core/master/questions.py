@@ -18,7 +18,7 @@ from saltext.jobs.core.master import once
 from saltext.jobs.core.master.asking import Answer, Answers, HandedOn, Place, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
 
-#: After its time a ping takes late answers for this many times as long: a slow minion is there too.
+#: After its timeout a ping takes late answers for this many further timeouts: a slow minion is there too.
 _LINGER = 3.0
 #: The key of the records in answers of minions with the executor ``job_once``.
 _RECORDED = "saltutil.find_cached_job"
@@ -45,7 +45,7 @@ class Found:
     * ``unmatched``: they say that the target does not match them.
     * ``unproven``: silent ones whose answer was announced on the bus.
     * ``records``: the records of minions with the executor ``job_once``.
-    * ``applying``: idle ones that run states, whoever has called for that.
+    * ``applying``: idle ones that run states for some other job.
     * ``free``: idle ones that run no job at all and keep neither records nor old returns: their answer holds for every
       other job too.
     """
@@ -256,8 +256,8 @@ class Questions:
     ) -> Answers:
         """
         :param more: further arguments of ``Publisher.publish``.
-        :param prompt: whether minions answer at once. An answer that takes as long as a function says nothing about the
-            master's backlog.
+        :param prompt: whether minions answer at once. If they first have to run a function, the time of their answers says
+            nothing about the master's backlog.
         :param read: reads kept answers, if only a part of each is needed.
         :param forget: whether to remove the question and its answers from ``kept`` at the end.
         :param linger: for how many seconds after the end late answers go to ``told``.
