@@ -1,6 +1,6 @@
 """
-What an operator should know about notices before relying on them. It changes nothing. It must never tell the webhook's
-address, nor the secret.
+What an operator should know about notices before relying on them. It changes nothing. It must never reveal the webhook's
+address or the secret.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _about_webhook(opts: Mapping[str, Any], settings: NoticesSettings) -> list[s
             )
         )
     if settings.secret and not secret and opts.get("pillar_opts"):
-        found.append("every minion gets the secret, since pillar_opts is set: name it by secret_file")
+        found.append("every minion gets the secret, since pillar_opts is set: keep it in a file (secret_file)")
     if url.scheme == "http" and url.hostname not in _HERE:
         found.append(Advice("notices go over the network as plain text: have the webhook's url begin with https://"))
     try:

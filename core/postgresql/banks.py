@@ -116,7 +116,7 @@ class Banks:
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the stored bytes of (bank, key) pairs, None for a missing one."""
         banks, keys = [plain_bank(bank) for bank, _ in items], [str(key) for _, key in items]
-        # One by one by the index, whatever size of the table the server assumes.
+        # Each pair by the index, whatever size of the table the server assumes.
         query = f"""SELECT w.place, t.value FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (bank, key, place)
             CROSS JOIN LATERAL (
                 SELECT t.value FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = w.key AND {_ALIVE} LIMIT 1) AS t"""
@@ -174,7 +174,7 @@ class Banks:
         return self._banks_between(name, *below(name))
 
     def _banks_between(self, name: str, low: str, high: str) -> list[str]:
-        # From one bank to the next by the index, without passing all keys in it.
+        # The index leads from each bank to the next, past all keys in it.
         query = f"""WITH RECURSIVE found AS (
                 (SELECT t.bank FROM {TABLE} AS t WHERE t.bank >= %s AND t.bank < %s ORDER BY t.bank LIMIT 1)
                 UNION ALL SELECT (SELECT t.bank FROM {TABLE} AS t WHERE t.bank > found.bank AND t.bank < %s
@@ -392,6 +392,6 @@ def _joined(value: Any) -> str | None:
 
 
 def parts(values: Sequence[str]) -> Iterator[list[str]]:
-    """Yield values some at a time."""
+    """Yield the values in lists of ``CHUNK``."""
     for start in range(0, len(values), CHUNK):
         yield list(values[start : start + CHUNK])
