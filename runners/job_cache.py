@@ -433,7 +433,7 @@ def doctor() -> dict[str, Any]:
     seconds for each GB. It changes nothing.
 
     Returns ``{"job_cache", "driver", "usable", "jobs", "findings", "retcode"}``: ``master_job_cache``, the driver, whether
-    it answers, the number of jobs, one sentence for each thing that may want a change, and the exit status: 1 if something
+    it answers, the number of jobs, one sentence for each thing that may need a change, and the exit status: 1 if something
     does not work, or soon will not; 0 if all findings are advice.
 
     CLI Example:

@@ -77,7 +77,7 @@ def doctor() -> dict[str, Any]:
     The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
     :return: a dict with engine (whether it runs), process (its pid, user and host), returners (those that get the records),
-        findings (one sentence for each thing that may want a change), and retcode (the exit status).
+        findings (one sentence for each thing that may need a change), and retcode (the exit status).
 
     CLI Example:
 
@@ -113,7 +113,7 @@ def set_aside(returner: object = None, limit: object = 100) -> Any:
 @runner.verb
 def redeliver(returner: object = None, names: object = None) -> Any:
     """
-    Hand records that were set aside to their returner again, after the reason of its refusal has been dealt with.
+    Hand records that were set aside to their returner again. First remove the reason why it refused them.
 
     Returns how many, for each returner.
 

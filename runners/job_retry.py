@@ -120,7 +120,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
             "unreceived_tries": entry.tries,
             "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
         }
-    raise Refused(f"{minion} has no entry for job {jid}; job_retry.list shows those that there are")
+    raise Refused(f"{minion} has no entry for job {jid}; job_retry.list shows what is queued")
 
 
 @runner.verb
@@ -446,7 +446,7 @@ def _some(count: Any, what: str, minion: str | None = None, jid: str | None = No
     if count == 0:
         named = {"minion": minion, "jid": jid}
         chosen = " ".join(f"{name}={value}" for name, value in named.items() if value is not None)
-        raise Refused(f"No entry of {chosen} {what}; salt-run job_retry.list {chosen} shows those that there are")
+        raise Refused(f"No entry of {chosen} {what}; salt-run job_retry.list {chosen} shows what is queued")
     return count
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import counted
 
-#: Groups, lines of what a group says, lines of one line of that, and lines of names.
+#: Most groups, most lines of a group's text, most lines on the screen for one of them, and most lines of names.
 _GROUPS, _LINES, _WRAPPED, _NAMES = 12, 14, 3, 2
 
 
