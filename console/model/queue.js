@@ -20,7 +20,7 @@ export class Queue extends Followed {
     this.rows = new Map(list.map((entry) => [keyOf(entry), { ...entry }]));
   }
 
-  /** Take an event. None tells when an entry expires, or that it waits for a window, so the list is read again. */
+  /** Take an event. No event says when an entry expires, or that it waits for a window, so the list is read again. */
   follow(event) {
     const { what, minion, jid } = event;
     const key = keyOf(event);
@@ -54,7 +54,10 @@ export class Queue extends Followed {
   }
 }
 
-/** A group in one line: `{states: [[state, count]], reason, since, attempts}`, first of entries that need an operator. */
+/**
+ * A group in one line: `{states: [[state, count]], reason, others, since, attempts}`. `reason` is the most frequent one in the
+ * state that most needs an operator; `others` counts the other reasons there.
+ */
 export function gist(entries) {
   const states = STATES.map((state) => [state, entries.filter((entry) => entry.state === state).length]).filter(([, size]) => size);
   const reasons = new Map();

@@ -91,7 +91,7 @@ export class BatchView {
     if (minions.value && typeof minions.value === "object") this.members.take(minions.value);
     else this.members.fail();
     this.app.draw();
-    // Returns change the counts, so the batch is not read again for each return, but when it has ended.
+    // Each return changes the counts. The reasons are read once there are any failures, and again at the end of the batch.
     const wrong = this.batch ? UNSUCCESSFUL.reduce((sum, state) => sum + (this.batch[state] || 0), 0) : 0;
     await this.failures.want(wrong, this.batch && isOver(this.batch));
   }
@@ -257,7 +257,7 @@ export class BatchView {
 
   async stop(kill) {
     const { batch } = this;
-    const says = [`${many(batch.pending, "minion")} of ${count(batch.total)} will not be sent to any more.`];
+    const says = [`The job is sent to no more minions: ${count(batch.pending)} of ${count(batch.total)} are still pending.`];
     if (kill) says.push(`The job is ended, by force if necessary, on the ${many(batch.active, "minion")} that run it now.`);
     else says.push(`The job continues on the ${many(batch.active, "minion")} that run it now.`);
     says.push("A stopped batch cannot be resumed; a retry starts a new one.");

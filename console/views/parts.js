@@ -31,7 +31,7 @@ export function badge(state = "") {
 }
 
 /**
- * A button that calls a runner. It says so if the user may not call it, which the API alone decides.
+ * A button that calls a runner. The API alone decides who may call it; the button shows a user that they may not.
  * @param {App} app
  * @param {string} text
  * @param {string} fun the function that it calls

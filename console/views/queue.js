@@ -36,7 +36,7 @@ export class QueueView {
     this.ofMinion = filter("Minion");
     this.ofJob = filter("Job");
     this.pause = action(app, "Pause the queue", "job_retry.pause", () => this.hold());
-    this.resume = action(app, "Resume the queue", "job_retry.resume", () => this.do("resume", {}, () => "The queue goes on."));
+    this.resume = action(app, "Resume the queue", "job_retry.resume", () => this.do("resume", {}, () => "The queue is resumed."));
     this.purge = action(app, "Purge…", "job_retry.purge", () => this.forget(), "danger");
     /** Keys of the groups whose entries are shown, and of the chosen entries. */
     this.opened = new Set();
@@ -161,7 +161,7 @@ export class QueueView {
     let shown = group;
     const box = this.box(`Choose all of ${group.name}`, () => shown.entries);
     const open = el("button", { type: "button", class: "plain", onclick: () => { if (!this.opened.delete(group.key)) this.opened.add(group.key); app.draw(); } });
-    const of = () => ({ ...this.of, [group.by]: group.name }); // only what the list is narrowed to
+    const of = () => ({ ...this.of, [group.by]: group.name }); // the filter of the list counts too
     const replay = action(app, "Replay now", "job_retry.replay", () => this.replay(group.name, this.groupOf(group)));
     const cancel = action(app, "Cancel all…", "job_retry.cancel", () => this.cancel(of(), this.groupOf(group)), "danger");
     const retry = action(app, "Retry all…", "job_retry.retry", () => this.retry(of(), this.groupOf(group)));
@@ -274,7 +274,7 @@ export class QueueView {
     if (await confirm("Cancel?", says, "Do not deliver")) await this.do("cancel", of, (value) => `${many(value, "entry is", "entries are")} cancelled.`);
   }
 
-  /** Do the same with each of some entries, and say once how it went. */
+  /** Retry or cancel each entry, and report once. */
   async each(verb, entries) {
     const retries = verb === "retry";
     const says = [`${many(entries.length, "entry", "entries")} ${retries ? "may be delivered again" : "will not be delivered"}.`];
@@ -326,7 +326,7 @@ function words(of) {
 
 /** What an entry waits for, and until when. */
 function nextTry(entry, now, paused) {
-  if (entry.state !== "pending") return entry.state === "held" || entry.state === "dead" ? "when an operator says so" : "–";
+  if (entry.state !== "pending") return entry.state === "held" || entry.state === "dead" ? "when an operator retries it" : "–";
   if (paused) return "when the queue is resumed";
   const opens = entry.opens_at;
   if (Number.isFinite(opens)) return `${ago(opens, now)}, when its window opens`;

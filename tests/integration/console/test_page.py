@@ -424,7 +424,7 @@ def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
     page.enter(api.login())
     page.go(f"batches/{JID}")
     page.click("Stop and kill…")
-    page.wait_text("5 minions of 10 will not be sent to any more", "dialog")
+    page.wait_text("The job is sent to no more minions: 5 of 10 are still pending", "dialog")
     page.wait_text("on the 3 minions that run it now", "dialog")
     page.click("Cancel", "dialog")
     assert stops == []
