@@ -9,7 +9,6 @@ error that a returner logs while it stores counts as raised.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -23,13 +22,12 @@ import salt.loader
 import salt.returners
 import salt.utils.files
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import compat, lines, own_modules
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ids import TIME_ZONES, jid_time
 
 log = lines.logger(__name__)
 
-_COUNT = itertools.count()
 #: The returner that writes a return piece by piece.
 _RAWFILE = "rawfile_json"
 _WHY_GONE = (
@@ -181,8 +179,7 @@ class ReturnerModule:
 
     def _modules(self) -> Any:
         if self._loaded is None:
-            # Loaders of one process share a module by its name, and with it the options of the last loader.
-            base = f"saltext_jobs.returner{next(_COUNT)}"
+            base = own_modules.base_of(self)
             utils = salt.loader.utils(self._opts, loaded_base_name=base)
             functions = salt.loader.minion_mods(self._opts, utils=utils, loaded_base_name=base)
             loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import itertools
 import os
 import socket
 import threading
@@ -20,6 +19,7 @@ import salt.loader
 import salt.payload
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
+from saltext.jobs.core import own_modules
 from saltext.jobs.core.banks import NOCACHE
 
 OUTAGE_SECONDS = 3.0  # how long a server may be away before a call fails
@@ -33,7 +33,6 @@ _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
 _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
 
-_COUNT = itertools.count()
 # One lock per process id: a lock that another thread held during a fork would never be released in the child.
 _LOADING: dict[int, threading.Lock] = {}
 
@@ -60,9 +59,8 @@ class Calls:
         # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
         self._opts = dict(opts)
         self.name: str = opts.get("cache") or "localfs"
-        # Loaders of one process share a module by its name. The module has the options of the loader that came last, and
-        # mmap_cache would remove the content of a bank that was made with other options.
-        self._base = f"saltext_jobs.cache{next(_COUNT)}"
+        # mmap_cache removes the content of a bank that was made with other options than its module has.
+        self._base = own_modules.base_of(self)
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 

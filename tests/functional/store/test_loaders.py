@@ -7,8 +7,10 @@ must keep to its own.
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
+import sys
 
 import pytest
 import salt.cache
@@ -16,7 +18,9 @@ import salt.config
 import salt.loader
 import salt.version
 
+from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.store.store import Store
+from tests.open_files import open_files
 
 pytestmark = pytest.mark.story  # the loader differs between the releases
 
@@ -71,6 +75,29 @@ def test_no_job_is_lost_where_another_loader_has_other_sizes_of_mmap_cache(optio
     store.store("jobs/loads", "later", {"y": 2})
     assert sorted(store.keys("jobs/loads")) == sorted([JID, "later"])
     assert sorted(salt.cache.Cache(opts).list("jobs/loads")) == sorted([JID, "later"])
+
+
+@pytest.mark.skipif("mmap_cache" not in DRIVERS, reason="Salt 3008 brought the driver")
+def test_a_store_that_is_gone_has_no_file_open(options, tmp_path):
+    store = Store(options("a", cache="mmap_cache"))
+    for number in range(5):
+        store.store(f"jobs/returns/{number}", "web1", RETURN)
+    assert open_files(tmp_path)
+    del store
+    gc.collect()  # it is part of a cycle
+    assert open_files(tmp_path) == []
+
+
+def test_a_returner_that_is_gone_leaves_no_module_behind(options):
+    def modules():
+        return {name for name in sys.modules if name.startswith("saltext_jobs.")}
+
+    gc.collect()
+    before, returner = modules(), ReturnerModule(options("a"), "local_cache")
+    assert returner.has("returner")
+    assert modules() > before
+    del returner
+    assert modules() == before
 
 
 def test_functions_carried_by_a_permitted_function_are_logged(options, caplog):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 
 import pytest
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.store.store import Locks
 from tests.functional.store.test_contract import in_processes
+from tests.open_files import open_files
 
 
 def test_a_lock_that_cannot_be_had_is_an_error_that_says_which_and_leaves_nothing_open(tmp_path, monkeypatch):
@@ -22,11 +22,10 @@ def test_a_lock_that_cannot_be_had_is_an_error_that_says_which_and_leaves_nothin
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with pytest.raises(SaltCacheError, match=r"salt_cache\.locks.*No locks available"), locks.hold("a"):
             pytest.fail("it is not held")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(tmp_path) == []
 
 
 def test_an_error_under_a_lock_is_passed_on_as_it_is(tmp_path):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
 from tests.faults import failing_syncs, full_disk
+from tests.open_files import open_files
 
 
 @pytest.fixture
@@ -277,13 +278,12 @@ def test_after_a_rename_that_may_not_be_durable_nothing_is_appended_before_a_rew
 
 
 def test_a_rewrite_leaves_no_file_open(path):
-    opened = filled(path)
-    before = len(os.listdir("/proc/self/fd"))
+    journal = filled(path)
     for _ in range(20):
-        opened.rewrite({"again": True})
-    assert len(os.listdir("/proc/self/fd")) == before
-    opened.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+        journal.rewrite({"again": True})
+    assert open_files(path.parent) == [str(path)]
+    journal.close()
+    assert open_files(path.parent) == []
 
 
 def test_records_appended_while_another_thread_rewrites_and_syncs_are_never_lost(path):
