@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import socket
+import tempfile
 
 import pytest
 
@@ -42,8 +44,6 @@ class PublisherSocket:
 
 
 @pytest.fixture
-def folder(salt_factories_default_root_dir, request):
+def folder(salt_factories_default_root_dir):
     """The folder of the sockets, whose path is short."""
-    made = salt_factories_default_root_dir / f"bus{abs(hash(request.node.nodeid)) % 1_000_000}"
-    made.mkdir()
-    return made
+    return pathlib.Path(tempfile.mkdtemp(prefix="bus", dir=salt_factories_default_root_dir))

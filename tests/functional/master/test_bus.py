@@ -30,9 +30,7 @@ class Ears:
 
 
 @pytest.fixture
-def opts(salt_factories_default_root_dir, request):
-    folder = salt_factories_default_root_dir / f"bus{abs(hash(request.node.name)) % 100_000}"
-    folder.mkdir()
+def opts(folder):
     return options(folder)
 
 

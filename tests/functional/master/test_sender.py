@@ -13,7 +13,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.bus import Sender
 from tests.functional.master.conftest import PublisherSocket
-from tests.waiting import SOON, stretched
+from tests.waiting import stretched
 
 pytestmark = pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
 
@@ -53,21 +53,6 @@ def sender(loop, folder):
     made = Sender(loop, {"sock_dir": str(folder)})
     yield made
     made.destroy()
-
-
-@pytest.fixture
-def until(loop):
-    def run(condition):
-        deadline = time.monotonic() + stretched(SOON)
-
-        async def wait():
-            while not condition() and time.monotonic() < deadline:
-                await compat.sleep(0.01)
-            return bool(condition())
-
-        return loop.run_sync(wait)
-
-    return run
 
 
 def test_a_publisher_that_does_not_read_blocks_nothing_and_gets_all_once_it_reads(sender, publisher, until):
