@@ -11,6 +11,7 @@ import salt.loader
 from saltfactories.daemons.master import SaltMaster
 from saltfactories.utils import random_string
 
+from tests.functional.cache_servers import free_port
 from tests.integration import warm
 from tests.salt_modules import all_but
 from tests.waiting import lasting, stretched, wait_for
@@ -77,11 +78,13 @@ def make_master(factories, name=None, kind=warm.Master, environment=None, **over
     :param environment: further variables of its processes. The master is then begun cold, because a library can be loaded
         first only into a process that is not forked.
     """
+    # Those that the factories choose may be taken before the master starts.
+    ports = {"publish_port": free_port(), "ret_port": free_port()}
     daemon = factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
         factory_class=SaltMaster if environment else kind,
         defaults={"open_mode": True},
-        overrides=_patient({**MASTER, **_QUIET, **overrides}),
+        overrides=_patient({**MASTER, **_QUIET, **ports, **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
     )
     daemon.environ.update(environment or {})
