@@ -1010,9 +1010,29 @@ def test_the_executor_of_a_proxy_reports_the_start_because_no_release_of_salt_do
     assert [tag for tag, _ in bus.events] == [f"salt/job/{jid}/start/m1"]
 
 
+@contextlib.contextmanager
+def gate_opens_once_nothing_repeats(minion):
+    """The gate opens once the job that begins in the block repeats its start no more."""
+    before, runs = set(threading.enumerate()), minion.runs()
+
+    def open_it():
+        try:
+            wait_for(lambda: minion.runs() > runs, what="the job has begun")
+            known = {*before, threading.current_thread()}
+            wait_for(lambda: set(threading.enumerate()) <= known, what="its start is repeated no more")
+        finally:
+            minion.gate.touch()
+
+    opener = threading.Thread(target=open_it)
+    opener.start()
+    yield
+    opener.join()
+
+
 def test_the_acknowledgement_is_repeated_until_the_master_has_it(minion, jid, bus, soon):
     bus.answers = [{"ret": None, "error": "timeout"}, {"ret": None}]
-    minion.deliver(jid, "test.sleep", 1, **ACK)
+    with gate_opens_once_nothing_repeats(minion):
+        minion.deliver(jid, "probe.wait", str(minion.trace), str(minion.gate), **ACK)
     assert len(bus.requests) == 2, "the master was away once"
     assert bus.requests[0] == bus.events[0], "tag and payload are those of the first one"
     assert len(bus.events) == 1, "what is sent as a request is not fired as well"
@@ -1021,7 +1041,8 @@ def test_the_acknowledgement_is_repeated_until_the_master_has_it(minion, jid, bu
 @pytest.mark.parametrize("answer", [None, {"ret": {}}, {"ret": ""}])
 def test_if_no_request_gets_through_the_start_is_fired_again_a_few_times(minion, trace, jid, bus, soon, answer):
     bus.answers = [answer] if answer else []
-    minion.deliver(jid, "test.sleep", 1, **ACK)
+    with gate_opens_once_nothing_repeats(minion):
+        minion.deliver(jid, "probe.wait", str(minion.trace), str(minion.gate), **ACK)
     assert (len(bus.requests), len(bus.events)) == (1, 3)
     assert {tag for tag, _ in bus.events} == {f"salt/job/{jid}/start/m1"}
 
@@ -1041,15 +1062,17 @@ def test_after_the_end_nothing_is_repeated(minion, trace, bus):
 
 
 def test_the_start_is_repeated_until_the_last_of_several_functions_has_ended(minion, trace, jid, bus, soon):
-    data = {"jid": jid, "fun": ["probe.give", "test.sleep"], "arg": [], **ACK}
-    minion.call(data, "probe.give", [trace])
-    minion.call(data, "test.sleep", [1])
+    data = {"jid": jid, "fun": ["probe.give", "probe.wait"], "arg": [], **ACK}
+    with gate_opens_once_nothing_repeats(minion):
+        minion.call(data, "probe.give", [trace])
+        minion.call(data, "probe.wait", [trace, str(minion.gate)])
     assert (len(bus.requests), len(bus.events)) == (1, 3)
 
 
 def test_the_start_is_repeated_until_all_values_of_a_generator_are_collected(minion, trace, jid, bus, soon):
+    before = set(threading.enumerate())
     values, _ = minion.deliver(jid, "probe.steps", trace, **ACK)
-    time.sleep(0.4)
+    wait_for(lambda: set(threading.enumerate()) <= before, what="the start is repeated no more")
     assert (len(bus.requests), len(bus.events)) == (1, 3)
     assert list(values)
 
