@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import NEED_3008
 from saltext.jobs.core import compat
+from tests.waiting import stretched
 
 ROOT = __file__.rsplit("/tests/", 1)[0]
 
@@ -47,7 +48,9 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
     ids=lambda value: " ".join(value[1:3]).removeprefix("benchmarks.") if isinstance(value, list) else "",
 )
 def test_a_benchmark_still_runs(words, last, tmp_path):
-    run = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=stretched(300), check=False
+    )
     name = re.search(r"benchmarks\.\w+", words[1])[0]
     if name in NEED_3008 and not compat.HAS_NATIVE_BATCHES:
         assert run.returncode == 1 and re.fullmatch("Salt 300[67].* lacks .*\n", run.stderr), run.stderr[-2000:]

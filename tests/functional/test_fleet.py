@@ -14,6 +14,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from tests.functional.cache_servers import cache_servers as cache_servers
+from tests.waiting import stretched
 
 ROOT = __file__.rsplit("/tests/", 1)[0]
 WORDS = "random --minions 24 --seconds 180 --rate 200 --executor 0.3 --limit 300 --answer 30"
@@ -29,7 +30,7 @@ pytestmark = [
 
 def played(words):
     command = [sys.executable, "-m", "benchmarks.fleet", *words.split()]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=stretched(600), check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
     return run.stdout.splitlines()
 

@@ -18,6 +18,7 @@ from saltext.jobs.core.engine.worker import Worker
 from tests.batches import journal_path, journals
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import kinds, spec
+from tests.waiting import stretched
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_facts_that_come_while_the_journal_is_rewritten_are_in_it(store, loop, d
             await rewritten
             assert made.is_whole_on_disk()
 
-    loop.run_sync(life, timeout=120)
+    loop.run_sync(life, timeout=stretched(120))
     assert made.done.count("Publish") >= 50
 
 

@@ -18,13 +18,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.process import Report
 from saltext.jobs.core.metrics import gauge, of_bus, of_lead, of_publisher, of_writing, text_of
 from saltext.jobs.core.notices.metrics import metrics_of as of_notices
 from saltext.jobs.core.recorder import metrics as of_recorder
 from saltext.jobs.core.retry import metrics as of_retry
+from tests.waiting import run_until, stretched
 
 MONITORING = pathlib.Path(__file__).resolve().parents[3] / "docs" / "monitoring"
 
@@ -99,7 +99,9 @@ def promtool():
         pytest.skip("promtool is not installed (Debian: prometheus)")
 
     def call(*args, text=None):
-        done = subprocess.run([found, *args], input=text, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [found, *args], input=text, capture_output=True, text=True, timeout=stretched(60), check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -123,13 +125,8 @@ def test_a_file_for_the_collector_is_written_at_once_and_may_be_read_by_it(loop,
     report = Report(loop, tmp_path, "job_retry", lambda: 1234.5, lambda: [gauge("held", "Held.", 1)])
     path = tmp_path / "saltext_jobs_job_retry.prom"
 
-    async def until_written():
-        report.start()
-        deadline = time.monotonic() + 20
-        while not path.exists() and time.monotonic() < deadline:
-            await compat.sleep(0.01)
-
-    loop.run_sync(until_written)
+    loop.add_callback(report.start)
+    run_until(loop, path.exists, what="it is written")
     report.close()
     assert [line for line in path.read_text().splitlines() if line[0] != "#"] == [
         "held 1",
@@ -142,15 +139,10 @@ def test_a_file_for_the_collector_is_written_at_once_and_may_be_read_by_it(loop,
 def test_a_directory_that_is_not_there_is_named_once_and_not_made(loop, tmp_path, caplog):
     report = Report(loop, tmp_path / "none", "job_retry", time.time, list)
 
-    async def twice():
-        for _ in range(2):
-            report.start()
-            deadline = time.monotonic() + 20
-            while not caplog.records and time.monotonic() < deadline:
-                await compat.sleep(0.01)
-
     with caplog.at_level(logging.ERROR):
-        loop.run_sync(twice)
+        for _ in range(2):
+            loop.add_callback(report.start)
+            run_until(loop, lambda: caplog.records, what="it is named")
     report.close()
     assert not (tmp_path / "none").exists()
     (record,) = caplog.records

@@ -17,6 +17,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import NotYet, StateError
 from saltext.jobs.core.site import FileSite
 from tests.faults import full_disk
+from tests.waiting import Deadline, run_until
 
 
 @pytest.fixture
@@ -34,13 +35,8 @@ def replies(opts, loop):
             requests.leave(opts, JOB_RECORDER, request)
         folder = FileSite(opts).path(JOB_RECORDER) / "requests"
 
-        async def take():
-            service.take()
-            deadline = time.monotonic() + 10
-            while len(list(folder.glob("*.reply"))) < len(made) and time.monotonic() < deadline:
-                await compat.sleep(0.01)
-
-        loop.run_sync(take)
+        loop.add_callback(service.take)
+        run_until(loop, lambda: len(list(folder.glob("*.reply"))) >= len(made), what="each has its reply")
         return [files.read_msgpack(path) for path in sorted(folder.glob("*.reply"))]
 
     return serve
@@ -158,14 +154,14 @@ def test_a_timer_of_a_loop_rings_in_time_although_the_clock_is_set_back(monkeypa
     loop = compat.new_loop()
 
     def look(deadline):
-        if rung or time.monotonic() > deadline:
+        if rung or deadline.is_over():
             loop.stop()
         else:
             loop.add_callback(look, deadline)
 
     loop.call_later(0.1, rung.append, True)
     put_back[0] = 3600.0
-    loop.add_callback(look, time.monotonic() + 5)
+    loop.add_callback(look, Deadline(5))
     loop.start()
     loop.close(all_fds=True)
     assert rung

@@ -16,7 +16,7 @@ from saltext.jobs.core.log import checkpoints, framing, records, segments
 from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.writer import Writer
 from tests.faults import full_disk, no_more_files, whole_seconds
-from tests.waiting import wait_for
+from tests.waiting import SOON, Deadline, stretched, wait_for
 
 FORK = multiprocessing.get_context("fork")
 LENGTH = 4000  # of a segment: some 50 records
@@ -128,8 +128,8 @@ def write_many(folder, name, count, begin):
 
 def read_all(folder, position, total, results):
     reader, found, gaps = Reader(folder, position), [], []
-    deadline = time.monotonic() + 60
-    while len(found) < total and time.monotonic() < deadline:
+    deadline = Deadline(SOON)
+    while len(found) < total and not deadline.is_over():
         news = reader.read()
         found += [(record.minion, int(record.jid)) for record in news.records]
         gaps += [news.gap] if news.gap else []
@@ -149,7 +149,7 @@ def test_five_processes_write_through_many_segments_and_readers_see_each_record_
     for process in (*readers, *writers):
         process.start()
     begin.set()
-    told = [results.get(timeout=300) for _ in readers]
+    told = [results.get(timeout=stretched(5 * SOON)) for _ in readers]
     for process in (*readers, *writers):
         process.join()
     for found, gaps in (*told, read_here(reader)):

@@ -18,6 +18,7 @@ from tests.unit.batch.test_tables import minions, standing
 from tests.unit.display.test_text import HARMFUL
 from tests.unit.recorder.test_tables import STATS
 from tests.unit.retry.test_tables import entry
+from tests.waiting import stretched
 
 pytestmark = pytest.mark.story
 
@@ -160,7 +161,7 @@ def test_the_command_itself_prints_a_table_into_a_pipe_in_whatever_encoding_and_
             [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(tmp_path), function],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=stretched(120),
             check=False,
             env={**env, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         )

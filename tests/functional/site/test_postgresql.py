@@ -17,7 +17,7 @@ from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TTL, Lease
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.site import PostgresqlSite
-from tests.waiting import wait_for
+from tests.waiting import SOON, stretched, wait_for
 
 ENGINE = "batch_manager"
 
@@ -98,7 +98,7 @@ def test_a_leader_whose_lease_has_ended_is_told(server):
     lease.on_lost = told.set
     assert lease.take()
     ended(server)
-    assert told.wait(60)
+    assert told.wait(stretched(SOON))
     with pytest.raises(Superseded):
         lease.check()
     other = Lease(server, ENGINE, "b")
@@ -122,7 +122,7 @@ def test_a_transaction_of_the_leader_delays_a_takeover(server):
             order.append("written")
 
     server.run(work)
-    taker.join(60)
+    taker.join(stretched(SOON))
     assert order == ["written", "taken"]
     assert other.epoch == 0  # since the lease was renewed by then
     lease.release()

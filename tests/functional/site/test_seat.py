@@ -16,7 +16,7 @@ from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.site import read_msgpack, write_msgpack
 from tests.functional.site.conftest import postgresql_sites
-from tests.waiting import wait_for
+from tests.waiting import SOON, stretched, wait_for
 
 pytestmark = pytest.mark.usefixtures("only_files_that_the_reference_names")
 
@@ -264,7 +264,7 @@ class TestHandOver:
 
         thread = threading.Thread(target=soon)
         thread.start()
-        assert one.step_back()
+        assert one.step_back(stretched(SOON))
         thread.join()
         assert not seat(0, "1-1.0").take()
 

@@ -7,6 +7,8 @@ import itertools
 import threading
 import time
 
+from tests.waiting import SOON, stretched
+
 
 @contextlib.contextmanager
 def writer(store):
@@ -24,7 +26,7 @@ def writer(store):
 
     thread = threading.Thread(target=write)
     thread.start()
-    begun.wait(60)
+    begun.wait(stretched(SOON))
     try:
         yield waited
     finally:

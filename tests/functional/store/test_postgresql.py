@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import shutil
@@ -315,7 +316,8 @@ class TestFaults:
             process = FORK.Process(target=_write_for_ever, args=(opts, writing, str(round_)))
             process.start()
             os.close(writing)
-            time.sleep(chance.uniform(0.2, 0.6))
+            assert multiprocessing.connection.wait([reading], stretched(SOON)), "it has begun"
+            time.sleep(chance.uniform(0, 0.4))
             server.kill()
             time.sleep(chance.uniform(0, 0.5))
             server.start()
@@ -467,7 +469,7 @@ class TestFaults:
         try:
             assert cache.fetch("bank", "key") == 1
         finally:
-            back.join(60)
+            back.join(stretched(SOON))
 
     def test_a_return_that_came_to_a_server_that_was_killed_is_known_again(self, opts, server):
         returner = Returner(opts)

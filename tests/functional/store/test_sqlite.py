@@ -42,6 +42,7 @@ from saltext.jobs.core.sqlite.wakeup import Wakeup
 from tests.faults import freeze, thaw
 from tests.functional.store.test_contract import in_processes
 from tests.functional.store.test_job_index import dying
+from tests.open_files import open_files
 from tests.waiting import SOON, stretched, wait_for
 
 pytestmark = pytest.mark.story  # salt.cache differs between the releases
@@ -456,22 +457,25 @@ class TestManyWriters:
     def test_a_writer_waits_for_a_slow_one(self, opts, cache):
         banks = banks_of(opts)
         cache.store("bank", "key", 0)
-        begun = threading.Event()
+        begun, was_read, order = threading.Event(), threading.Event(), []
 
         def slow():
             with banks.transaction():
                 banks.store("bank", "slow", 1)
                 begun.set()
-                time.sleep(1)
+                was_read.wait(stretched(SOON))
+                time.sleep(0.5)  # in which the other one comes
+                order.append("slow")
 
         thread = threading.Thread(target=slow)
         thread.start()
-        begun.wait(SOON)
+        begun.wait(stretched(SOON))
         assert cache.list("bank") == ["key"], "who reads does not wait, and sees no half of it"
-        began = time.monotonic()
+        was_read.set()
         cache.store("bank", "key", 1)
-        assert time.monotonic() - began > 0.5
+        order.append("the other")
         thread.join()
+        assert order == ["slow", "the other"]
         assert sorted(cache.list("bank")) == ["key", "slow"]
 
     def test_a_frozen_waiter_holds_up_no_writer_once_the_lock_is_free(self, opts, cache, path):
@@ -479,7 +483,7 @@ class TestManyWriters:
         begun = FORK.Event()
 
         def write():
-            begun.wait(SOON)
+            begun.wait(stretched(SOON))
             banks_of(opts).store("bank", "frozen", 1)
 
         waiting = FORK.Process(target=write)
@@ -493,7 +497,7 @@ class TestManyWriters:
             cache.store("bank", "key", number)
         assert time.monotonic() - began < stretched(5)
         thaw(waiting.pid)
-        waiting.join(SOON)
+        waiting.join(stretched(SOON))
         assert waiting.exitcode == 0 and cache.fetch("bank", "frozen") == 1
 
     def test_a_waiter_that_is_frozen_and_then_killed_lets_the_others_go_on(self, opts, cache, path):
@@ -501,7 +505,7 @@ class TestManyWriters:
         begun = [FORK.Event(), FORK.Event()]
 
         def write(number):
-            begun[number].wait(SOON)
+            begun[number].wait(stretched(SOON))
             banks_of(opts).store("bank", str(number), number)
 
         first, second = (FORK.Process(target=write, args=(number,)) for number in range(2))
@@ -516,7 +520,7 @@ class TestManyWriters:
         os.kill(first.pid, signal.SIGKILL)
         second.join(stretched(SOON))
         assert second.exitcode == 0 and cache.list("bank") == ["1", "key"]
-        first.join(SOON)
+        first.join(stretched(SOON))
 
     @pytest.mark.parametrize("there", ["nothing", "a file", "a link", "a full pipe"])
     def test_writers_go_on_even_if_no_process_wakes_them(self, opts, cache, path, there, tmp_path):
@@ -569,7 +573,7 @@ class TestManyWriters:
             wakeup.wake()
             assert woken.get(timeout=stretched(SOON)) == number
         for process in sleeping:
-            process.join(SOON)
+            process.join(stretched(SOON))
         wakeup.wake()  # nobody sleeps
 
     def test_a_writer_gets_its_turn_between_the_writes_of_a_busy_one(self, opts, cache):
@@ -629,7 +633,7 @@ class TestManyWriters:
                 sql.execute("BEGIN")
                 sql.execute("SELECT count(*) FROM records").fetchone()
                 if turn == 1:
-                    begun.wait(SOON)
+                    begun.wait(stretched(SOON))
                 time.sleep(0.02)
                 if both[(turn + 1) % 2].in_transaction:
                     both[(turn + 1) % 2].execute("COMMIT")
@@ -638,7 +642,7 @@ class TestManyWriters:
 
         reading = FORK.Process(target=read)
         reading.start()
-        begun.wait(SOON)
+        begun.wait(stretched(SOON))
 
         def beginning():
             """SQLite gives each beginning of the log two other numbers."""
@@ -656,7 +660,7 @@ class TestManyWriters:
             before = beginning()
             wait_for(lambda before=before: write_and_look(before), what="the log has been begun anew")
         ended.set()
-        reading.join(SOON)
+        reading.join(stretched(SOON))
 
     def test_an_endless_reader_keeps_writers_waiting_for_a_second_at_times(self, cache, path):
         cache.store("bank", "key", 0)
@@ -724,21 +728,18 @@ class TestManyWriters:
         cache.store("bank", "key", 2)
         assert cache.fetch("bank", "key") == 2
 
-    def test_threads_that_end_leave_no_file_open(self, cache):
+    def test_threads_that_end_leave_no_file_open(self, cache, tmp_path):
         cache.store("bank", "key", 1)
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_files(tmp_path))
         for _ in range(30):
             thread = threading.Thread(target=cache.fetch, args=("bank", "key"))
             thread.start()
             thread.join()
-        assert len(os.listdir("/proc/self/fd")) <= before + 9
+        assert 0 < before <= len(open_files(tmp_path)) <= before + 9
 
     def test_a_process_keeps_a_removed_file_open_only_while_sqlite_has_it_open(self, tmp_path):
-        def opened():
-            links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-            return sorted(
-                os.path.basename(os.readlink(link)) for link in links if tmp_path.name in os.path.realpath(link)
-            )
+        def names():
+            return list(map(os.path.basename, open_files(tmp_path)))
 
         paths = [str(tmp_path / f"{number}.sqlite") for number in range(6)]
         users = [sqlite3.connect(path) for path in paths[:4]]
@@ -752,7 +753,7 @@ class TestManyWriters:
         for path in paths[4:]:
             pathlib.Path(path).touch()
             handle_of(path)
-        assert opened() == ["1.sqlite (deleted)"] * 2 + ["3.sqlite"] * 2 + ["4.sqlite", "5.sqlite"]
+        assert names() == ["1.sqlite (deleted)"] * 2 + ["3.sqlite"] * 2 + ["4.sqlite", "5.sqlite"]
         users[1].close()
         users[3].close()
 
@@ -1387,6 +1388,7 @@ BARE = """
 import sys
 sys.modules["sqlite3"] = None
 import salt.cache, salt.config, salt.loader
+from tests.open_files import open_files
 opts = {**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache": "salt_cache"}
 opts.update({name: sys.argv[1] for name in ("cachedir", "pki_dir", "extension_modules")})
 found = salt.loader.returners(opts, {})

@@ -17,6 +17,8 @@ import salt.config
 import salt.minion
 import salt.utils.job
 
+from tests.waiting import stretched
+
 pytestmark = pytest.mark.story
 
 JID = "20260516120000000000"
@@ -128,6 +130,6 @@ def test_a_command_that_used_the_job_cache_ends_without_a_traceback(tmp_path):
     config = {"root_dir": str(tmp_path), "user": getpass.getuser(), "id": "m_master", "log_file": str(tmp_path / "log")}
     (tmp_path / "master").write_text(json.dumps({**config, "master_job_cache": "salt_cache"}))
     command = [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(tmp_path), "test.arg", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(60), check=True)
     assert os.listdir(cachedir / "jobs" / "loads")  # it was used
     assert "Traceback" not in done.stderr

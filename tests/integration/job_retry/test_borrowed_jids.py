@@ -16,7 +16,7 @@ from salt.exceptions import SaltClientError
 from tests.integration.api import SECRET
 from tests.integration.conftest import make_master, minions
 from tests.integration.job_retry.desk import OPTIONS, TIMES, lines
-from tests.waiting import wait_for
+from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.story
 
@@ -64,7 +64,7 @@ def ended(desk, jid):
 
 
 def test_no_user_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(master, desk, tmp_path):
-    begins = time.time() + 5
+    begins = time.time() + stretched(5)
     jid = start(desk, tmp_path / "runs", start_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begins)))
     assert not borrow(desk, jid)
     assert not borrow(desk, f"{jid}~batch_manager~0~{begins + 100:.0f}~{'0' * 64}")
