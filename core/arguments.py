@@ -30,7 +30,7 @@ _ALIKE = 0.8
 
 
 def seconds(name: str, value: Any, above: float | None = None) -> float:
-    """Return seconds from a number or a duration such as ``15m``; more than ``above``, if given."""
+    """Return the seconds of a number or of a duration such as ``15m``. They must exceed ``above``, if given."""
     try:
         result = duration(value)
         if above is not None and result <= above:
@@ -179,7 +179,7 @@ def accepted(read: Callable[..., Found], *values: Any) -> Found:
 
 
 def slip_of(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of the ``known`` names that ``name`` is a misspelling of, or None."""
+    """Return the ``known`` name that ``name`` misspells, or None."""
     return next(iter(difflib.get_close_matches(name.lower(), list(known), 1, _ALIKE)), None)
 
 

@@ -37,7 +37,7 @@ def main(profiles, live_through):
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=[profile.__name__ for profile in profiles], help="by default all")
-    parser.add_argument("--seeds", default="0-100", help="from the first up to, and without, the last")
+    parser.add_argument("--seeds", default="0-100", help="the first seed, and the one after the last")
     asked = parser.parse_args()
     first, last = map(int, asked.seeds.split("-"))
     bad = 0

@@ -62,7 +62,7 @@ class Catalog:
         return self._store.read_native(jid)
 
     def need_native(self, jid: str) -> dict[str, Any]:
-        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none, or none any more."""
+        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none, or if it is gone."""
         state = self.native(jid)
         if state is None:
             raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")

@@ -17,7 +17,7 @@ def _same(value: Any) -> Any:
 
 
 def nothing() -> None:
-    """The first value of a field that has none yet."""
+    """Return None, the first value of a field that is set later."""
 
 
 def kept(

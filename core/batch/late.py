@@ -29,7 +29,7 @@ LOOKS = 5
 _REMEMBERED, _MINIONS = 100, 200_000
 
 
-#: Returns: ``{(minion, the functions that it names): retcode}``; None in place of functions known to be the job's.
+#: Returns: ``{(minion, the functions that it names): retcode}``; None stands for functions that are known to be the job's.
 Found = dict[tuple[str, str | None], int]
 
 
@@ -76,7 +76,7 @@ class LateReturns:
             self.look_again(jid)
 
     def look_again(self, jid: str) -> None:
-        """Look a few times whether the job cache gets a return for an ended batch."""
+        """Look a few times for a return for an ended batch in the job cache."""
         self._looks[jid] = LOOKS
         self._plan()
 
@@ -141,7 +141,7 @@ class LateReturns:
         return found
 
     def _choose(self, jid: str, found: Found) -> dict[str, int]:
-        """Return those of the found returns that change the record. Each does so once."""
+        """Return the found returns that change the record. Each changes it once."""
         functions, waiting = self._waiting(jid)
         late = {
             minion: retcode

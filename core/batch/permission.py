@@ -114,7 +114,7 @@ class CallerRights:
         self._opts, self._who, self.settings = opts, who, settings_of(opts)
 
     def require_allowed_peer(self) -> None:
-        """Refuse anything to a minion that ``allow_peers`` does not name."""
+        """Refuse a minion that ``allow_peers`` does not name."""
         allowed = self.settings.allow_peers
         require_no_peer(self._who, allowed, " (batch_manager: allow_peers names the minions that may)")
 

@@ -30,7 +30,7 @@ class Spec:
     * ``owner``: the user that Salt authenticated (``master.identity.Identity``); empty if none was kept.
     * ``on_behalf``: the limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
     * ``approve_by``: the users and, after a ``%``, the groups that may approve; empty for anyone who may run the job.
-    * ``exclusive``: which other batches it waits for: True for those of the same module, names for those with such a claim.
+    * ``exclusive``: which other batches it waits for: True for those of the same module, names for those with these claims.
     """
 
     jid: str

@@ -103,8 +103,7 @@ class BatchStore:
 
     def is_there(self, jid: str) -> bool:
         """
-        Tell whether there is a journal of a batch, whether or not it can be read now. :raises OSError: when that cannot be
-        told.
+        Tell whether a batch has a journal, even one that cannot be read now. :raises OSError: if that cannot be determined.
         """
         return is_batch(site_of(self._opts), jid, OPEN, ENDED, OPEN)
 
@@ -164,7 +163,7 @@ class BatchStore:
             log.error("Batch %s was refused, and its journal cannot be removed: %s", jid, exc)
 
     def set_aside(self, jid: str) -> str:
-        """Rename a journal that cannot be read, so that it is not met again, and return where it is. :raises OSError:"""
+        """Rename a journal that cannot be read, so that no start reads it again. Returns its new place. :raises OSError:"""
         return self.folder.set_aside(journal_name(jid))
 
     def forget_aside(self, now: float) -> None:

@@ -25,11 +25,11 @@ from saltext.jobs.core.errors import Refused
 ENGINE_PATIENCE = 60.0
 #: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
-#: Columns of the bar: the most, the fewest for a bar at all, and the fewest on a terminal that is not narrow.
+#: Columns of the bar: the most; the fewest, below which there is no bar; and the fewest on a terminal that is not narrow.
 _BAR, _SHORTEST_BAR, _LEAST_BAR = 30, 4, 10
 #: Columns of a terminal that is not narrow.
 _WIDE = 60
-#: Most minions that are named, among those that failed alike since the last look.
+#: Most minions that are named if many have failed alike since the last look.
 _NAMED = 10
 #: Moves to the beginning of the line and clears it.
 _ANEW = "\r\x1b[K"
@@ -120,8 +120,8 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding
     """
     Return the state of a batch in one line.
 
-    :param width: most columns. To fit, the bar shrinks first, and then what matters least is left out. A line that is longer
-        than the terminal is wide could not be redrawn.
+    :param width: most columns. To fit, the bar shrinks first; then the least important parts are left out. A line wider than
+        the terminal could not be redrawn.
     :param encoding: the terminal's encoding.
     """
     total = summary["total"] or 1

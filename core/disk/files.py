@@ -93,7 +93,7 @@ def write_atomic(
     :param mode: other permissions, for what others are meant to read.
     :param durable: whether content and name must survive a power cut when this returns.
     :param fence: called before the file gets its name; what it raises is raised.
-    :raises OSError: and the old content stays. Only if the sync of the name has failed, a power cut may leave either.
+    :raises OSError: the old content stays; after a failed sync of the name, a power cut may leave either.
     """
     handle, temporary = new_temporary(path)
     try:

@@ -21,7 +21,7 @@ _IS_SECRET = re.compile(SECRET, re.IGNORECASE).search
 
 
 def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """Return arguments as words: ``nginx``, ``test=True``. Very many, and very long ones, are cut."""
+    """Return arguments as words: ``nginx``, ``test=True``. Long words are cut, and words beyond the limit counted."""
     given = list(arg)
     found = [_word(value) for value in given[:_WORDS]]
     some = list(kwargs.items())[: _WORDS - len(found)]

@@ -72,7 +72,7 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
             page.names(f"{name.replace('_', ' ')} ({len(value):,}):", [str(item) for item in value], 4)
     page.gap()
     if not findings:
-        page.line("Nothing that may need a change was found.")
+        page.line("Nothing needs a change.")
         return
     if data.get("retcode") == 0:
         page.line(f"Nothing is wrong. {counted(len(findings), 'piece')} of advice:")

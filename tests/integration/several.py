@@ -37,7 +37,7 @@ def leader(master, engine=BATCH_MANAGER):
 
 
 def leads(master, engine=BATCH_MANAGER, pid=None):
-    """Whether an engine of this master leads, and is the process."""
+    """Whether an engine of this master leads; with ``pid``, whether it is that process."""
     process = requests.process_of(master.config, engine)
     return process is not None and process.master == master.config["id"] and pid in (None, process.pid)
 
@@ -55,7 +55,7 @@ def engine_of(master, name):
 
 
 def share_keys(first, second):
-    """Have a master that was not started yet use the keys of another one."""
+    """Give a master that is still to be started the keys of another one."""
     shutil.rmtree(second.config["pki_dir"])
     pki = pathlib.Path(second.config["pki_dir"])
     pki.symlink_to(first.config["pki_dir"])
@@ -64,7 +64,7 @@ def share_keys(first, second):
 
 
 def share_disk(first, second):
-    """Have a master that was not started yet use the cachedir of another one."""
+    """Give a master that is still to be started the cachedir of another one."""
     cachedir = pathlib.Path(second.config["cachedir"])
     shutil.rmtree(cachedir, ignore_errors=True)
     cachedir.symlink_to(first.config["cachedir"])
@@ -111,13 +111,13 @@ def _started(factories, names, share, own, common):
 
 
 def reached_at(form):
-    """The ``master`` of minions that are to reach two masters of such a form: in a cluster one of them speaks for both."""
+    """The option ``master`` of minions that reach two masters of this form: in a cluster one of them speaks for both."""
     return list(ADDRESSES) if form == HOT_HOT else ADDRESSES[1]
 
 
 @contextlib.contextmanager
 def there(names, master, /, *desks, **options):
-    """Minions made by a master, which all masters of the desks can reach."""
+    """Start minions of a master, and wait until the masters of all desks reach them."""
     daemons = {name: make_minion(master, name, **options) for name in names}
     try:
         for name, daemon in daemons.items():

@@ -37,7 +37,7 @@ ENGINES = ("batch_manager", "job_retry", "job_recorder")
 ANSWER = 5.0
 #: Bytes by which an engine may grow after the first rounds, and lines a minute that this extension may log above INFO.
 GROWTH, LINES = 64 << 20, 60
-#: Characters of one of them, with what Salt's log puts before it.
+#: Most characters of such a line, including what Salt's log puts before it.
 LONGEST_LINE = LONGEST + 200
 _SCRIPT = pathlib.Path(__file__).with_name("adversary.py")
 
@@ -111,7 +111,7 @@ def engine_processes(master):
 
 
 def answer_time(opts, engine, request):
-    """Seconds, as of a machine that is not busy, that an engine takes to answer a request."""
+    """Seconds that an engine takes to answer a request, as they would be on an idle machine."""
     began, busy = time.monotonic(), load()
     requests.ask(opts, engine, request, patience=300)
     return (time.monotonic() - began) / max(busy, load())

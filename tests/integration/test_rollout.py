@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 MINIONS = [f"web{number:02}" for number in range(1, 28)]
 FULL, LACKS, UNKNOWN = MINIONS[:4], MINIONS[8:11], MINIONS[16:18]
-#: What fails is in the states alone: a disk, a folder, and a typing error.
+#: Only the states fail: for a disk, a folder and a typing error.
 BROKEN = f"""
 {{% if grains.id in {FULL} %}}
 site:
@@ -85,7 +85,7 @@ def typed(master):
     def type_it(line, columns=80):
         words = line if columns == 80 else f"COLUMNS={columns} {line}"
         printed = at_prompt(words, master.config_dir)[1]
-        # What Salt 3008 complains of itself when a command ends is no matter of ours.
+        # Complaints of Salt 3008 itself at the end of a command do not count.
         shown = [one for one in printed.splitlines() if "unclosed Runner" not in one]
         assert all(len(one) <= columns for one in shown), printed
         return printed

@@ -2,8 +2,8 @@
 The process that commands and daemons are forked from: ``python warm_server.py SOCKET PARENT``. It has imported Salt, has one
 thread, and waits for all that it has begun.
 
-When the process that started it says so or ends, however that may be, it kills all that is left, removes the folder of its
-socket and ends too.
+When the process that started it says so, or ends in any way, it kills what is left, removes the folder of its socket and
+ends too.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def _serve(path, parent):
     for name in _SOME_NEED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    # Salt reads the entry points of all packages anew every half second, so for each job. None is installed meanwhile.
+    # Salt reads the entry points of all packages again every half second, so for each job. They do not change here.
     salt.utils.entrypoints.iter_entry_points("salt.loader")
     salt.utils.entrypoints.iter_entry_points.__wrapped__.expiration = math.inf
     # What Salt finds out once in a process takes half of the time of its grains.
     salt.loader.grains({**salt.config.minion_config(None), "enable_fqdns_grains": False})
-    gc.freeze()  # the collector would write to what all share
-    setproctitle.getproctitle()  # it finds where the title is kept, which is impossible in a changed environment
+    gc.freeze()  # the collector would write into memory that all processes share
+    setproctitle.getproctitle()  # finds the memory of the title, which it cannot once the environment has changed
     # A process that loses its parent becomes a child of this one, so that it is counted, and found at the end.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ears, mouth = socket.socketpair()
@@ -118,7 +118,7 @@ def _answer(connection, what):
 
 
 def _ended():
-    """The children that have ended and were not waited for, with how."""
+    """The children that have ended since the last call, each with its wait status."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             yield found
@@ -143,7 +143,7 @@ def _become(asked, streams, others):
     setproctitle.setproctitle(" ".join([sys.executable, *sys.argv]))
     status = 1
     try:
-        # The scripts of pytest-salt-factories end this process themselves, those that pip has made raise SystemExit.
+        # The scripts of pytest-salt-factories end this process themselves, those made by pip raise SystemExit.
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
     except SystemExit as ended:

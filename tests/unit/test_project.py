@@ -53,13 +53,13 @@ def test_each_tool_of_a_release_has_one_version(name):
     ] == []
 
 
-def test_each_tool_that_a_release_installs_is_among_them():
+def test_each_tool_that_a_release_installs_is_listed():
     makefile = text("Makefile")
     (installed,) = re.findall(r"pip install -qq --constraint \.ci/dist\.txt (.+)", makefile)
     assert {re.sub(r"\[.*|'", "", word) for word in installed.split()} <= pins("dist").keys()
     extras = re.search(r"^lint = \[(.*?)^docs = \[(.*?)^\]", text("pyproject.toml"), re.MULTILINE | re.DOTALL)
     assert set(re.findall(r'^    "([a-z-]+)', extras[1] + extras[2], re.MULTILINE)) <= pins("docs").keys()
-    # Nothing is installed but by these lists, or with the version in the line.
+    # Whatever is installed has its version in these lists or in its line.
     for line in re.findall(r"pip install .*", makefile):
         assert "--constraint .ci/" in line or re.search(r"'[\w-]+==[\w.]+'$", line), line
     assert "build -q --no-isolation" in makefile
@@ -150,14 +150,14 @@ def test_a_workflow_may_only_read_unless_a_job_says_what_else_it_needs(path):
     assert read(path)["permissions"] == {"contents": "read"}
 
 
-def test_every_job_ends_some_time_and_needs_what_is_there():
+def test_every_job_has_a_time_limit_and_needs_only_jobs_that_exist():
     for workflow, name, job in jobs():
         assert "uses" in job or job["timeout-minutes"] <= 90, (workflow, name)
         there = {other for where, other, _ in jobs() if where == workflow}
         assert set(job.get("needs", ())) <= there, (workflow, name)
 
 
-def test_a_step_runs_what_can_be_run_at_home():
+def test_a_step_runs_what_can_be_run_in_any_checkout():
     own = {line for step in steps() for line in [step.get("run", "")] if line and "GITHUB_" not in line}
     assert own
     assert all(re.match(r"make [a-z-]+( |$)|bash \.ci/run$", line) for line in own), own

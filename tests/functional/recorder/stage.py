@@ -1,4 +1,4 @@
-"""A recorder with everything but Salt: its job cache, its returners and the bus are made of dictionaries and lists."""
+"""A recorder without Salt: dictionaries and lists stand in for the job cache, the returners and the bus."""
 
 from __future__ import annotations
 

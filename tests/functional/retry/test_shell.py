@@ -105,7 +105,7 @@ class Stage:
         self.until(lambda: self.clock.now() > end)
 
     def take_requests(self):
-        """Have requests taken, with which a checkpoint is written."""
+        """Have the engine take a request, after which it writes a checkpoint."""
         requests.leave(self.opts, JOB_RETRY, {"do": "resume"})
         self.bus.tell(events.wake_tag(JOB_RETRY), {})
 
@@ -192,7 +192,7 @@ def test_a_publish_without_an_event_that_is_stored_after_the_first_search_is_fou
     stage.until(lambda: stage.state("a") is State.PENDING)
 
 
-def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts, job_cache):
+def test_the_engine_starts_despite_a_corrupt_record_of_a_publish(stage, opts, job_cache):
     accept(opts, "a")
     job_cache.keep_load(JID, load_of(), ["a"])
     job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])
@@ -207,7 +207,7 @@ def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts
     stage.until(lambda: list(folder.glob("*.reply")))
 
 
-def test_a_job_that_another_master_keeps_in_a_store_that_they_share_is_left_to_it(opts):
+def test_a_job_that_another_master_keeps_in_the_shared_store_is_left_to_that_master(opts):
     shared = {**opts, "cache": "sqlite"}
     accept(shared, "a")
     RetryStore(shared).write(changes({JID: snapshot_of("a", owner="there_master")}))
@@ -228,13 +228,13 @@ def test_a_publish_whose_event_was_lost_is_found_after_the_gap(stage, opts, job_
     accept(opts, "a")
     stage.start()
     began = stage.clock.now()
-    stage.until(lambda: stage.clock.now() > began + 1.5)  # and what it looks for at its start is over
+    stage.until(lambda: stage.clock.now() > began + 1.5)  # the search at its start is over
     job_cache.keep_load(JID, load_of(), ["a"])
     stage.shell.on_gap()
     stage.until(lambda: stage.state("a") is State.PENDING)
 
 
-def test_a_further_publish_is_found_after_a_gap_where_the_job_cache_does_not_tell_when_it_was(opts):
+def test_a_further_publish_is_found_after_a_gap_even_if_the_job_cache_does_not_say_when_it_was(opts):
     opts["master_job_cache"] = "local_cache"
     accept(opts, "a", "b")
     stage = Stage(opts, JobCache(opts), trust_job_cache=True)
@@ -251,13 +251,13 @@ def test_a_further_publish_is_found_after_a_gap_where_the_job_cache_does_not_tel
 
 
 @pytest.mark.parametrize("fun", [None, [], {}, "", "f" * 2000])
-def test_an_event_of_a_publish_without_a_function_has_no_job_read_before_its_time(stage, fun):
+def test_an_event_of_a_publish_without_a_function_makes_the_engine_read_no_job_early(stage, fun):
     stage.start()
     stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": fun})
     assert stage.shell.machine.capture.open[JID].stage is Standing.WAITING
 
 
-def test_a_start_of_a_minion_that_is_owed_nothing_is_not_even_decoded_and_remembered_only_while_a_job_is_open(stage):
+def test_a_start_of_a_minion_that_is_owed_nothing_is_not_decoded_and_is_remembered_only_while_a_job_is_open(stage):
     stage.start()
     machine, tag = stage.shell.machine, "salt/minion/stranger/start"
     assert not stage.shell.wants(tag)

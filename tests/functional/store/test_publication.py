@@ -43,7 +43,7 @@ def test_digests_stay_what_0_5_1_wrote():
         ("a", b"b"),
     ],
 )
-def test_a_load_has_the_digests_that_it_has_when_it_is_read_back(value):
+def test_a_load_keeps_its_digests_when_it_is_read_back(value):
     load = {"fun": "test.echo", "arg": [value], "kwargs": {"metadata": value}}
     assert digest(load) == digest(as_read_back(load))
     assert work_of(load) == work_of(as_read_back(load))
@@ -75,7 +75,7 @@ def _can_be_sent(value):
         (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
     ],
 )
-def test_all_that_salt_can_send_has_the_digests_that_it_has_when_it_is_read_back(value, later):
+def test_whatever_salt_can_send_keeps_its_digests_when_it_is_read_back(value, later):
     for most in (levels for levels in (1000, 900, 500, 499, 498, 497) if _can_be_sent({"arg": _nested(value, levels)})):
         load, read = ({"fun": "test.echo", "arg": _nested(deepest, most)} for deepest in (value, later))
         assert digest(load) == digest(read) != digest({**load, "arg": _nested(None, most)})

@@ -205,7 +205,7 @@ class TestOneAtATime:
             page = jobs.search(limit=limit, **query)
             assert (page["next"] is None) is (limit >= count), query
 
-    def test_a_jid_without_a_time_has_its_place_by_when_it_was_stored(self, jobs):
+    def test_a_job_without_a_time_in_its_jid_is_placed_by_the_time_when_it_was_stored(self, jobs):
         before, after = jid_at(time.time() - 60), jid_at(time.time() + 60)
         for jid in (before, "deploy", "7-of-9", "٢٠٢٦٠٥١٦-x", after):
             jobs.add(jid)
@@ -222,7 +222,7 @@ class TestOneAtATime:
         )
         assert jobs.found(search_function="state.*") == []
 
-    def test_more_functions_than_are_looked_for_one_by_one(self, jobs):
+    def test_more_functions_than_are_looked_for_one_by_one_are_all_found(self, jobs):
         jids = [jid_at(NOW - number) for number in range(60)]
         for number, jid in enumerate(jids):
             jobs.add(jid, fun=f"mod{number}.run")

@@ -18,7 +18,7 @@ def make_recorder_master(factories, returners, **options):
         job_retry=None,
         engines=[{"job_recorder": {}}],
         job_recorder={"returners": returners, "events": ["salt/auth"]},
-        # A master's first maintenance removes the folder of a job without a jid file: of one just being published.
+        # A master's first maintenance removes the folder of any job without a jid file, such as one that is being published.
         keep_jobs_seconds=0,
         **options,
     )

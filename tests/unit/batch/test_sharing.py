@@ -94,7 +94,7 @@ def test_among_equal_batches_the_one_served_last_is_last_so_that_one_slot_goes_r
     assert "".join(order) == "ABCABC"
 
 
-def test_a_group_of_minions_that_is_full_keeps_no_other_one_waiting():
+def test_a_full_group_of_minions_keeps_no_other_group_waiting():
     limit = InFlightLimit(100, "grains:dc", 10)
     shares = share(limit, {"A": Demand(10, 50, {"eu": 40, "us": 4}, {"eu": 10}), "B": Demand(0, 3, {"eu": 3})})
     assert shares == {"A": {"us": 4}}

@@ -43,7 +43,7 @@ def bench(tmp_path):
         yield bench
 
 
-def test_a_full_disk_at_the_start_with_a_request_waiting_keeps_no_batch_from_going_on(bench):
+def test_batches_go_on_if_the_disk_is_full_at_the_start_and_a_request_waits(bench):
     bench.begin("abcd", "2", timeout=60.0)
     bench.run(0.5)
     bench.shell.close()
@@ -60,7 +60,7 @@ def test_a_full_disk_at_the_start_with_a_request_waiting_keeps_no_batch_from_goi
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), RuntimeError("a mistake")])
-def test_a_failure_at_the_start_is_tried_again_and_delays_nothing_else(bench, name, error):
+def test_what_fails_at_the_start_is_tried_again_and_delays_nothing_else(bench, name, error):
     bench.begin("ab", "1", timeout=60.0)
     bench.shell.close()
     bench.store.fails_at, bench.store.trouble = name, error
@@ -90,7 +90,9 @@ UNREAD = [("open", 1.5), ("ended_jids", 60.0)]
 
 @pytest.mark.parametrize(("name", "before"), UNREAD, ids=["a batch that runs", "a batch that has ended"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
-def test_a_start_that_is_found_again_never_begins_anew_what_cannot_be_read_at_this_moment(bench, name, before, error):
+def test_a_start_that_is_found_again_begins_no_batch_anew_that_cannot_be_read_at_this_moment(
+    bench, name, before, error
+):
     bench.begin("abcd", "1", timeout=60.0)
     bench.run(before)
     bench.shell.close()
@@ -221,7 +223,7 @@ class SlowSync(FakeWorker):
         return result
 
 
-def test_maintenance_during_the_last_sync_does_not_keep_the_end_from_being_announced(tmp_path):
+def test_the_end_is_announced_even_if_maintenance_comes_during_the_last_sync(tmp_path):
     with ShellBench(tmp_path, loop_interval=0.1) as bench:
         bench.restart(disk_worker=SlowSync())
         bench.begin("a", "1")
@@ -229,7 +231,7 @@ def test_maintenance_during_the_last_sync_does_not_keep_the_end_from_being_annou
         assert bench.bus.kinds() == ["new", "complete"]
 
 
-def test_a_batch_whose_closing_fails_is_closed_as_soon_as_that_can_be(bench):
+def test_a_batch_whose_closing_fails_is_closed_as_soon_as_possible(bench):
     bench.store.fails_at, bench.store.trouble = "end", OSError(errno.ENOSPC, "No space left on device")
     bench.begin("ab", "2")
     bench.run(60)

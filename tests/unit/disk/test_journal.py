@@ -1,4 +1,4 @@
-"""The journal: what is synced is never lost, what is torn is cut off, what is damaged is said."""
+"""The journal: what is synced is never lost, what is torn is cut off, what is damaged is reported."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_rewrite_whose_new_file_does_not_take_a_record_is_given_up_and_the_old
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_record_that_only_the_old_file_takes_while_the_new_one_is_put_in_its_place_is_missed(path, monkeypatch):
+def test_a_record_that_only_the_old_file_has_when_the_new_one_replaces_it_is_reported_as_lacking(path, monkeypatch):
     opened = filled(path, ["a"])
     true = os.replace
 

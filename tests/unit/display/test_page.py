@@ -185,5 +185,5 @@ def test_a_doctor_who_finds_nothing_says_so():
         "engine: does not run; driver: answers",
         "refused: 1 (why)",
         "",
-        "Nothing that may need a change was found.",
+        "Nothing needs a change.",
     ]

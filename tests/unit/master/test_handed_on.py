@@ -48,7 +48,7 @@ def test_answers_to_a_later_publish_do_not_prolong_a_question():
     assert end_of(handed_on) == EARLIEST
 
 
-def test_nothing_prolongs_it_without_end():
+def test_no_answers_prolong_a_question_for_ever():
     handed_on = HandedOn()
     for second in range(1000):
         handed_on.note(PUBLISHED - 1.0, PUBLISHED + second)

@@ -38,7 +38,7 @@ def test_records_that_are_all_good_take_one_call():
     assert server.calls == [1000]
 
 
-def test_nothing_takes_no_call():
+def test_no_records_take_no_call():
     server = Server()
     assert deliver(server, 0) == []
     assert server.calls == []
@@ -89,7 +89,7 @@ def test_a_bad_record_that_the_returner_names_costs_no_further_call():
 
 
 @pytest.mark.parametrize("failure", [FAULT, UNCLEAR])
-def test_a_bad_record_is_set_aside_in_the_end_and_the_returner_does_not_count_as_down_for_it(failure):
+def test_a_bad_record_is_set_aside_in_the_end_and_its_returner_does_not_count_as_down(failure):
     server, pipeline, now, refused = Server({5}, failure), Pipeline(100, tries=3), 0.0, []
     for round_ in range(10):
         for number in range(round_ * 50, round_ * 50 + 50):
