@@ -19,7 +19,7 @@ from saltext.jobs.core import compat
 from tests.integration.api import FRONTS, SECRET, Api, Denied, Python, access_lists, fronts, salt_api
 from tests.integration.conftest import ask_runner, finished, look_at, make_master, minions, salt_cli
 from tests.user import USER
-from tests.waiting import wait_for
+from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.story
 
@@ -351,7 +351,11 @@ def test_a_job_is_queued_by_hand_for_its_own_minions_only(jobs, complaint):
 
 def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run, look):
     def ask(minion, fun, *arg):
-        return master.salt_cli(timeout=90).run("publish.runner", fun, json.dumps(list(arg)), minion_tgt=minion).data
+        return (
+            master.salt_cli(timeout=stretched(90))
+            .run("publish.runner", fun, json.dumps(list(arg)), minion_tgt=minion)
+            .data
+        )
 
     assert "may look at this, and change nothing" in str(ask("a1", "batch.start", "a*", "test.ping"))
     assert "may look at this, and change nothing" in str(ask("a2", "job_retry.pause"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 import pytest
@@ -32,7 +33,7 @@ from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.sqlite.banks import banks_of
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, snapshot_of
-from tests.waiting import comes_true
+from tests.waiting import SOON, Deadline, comes_true
 
 SIGNAL = "20260516101113000000"
 
@@ -111,6 +112,18 @@ class Stage:
 
     def until(self, condition):
         assert comes_true(self.loop, condition)
+
+    def end_searches(self):
+        """Run until a checkpoint says that the job cache is not searched any more."""
+        path, deadline = FileSite(self.opts).path(JOB_RETRY) / "checkpoint", Deadline(SOON)
+
+        async def search():
+            while not path.exists() or files.read_msgpack(path)["search"] < math.inf:
+                assert not deadline.is_over(), "it is searched still"
+                self.take_requests()
+                await compat.sleep(0.1)
+
+        self.loop.run_sync(search)
 
     def start(self):
         self.shell.start()
@@ -245,7 +258,7 @@ def test_a_further_publish_is_found_after_a_gap_even_if_the_job_cache_does_not_s
             stage.cache.keep_load(jid, load_of(jid=jid), minions)
             stage.shell.on_gap()
             stage.until(lambda minions=minions: stage.state(minions[-1], jid) is State.PENDING)
-            stage.run(1.5)
+            stage.end_searches()
     finally:
         stage.close()
 

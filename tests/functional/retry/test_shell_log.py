@@ -97,7 +97,7 @@ def test_a_start_that_comes_before_its_publish_was_read_counts(make, master):
 def test_a_kill_ends_only_jobs_that_were_published_before_it(make, master, opts):
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     stage = make()
-    stage.run(1.5)  # and no search is under way any more: what a search finds has no order
+    stage.end_searches()  # what a search finds has no order
     master.publish(JID, "a", "b")
     master.kill(JID, "a", "b")
     master.publish(JID, "b", tgt="b")
@@ -120,7 +120,7 @@ def test_a_search_takes_no_kill_again_that_was_taken_already(make, master, opts)
 
 def test_another_job_under_the_jid_revives_nothing_that_was_killed(make, master):
     stage = make()
-    stage.run(1.5)  # and no search is under way any more, which would find the kill once more
+    stage.end_searches()  # one would find the kill once more
     master.publish(JID, "a")
     master.kill(JID, "a")
     master.publish(JID, "a", fun="test.ping", arg=[], user="bert")
@@ -147,7 +147,7 @@ def test_an_engine_goes_on_where_the_last_one_was_and_takes_each_kill_once(make,
 
 def test_a_job_that_was_published_while_the_engine_was_away_is_in_the_log(make, master, caplog):
     stage = make()
-    stage.run(1.5)  # and no search is under way any more
+    stage.end_searches()
     stage.take_requests()
     stage.until(lambda: stage.shell.writer.idle)
     stage.close()
@@ -162,7 +162,7 @@ def test_a_job_that_was_published_while_the_engine_was_away_is_in_the_log(make, 
 @pytest.mark.parametrize("when", ["while it runs", "while it is away"])
 def test_without_the_log_the_job_cache_is_searched(make, master, when):
     stage = make()
-    stage.run(1.5)
+    stage.end_searches()
     if when == "while it is away":
         stage.close()
     master.publish(JID, "a")
@@ -193,7 +193,7 @@ def test_a_return_of_another_function_ends_nothing(make, master):
 
 def test_a_job_that_is_published_after_the_clock_was_set_back_is_owed_as_long_as_any_other(make, master):
     stage = make(clock=Clock(time.time() + 7200.0), ttl=3600.0)
-    stage.run(1.5)
+    stage.end_searches()
     master.publish(JID, "a")
     stage.until(lambda: stage.state("a") is State.PENDING)
     left = stage.shell.machine.entry("a", JID).expires_at - stage.clock.now()
@@ -202,7 +202,7 @@ def test_a_job_that_is_published_after_the_clock_was_set_back_is_owed_as_long_as
 
 def test_records_that_an_engine_has_read_may_be_removed_from_the_log(make, master):
     stage = make()
-    stage.run(1.5)
+    stage.end_searches()
     stage.take_requests()
     stage.until(lambda: (stage.log_folder / "job_retry.reader").exists())
     assert segments.numbers(stage.log_folder) == [1]
@@ -254,7 +254,7 @@ def ahead(opts):
 
 def test_a_kill_ends_an_entry_that_was_requested_while_the_clock_was_ahead(make, master, ahead):
     stage = make()
-    stage.run(1.5)
+    stage.end_searches()
     master.kill(JID, "a")
     stage.until(lambda: stage.state("a") is State.CANCELLED)
 

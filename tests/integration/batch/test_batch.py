@@ -228,7 +228,7 @@ def test_batches_are_listed_newest_first_and_by_state(run, finish):
 
 @pytest.mark.parametrize("verb", ["status", "minions", "stop", "pause", "resume", "wait", "watch", "retry"])
 def test_a_jid_that_never_was_a_batch_is_refused(master, verb):
-    done = master.salt_run_cli(timeout=60).run(f"batch.{verb}", "20200101000000000000")
+    done = master.salt_run_cli(timeout=stretched(60)).run(f"batch.{verb}", "20200101000000000000")
     assert (done.returncode, done.stdout) == (1, "")
     assert "20200101000000000000 is no batch" in done.stderr
 

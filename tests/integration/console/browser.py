@@ -9,7 +9,7 @@ import pathlib
 import shutil
 
 from tests.missing import missing
-from tests.waiting import SOON, wait_for
+from tests.waiting import SOON, stretched, wait_for
 
 #: The password of every user.
 SECRET = "a long shared secret"
@@ -48,7 +48,7 @@ def chromium():
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(executable_path=driver)
     with webdriver.Chrome(options=options, service=service) as chrome:
-        chrome.set_script_timeout(60)
+        chrome.set_script_timeout(stretched(SOON))
         yield chrome
 
 
