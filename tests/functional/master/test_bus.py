@@ -49,7 +49,7 @@ def fire(opts):
 
 
 @pytest.mark.parametrize("is_direct", [compat.HAS_PLAIN_BUS, False], ids=["as the release wants", "Salt's own client"])
-def test_wanted_events_are_heard_in_order(opts, loop, until, fire, is_direct):
+def test_wanted_events_are_heard_in_order(opts, loop, until, fire, is_direct, caplog):
     ears, ready, bus = Ears(), [], Bus(opts, loop, "test", is_direct)
     bus.listen(ears, lambda: ready.append(True))
     assert until(lambda: ready)
@@ -57,7 +57,7 @@ def test_wanted_events_are_heard_in_order(opts, loop, until, fire, is_direct):
         fire("wanted/one" if number % 2 else "other/one", number)
     assert until(lambda: len(ears.heard) == 100)
     assert ears.heard == [("wanted/one", number) for number in range(1, 200, 2)]
-    assert ears.gaps == 0
+    assert "beats did not come back" not in caplog.text  # but a busy machine may have let this process stand still
     bus.close()
 
 
