@@ -7,6 +7,7 @@ Nothing that fails a check here may be used to build a path, a bank or a key.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 #: Longest name that file systems and cache drivers accept, in bytes.
@@ -36,6 +37,24 @@ def _is_encodable(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def as_compound(minions: Iterable[str]) -> str:
+    """
+    Return a compound target for minions, as one part of a larger one.
+
+    Salt splits such a target at blanks, and a list in it at commas. So ids with these are written as regular expressions.
+    """
+    names = list(minions)
+    listed = [name for name in names if name.split() == [name] and "," not in name]
+    words = [f"L@{','.join(listed)}"] if listed else []
+    words += [_literally(name) for name in names if name not in listed]
+    return words[0] if len(words) == 1 else f"( {' or '.join(words)} )"
+
+
+def _literally(name: str) -> str:
+    """Return a word of a compound target for one id, whatever characters it has."""
+    return "E@" + "".join(f"\\U{ord(character):08x}" for character in name) + "$"
 
 
 def jid_time(jid: str) -> float | None:

@@ -137,7 +137,19 @@ SHELLS = {
     },
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
-VALUES = {"display", "errors", "functions", "grouping", "lines", "metrics", "options", "reasons", "settings", "windows"}
+VALUES = {
+    "display",
+    "errors",
+    "functions",
+    "grouping",
+    "ids",
+    "lines",
+    "metrics",
+    "options",
+    "reasons",
+    "settings",
+    "windows",
+}
 #: What has a clock, a loop, a disk or a network.
 IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 

@@ -1,7 +1,7 @@
 """
 What a batch was asked to do: the job, its minions, its sizes and its budget. Fixed when the batch is created.
 
-Pure: stdlib only, no clock, no I/O. It must never be changed afterwards, since a batch's state is rebuilt from it.
+Pure: no clock, no I/O. It must never be changed afterwards, since a batch's state is rebuilt from it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from saltext.jobs.core.ids import as_compound
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")
@@ -102,8 +104,8 @@ class Spec:
         if not unsure:
             return chosen, "list"
         known = [minion for minion in chosen if minion not in self.unsure]
-        guarded = f"( {self.condition} ) and L@{','.join(unsure)}"
-        return (f"L@{','.join(known)} or ( {guarded} )" if known else guarded), "compound"
+        guarded = f"( {self.condition} ) and {as_compound(unsure)}"
+        return (f"{as_compound(known)} or ( {guarded} )" if known else guarded), "compound"
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""

@@ -1,0 +1,39 @@
+"""Which minions Salt's master and its minions take the targets of this extension for."""
+
+from __future__ import annotations
+
+import salt.cache
+import salt.config
+import salt.loader
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch.spec import Spec
+
+#: Ids that Salt accepts. A compound target is split at blanks, and a list in it at commas.
+ODD = ["web 1", "a,b", "ü x", "w[1]", "a.b", "x(1)", "it's it", "-a, $z", "$y", "a"]
+#: Minions that match the job's own target as well, and that a target for others must leave alone.
+OTHERS = ["1", "web", "b", "w1", "aXb", "axb", "web 12", "x1", "a, b", "ab"]
+
+
+def matched(tmp_path, tgt, tgt_type):
+    """The minions that match by themselves, and those that the master takes for matching."""
+    opts = {**salt.config.minion_config(None), "cachedir": str(tmp_path), "grains": {"role": "web"}}
+    matches = salt.loader.matchers(opts)[f"{tgt_type}_match.match"]
+    by_themselves = {name for name in ODD + OTHERS if matches(tgt, opts={**opts, "id": name})}
+    keys = tmp_path / "pki" / "minions"
+    keys.mkdir(parents=True)
+    master = {**salt.config.master_config(None), "cachedir": str(tmp_path), "pki_dir": str(keys.parent)}
+    cache = salt.cache.factory(master)
+    for name in ODD + OTHERS:
+        (keys / name).touch()
+        if compat.HAS_NATIVE_BATCHES:
+            cache.store("grains", name, opts["grains"])
+        else:
+            cache.store(f"minions/{name}", "data", {"grains": opts["grains"], "pillar": {}})
+    return by_themselves, set(compat.matched_minions(master, tgt, tgt_type))
+
+
+def test_a_batch_sends_minions_that_are_not_known_its_own_target_whatever_their_ids_are(tmp_path):
+    batch = {"fun": "test.ping", "arg": (), "kwargs": {}, "tgt": "role:web", "tgt_type": "grain", "batch": "1"}
+    spec = Spec("j", **batch, minions=tuple(ODD), sizes=(1,), unsure=frozenset(ODD[1:]), condition="G@role:web")
+    assert matched(tmp_path, *spec.target_for(ODD)) == (set(ODD), set(ODD))
