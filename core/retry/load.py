@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.ids import as_compound
 from saltext.jobs.core.options import FLAG, TIMEZONE, job_window, seconds, whole
 from saltext.jobs.core.retry.entry import Entry, Limits, State
 from saltext.jobs.core.retry.openings import Hours, hours_of
@@ -131,10 +132,8 @@ def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[st
     expression = expression_of(load) if bound else None
     if expression is None:
         return [*bound, *sorted(exempt)], "list"
-    if any(minion.split() != [minion] or "," in minion for minion in (*bound, *exempt)):
-        raise ValueError("an id with a blank or a comma cannot stand in a compound target")
-    narrow = f"L@{','.join(bound)} and {expression}"
-    return (f"L@{','.join(sorted(exempt))} or ( {narrow} )" if exempt else narrow), "compound"
+    narrow = f"{as_compound(bound)} and {expression}"
+    return (f"{as_compound(sorted(exempt))} or ( {narrow} )" if exempt else narrow), "compound"
 
 
 class Waiting:

@@ -8,6 +8,7 @@ import salt.loader
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.retry.load import narrowed
 
 #: Ids that Salt accepts. A compound target is split at blanks, and a list in it at commas.
 ODD = ["web 1", "a,b", "ü x", "w[1]", "a.b", "x(1)", "it's it", "-a, $z", "$y", "a"]
@@ -31,6 +32,16 @@ def matched(tmp_path, tgt, tgt_type):
         else:
             cache.store(f"minions/{name}", "data", {"grains": opts["grains"], "pillar": {}})
     return by_themselves, set(compat.matched_minions(master, tgt, tgt_type))
+
+
+def test_a_job_that_goes_by_grains_is_delivered_to_the_minions_that_it_is_owed_whatever_their_ids_are(tmp_path):
+    job = {"tgt": "role:web", "tgt_type": "grain"}
+    assert matched(tmp_path, *narrowed(job, ODD, ())) == (set(ODD), set(ODD))
+
+
+def test_so_is_one_that_an_operator_has_queued_for_some_of_them(tmp_path):
+    job = {"tgt": "role:web", "tgt_type": "grain"}
+    assert matched(tmp_path, *narrowed(job, ODD, ODD[::2])) == (set(ODD), set(ODD))
 
 
 def test_a_batch_sends_minions_that_are_not_known_its_own_target_whatever_their_ids_are(tmp_path):
