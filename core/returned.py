@@ -17,13 +17,14 @@ def retcode_of(ret: Mapping[str, Any]) -> int:
     """
     Return the exit code of a return whose fields may hold anything: 0 for success, at most 32 bits.
 
-    ``retcode`` may be missing (then success decides), a number, or a dict with one for each of several functions (then
-    the worst counts). ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a function
-    it could not run. Anything else is a failure, and counts as 1.
+    ``retcode`` may be missing (then success decides), a number, or a dict or list with one for each of several functions
+    (then the worst counts). ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a
+    function it could not run. Anything else is a failure, and counts as 1.
     """
     code = ret.get("retcode")
-    if type(code) is not int and isinstance(code, Mapping):
-        number = max((_number(value) for value in code.values()), default=0, key=abs)
+    if type(code) is not int and isinstance(code, (Mapping, list, tuple)):
+        codes = code.values() if isinstance(code, Mapping) else code
+        number = max(map(_number, codes), default=0, key=abs)
     else:
         number = _number(code)
     return 1 if number == 0 and ret.get("success") is False else number

@@ -102,7 +102,7 @@ def _named(fun: Any) -> str:
 
 #: The executor adds a record to the answer. This is asked alone, since a proxy runs several functions without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
-#: What minions without the executor are asked. The order counts: a minion with ``multifunc_ordered`` answers by position.
+#: What minions without the executor are asked.
 _FUNCTIONS = ("config.get", "cp.is_cached")
 _ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
 
@@ -143,6 +143,14 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         "keeps": sorted(minion for minion in lacks if lacks[minion] and _keeps_returns(told[minion])),
         "silent": sorted(set(matched) - lacks.keys()),
     }
+
+
+def by_function(functions: Iterable[str], answer: Any) -> Any:
+    """
+    Return a minion's answer to a question of several functions as ``{function: return}``. With ``multifunc_ordered`` it is a
+    list in the order of the functions. Anything else is returned as it is.
+    """
+    return dict(zip(functions, answer, strict=False)) if isinstance(answer, (list, tuple)) else answer
 
 
 def _answers(returns: Any) -> dict[str, Any]:
@@ -188,13 +196,14 @@ def lack_of(told: Any, more: Any) -> str:
     Return what a minion lacks; an empty string if it has the executor.
 
     :param told: its answer to the first question.
-    :param more: its answers to the others, ``{function: value}``.
+    :param more: its answers to the others.
     """
     if record_of(told) is not None:
         return ""
     if NAME in str(told) and "not available" in str(told):
         return NOTHING_RUNS
-    given = more if isinstance(more, Mapping) else {}
-    executors, synced = (given.get(name, given.get(at)) for at, name in enumerate(_FUNCTIONS))
+    given = by_function(_FUNCTIONS, more)
+    given = given if isinstance(given, Mapping) else {}
+    executors, synced = (given.get(name) for name in _FUNCTIONS)
     named = isinstance(executors, (list, str)) and NAME in executors
     return NOT_CONFIGURED if not named and str(synced).endswith("job_once.py") else NEITHER

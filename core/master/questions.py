@@ -217,14 +217,18 @@ class Questions:
         if target is not None:
             functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
 
+        def named(answers: Mapping[str, Any]) -> dict[str, Any]:
+            return {minion: once.by_function(functions, value) for minion, value in answers.items()}
+
         def read(given: Mapping[str, Any]) -> Found:
             new = {minion: value for minion, value in given.items() if minion in asked and minion not in heard}
-            return _found_in(jid, functions, new)
+            return _found_in(jid, new)
 
         def recordless(found: Found) -> frozenset[str]:
             return in_doubt & found.idle - found.records.keys()
 
-        def tell(given: Mapping[str, Any]) -> None:
+        def tell(told_now: Mapping[str, Any]) -> None:
+            given = named(told_now)
             not_yet = recordless(read(given))
             part = read({minion: value for minion, value in given.items() if minion not in not_yet})
             if told is not None and part.answered:
@@ -233,11 +237,12 @@ class Questions:
 
         each = tell if told is not None else None
         answers = await self._ask(functions, arguments, list(asked), timeout, kept, each)
-        rest = read(answers.given)
+        given = named(answers.given)
+        rest = read(given)
         if alone := recordless(rest):
             records = (await self._ask(_RECORDED, [jid], list(alone), timeout, kept)).given
-            more = {minion: {**answers.given[minion], _RECORDED: records[minion]} for minion in alone & records.keys()}
-            rest = read({**answers.given, **more})
+            more = {minion: {**given[minion], _RECORDED: records[minion]} for minion in alone & records.keys()}
+            rest = read({**given, **more})
         return dataclasses.replace(rest, silent=asked - heard - rest.answered, unproven=answers.unproven & asked)
 
     async def _ask(
@@ -304,13 +309,12 @@ def _one_by_one(told: Callable[[str, Any], None] | None) -> Told | None:
     return hand_on
 
 
-def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found:
-    """Return the minions' answers about a job, from the returns of these functions. Other values are no evidence."""
-    # A minion with multifunc_ordered answers by position.
+def _found_in(jid: str, given: Mapping[str, Any]) -> Found:
+    """Return the minions' answers about a job, ``{minion: {function: return}}``. Other values are no evidence."""
     told = {
-        minion: (_part(value, functions[0], 0), _part(value, functions[1], 1))
+        minion: (value["saltutil.find_job"], value.get(_RECORDED))
         for minion, value in given.items()
-        if isinstance(value, dict) and isinstance(_part(value, functions[0], 0), dict)
+        if isinstance(value, dict) and isinstance(value.get("saltutil.find_job"), dict)
     }
     found = {minion: once.record_of(cached) for minion, (_, cached) in told.items()}
     records = {minion: record for minion, record in found.items() if record is not None}
@@ -322,10 +326,9 @@ def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found
         if minion not in running and isinstance(cached, dict) and cached.get("jid") == jid and "return" in cached
     }
     idle = frozenset(told) - running - ran.keys()
-    # Only False means no: a minion may lack the function.
-    matching = "match.compound" in functions
-    unmatched = frozenset(m for m in idle if matching and _part(given[m], "match.compound", 3) is False)
-    jobs = {m: _part(given[m], "saltutil.running", 2) for m in idle}
+    # Only False means no: a minion may lack the function, or was not asked for it.
+    unmatched = frozenset(m for m in idle if given[m].get("match.compound") is False)
+    jobs = {m: given[m].get("saltutil.running") for m in idle}
     applying = frozenset(m for m in idle if isinstance(jobs[m], list) and any(map(_runs_states, jobs[m])))
     free = frozenset(m for m in idle if once.keeps_nothing(told[m][1]) and jobs[m] == [])
     return Found(running, ran, idle, unmatched=unmatched, records=records, applying=applying, free=free)
@@ -333,7 +336,3 @@ def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found
 
 def _runs_states(job: Any) -> bool:
     return isinstance(job, Mapping) and runs_states(job.get("fun"))
-
-
-def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:
-    return value.get(function, value.get(position))

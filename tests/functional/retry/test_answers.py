@@ -232,7 +232,7 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
     loop = virtual.loop
     questions = Questions(loop, Publisher(), virtual.steady)
     parts = [{}, cached, runs]
-    answer = dict(enumerate(parts)) if ordered else dict(zip(EITHER, parts, strict=True))
+    answer = parts if ordered else dict(zip(EITHER, parts, strict=True))  # ``multifunc_ordered``
     loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert found.idle == frozenset("a")

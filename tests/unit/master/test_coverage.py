@@ -19,7 +19,7 @@ NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_j
         (HAS, None, ""),
         (NO_CACHE, {EXECUTORS: ["direct_call"], SYNCED: ""}, NEITHER),
         (NO_CACHE, {EXECUTORS: "", SYNCED: FILE}, NOT_CONFIGURED),
-        (NO_CACHE, {0: "", 1: FILE}, NOT_CONFIGURED),
+        (NO_CACHE, ["", FILE], NOT_CONFIGURED),  # ``multifunc_ordered``
         ("ERROR executing ...: Executor 'job_once' is not available", {}, NOTHING_RUNS),
         ("text", "text", NEITHER),
         (None, None, NEITHER),

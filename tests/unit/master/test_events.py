@@ -83,8 +83,9 @@ def test_an_event_that_contradicts_its_tag_states_nothing(tag, data):
         ({"retcode": float("inf")}, 1),
         ({"retcode": float("nan")}, 1),
         ({"retcode": 1e308}, 1),
-        ({"retcode": []}, 1),
-        ({"retcode": [0]}, 1),
+        ({"retcode": [0, 0], "success": [True, True]}, 0),  # ``multifunc_ordered``
+        ({"retcode": [0, 3, -1]}, 3),
+        ({"retcode": [[0]]}, 1),
         ({"retcode": b"0"}, 1),
         ({"retcode": {"a": float("inf"), "b": 0}}, 1),
         ({"retcode": {"a": {"b": 0}}}, 1),
