@@ -167,13 +167,18 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
     """Return a finding if a forged return could be counted."""
     if cache.why_unauthenticated:
         return [f"a return or an answer that a minion forges on the bus counts as genuine: {cache.why_unauthenticated}"]
+    if opts.get("require_minion_sign_messages") and not opts.get("signing_algorithm"):
+        return [
+            "this master stores no return of any minion: with require_minion_sign_messages it also needs signing_algorithm, "
+            "for which Salt has no default on masters: set it to that of the minions (PKCS1v15-SHA1 unless they set another)"
+        ]
     if opts.get("require_minion_sign_messages") and opts.get("drop_messages_signature_fail"):
         return []
     return [
         Advice(
             "an accepted minion can store returns in the name of others, as a syndic does, unless every minion signs its "
-            "messages (minion_sign_messages) and the master sets require_minion_sign_messages and "
-            "drop_messages_signature_fail"
+            "messages (minion_sign_messages) and the master sets require_minion_sign_messages, "
+            "drop_messages_signature_fail and signing_algorithm (to that of the minions)"
         )
     ]
 

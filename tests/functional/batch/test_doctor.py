@@ -6,6 +6,7 @@ import os
 import pathlib
 
 import pytest
+import salt.config
 
 from saltext.jobs.core.batch import doctor
 from saltext.jobs.core.batch.catalog import Catalog
@@ -27,7 +28,11 @@ UNPROVEN = [
     {"master_job_cache": "mysql"},
     {"cluster_id": "one", "master_job_cache": "local_cache"},
 ]
-SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
+SIGNED = {
+    "require_minion_sign_messages": True,
+    "drop_messages_signature_fail": True,
+    "signing_algorithm": "PKCS1v15-SHA1",
+}
 
 
 @pytest.fixture
@@ -87,6 +92,13 @@ def test_advice_alone_leaves_the_exit_status_at_zero(opts):
 def test_it_says_how_to_keep_minions_from_returning_as_a_syndic(opts):
     del opts["drop_messages_signature_fail"]
     assert any("require_minion_sign_messages" in finding for finding in doctor.examine(opts)["findings"])
+
+
+def test_a_master_that_wants_messages_signed_and_has_no_algorithm_for_that_takes_no_return(opts):
+    assert salt.config.master_config(None).get("signing_algorithm") is None, "Salt gives the master one by now"
+    del opts["signing_algorithm"]
+    (found,) = (finding for finding in doctor.examine(opts)["findings"] if "signing_algorithm" in finding)
+    assert found.startswith("this master stores no return of any minion")
 
 
 def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):

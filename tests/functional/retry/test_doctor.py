@@ -20,7 +20,11 @@ from saltext.jobs.core.retry.store import FORMAT, RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
 
-SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
+SIGNED = {
+    "require_minion_sign_messages": True,
+    "drop_messages_signature_fail": True,
+    "signing_algorithm": "PKCS1v15-SHA1",
+}
 
 
 @pytest.fixture
