@@ -14,6 +14,7 @@ made in one other thread. During a rewrite, records go into the old file and the
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fcntl
 import os
 import pathlib
@@ -33,6 +34,8 @@ from saltext.jobs.core.errors import StateError
 _HEAD = struct.Struct("<II")
 #: How the msgpack of a record begins: it is an array.
 _RECORD = re.compile(rb"[\x90-\x9f\xdc\xdd]")
+#: How Salt packs a time or a date among the arguments of a job (``salt.payload``): its msgpack type, and its form.
+_TIME, _TIME_FORM = 78, "%Y%m%dT%H:%M:%S.%f"
 #: A journal is rewritten when its records are larger than its snapshot by this factor …
 _GROWTH = 2
 #: … but not below this many bytes.
@@ -50,8 +53,18 @@ class Content(NamedTuple):
 
 def framed(value: Any) -> bytes:
     """Return a record as it stands in a journal."""
-    body: bytes = msgpack.packb(value, use_bin_type=True)
+    body: bytes = msgpack.packb(value, use_bin_type=True, default=_packed_time)
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def _packed_time(value: Any) -> msgpack.ExtType:
+    if not isinstance(value, datetime.date):
+        raise TypeError(f"a {type(value).__name__} cannot be kept: {value!r:.200}")
+    return msgpack.ExtType(_TIME, value.strftime(_TIME_FORM).encode())
+
+
+def _time_of(kind: int, data: bytes) -> Any:
+    return datetime.datetime.strptime(data.decode(), _TIME_FORM) if kind == _TIME else msgpack.ExtType(kind, data)
 
 
 def _body(data: bytes, position: int) -> bytes | None:
@@ -83,7 +96,7 @@ def content_of(data: bytes, where: object) -> Content:
     values, position, begin = [], 0, 0
     while (body := _body(data, position)) is not None:
         try:
-            values.append(msgpack.unpackb(body, raw=False, strict_map_key=False))
+            values.append(msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_time_of))
         except Exception as exc:  # msgpack raises many kinds
             raise StateError(f"{where} is damaged at byte {position}: {type(exc).__name__}: {exc}") from exc
         position += _HEAD.size + len(body)

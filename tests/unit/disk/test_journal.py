@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import struct
 import zlib
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+import salt.payload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +39,17 @@ def test_it_holds_a_snapshot_and_the_records_since(path):
     snapshot, records, length, _ = Journal(path).read()
     assert (snapshot, records) == ({"first": True}, [["ret", 1.5, "a", 0], ["tick", 2.0]])
     assert length == path.stat().st_size
+
+
+def test_a_time_or_a_date_among_the_arguments_of_a_job_is_kept_as_salt_would_send_it(path):
+    moment, day = datetime.datetime(2026, 5, 16, 10, 11, 12, 131415), datetime.date(2026, 5, 16)
+    journal = Journal(path)
+    journal.rewrite({"arg": [moment, {"since": day}]})
+    journal.append([moment])
+    journal.close()
+    content = Journal(path).read()
+    assert content.snapshot == salt.payload.loads(salt.payload.dumps({"arg": [moment, {"since": day}]}))
+    assert content.records == [[moment]]
 
 
 def test_only_its_owner_may_read_it(path):
