@@ -6,7 +6,7 @@ since, is neither used again nor closed: closing it would release the locks of t
 the locks of the connections that it has inherited: SQLite believes that it has them.
 
 Four files lie beside it. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or set aside, and by
-the writer that is next (``core/sqlite/file.py``). ``.turn`` is a named pipe on which the other writers wait.
+the writer that is next (``core/sqlite/file.py``). ``.turn`` is a named pipe on which the waiting writers sleep.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from saltext.jobs.core.sqlite.file import (
     LOOK,
     DatabaseFile,
     damage_in,
+    has_begun,
     is_damage,
     is_foreign,
     name_anew,
@@ -244,24 +245,18 @@ class Database:
 
     def _wait_for_turn(self, sql: sqlite3.Connection) -> None:
         """
-        Begin a transaction. One of the waiting writers keeps trying; the others sleep until it is their turn to try.
+        Begin a transaction. The first of the waiting writers keeps trying; the others sleep until it is their turn to try.
 
         A writer that comes when nobody writes may go first, so that the file is never idle.
         """
-        began = time.monotonic()
-        try:
-            sql.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as exc:
-            if "locked" not in str(exc):
-                raise
-            with self._file.alone(began):
-                patiently(sql.execute, "BEGIN IMMEDIATE", since=began)
+        if not has_begun(sql):
+            self._file.queue(lambda: has_begun(sql))
 
     def shrink(self, pages: int) -> None:
         """Cut free pages off the file, in a transaction of its own."""
         with self._watched() as connection:
             # The pragma returns a row without columns for each page, and ``execute`` would take the first one only.
-            patiently(connection.sql.executescript, f"PRAGMA incremental_vacuum({pages})")
+            patiently(lambda: connection.sql.executescript(f"PRAGMA incremental_vacuum({pages})"))
 
     @property
     def held(self) -> float:

@@ -28,13 +28,15 @@ from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.mounts import mounts as mounted
 from saltext.jobs.core.sqlite.mounts import remote_file_system
 from saltext.jobs.core.sqlite.salvage import begin_with
-from saltext.jobs.core.sqlite.wakeup import Wakeup
+from saltext.jobs.core.sqlite.wakeup import LONGEST, Wakeup
 
 log = lines.logger(__name__)
 
 BUSY_SECONDS = 30.0  # longest time that a writer waits for others
 #: Seconds between two attempts of a waiting writer: in the first second, and after it.
 LOOK, LATER_LOOK = 0.004, 0.02
+#: Seconds after which a waiting writer no longer relies on the first one in the queue.
+PATIENCE = 1.0
 #: Seconds for which a process may have the file open without its -shm: while it opens or closes it.
 PASSING = 5.0
 #: The first version with INSERT … ON CONFLICT DO UPDATE, the newest feature that is used here.
@@ -397,15 +399,19 @@ class DatabaseFile:
         return handle
 
     @contextlib.contextmanager
-    def alone(self, since: float | None = None) -> Iterator[int]:
+    def alone(self) -> Iterator[int]:
         """
         Hold ``.lock``, and yield its descriptor. Only its holder makes a file, sets one aside, or is the next to write.
 
         A process must never wait for it within a transaction.
-
-        :param since: when the caller began to wait, on the monotonic clock; without it the wait has no end.
-        :raises sqlite3.OperationalError: if it waits for longer than ``BUSY_SECONDS``.
         """
+        with self._lock() as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield handle
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[int]:
+        """Yield a descriptor of ``.lock``; afterwards it is not held."""
         path, mode = f"{self.path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             handle = os.open(path, mode)  # usually it is there
@@ -415,10 +421,6 @@ class DatabaseFile:
             except FileExistsError:
                 handle = os.open(path, mode)
         try:
-            if since is None:
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            else:
-                self._wait_for(handle, since)
             yield handle
         finally:
             # Closing is not enough: a child process that was forked meanwhile has the descriptor too.
@@ -426,14 +428,25 @@ class DatabaseFile:
             os.close(handle)
             self._wakeup.wake()
 
-    def _wait_for(self, handle: int, since: float) -> None:
-        if _has_locked(handle):
-            return
-        with self._wakeup.sleeper() as sleep:
-            while not _has_locked(handle):
-                if time.monotonic() - since > BUSY_SECONDS:
-                    raise sqlite3.OperationalError("database is locked by a waiting process that does not go on")
-                sleep()
+    def queue(self, has_begun: Callable[[], bool]) -> None:
+        """
+        Wait until a transaction has begun. The first writer in the queue holds ``.lock`` and tries; the others sleep.
+
+        If the first one does not go on, for example because it is frozen, the others try too after ``PATIENCE``.
+
+        :param has_begun: tries to begin it.
+        :raises sqlite3.OperationalError: if it waits for longer than ``BUSY_SECONDS``.
+        """
+        began, waited = time.monotonic(), 0.0
+        with self._lock() as handle, self._wakeup.sleeper() as sleep:
+            is_first = _has_locked(handle)
+            while waited < BUSY_SECONDS:
+                sleep(LOOK if is_first else LONGEST)
+                waited = time.monotonic() - began
+                is_first = is_first or _has_locked(handle)
+                if (is_first or waited > PATIENCE) and has_begun():
+                    return
+        raise sqlite3.OperationalError("database is locked: other processes write all the time, or one does not go on")
 
     def checked_for(self) -> str:
         """Return what ``note_check`` was last called with."""
@@ -482,19 +495,29 @@ class DatabaseFile:
         )
 
 
-def patiently(call: Callable[..., Any], *values: Any, since: float | None = None) -> Any:
+def has_begun(sql: sqlite3.Connection) -> bool:
+    """Begin a transaction that writes, and tell whether nobody else was writing."""
+    try:
+        sql.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as exc:
+        if "locked" not in str(exc):
+            raise
+        return False
+    return True
+
+
+def patiently(call: Callable[[], Any]) -> Any:
     """
     Call a function again and again while the file is locked.
 
     SQLite's own wait tries less and less often, down to ten times a second, and can miss every pause of a sweep.
 
-    :param since: when the caller began to wait, on the monotonic clock.
     :raises sqlite3.OperationalError: if the file stays locked for ``BUSY_SECONDS``.
     """
-    began = time.monotonic() if since is None else since
+    began = time.monotonic()
     while True:
         try:
-            return call(*values)
+            return call()
         except sqlite3.OperationalError as exc:
             waited = time.monotonic() - began
             if "locked" not in str(exc) or waited > BUSY_SECONDS:

@@ -1,8 +1,8 @@
 """
-Wakes one of the processes that wait for a lock: the one that has slept longest.
+Wakes one of the processes that wait for their turn: the one that has waited longest.
 
-They sleep on a named pipe, and the process that releases the lock writes a byte to it. That only saves them from looking at
-the lock again and again. No process may rely on it: the one that should write may be killed, or the pipe removed.
+They sleep on a named pipe, and the process that leaves the queue writes a byte to it. That only saves them from trying again
+and again. No process may rely on it: the one that should write may be killed, or the pipe removed.
 """
 
 from __future__ import annotations
@@ -24,30 +24,24 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Wakeup:
-    """
-    :param path: of the named pipe; it is made when a process first has to sleep.
-    :param longest: most seconds of a sleep.
-    """
+    """:param path: of the named pipe; it is made when a process first has to sleep."""
 
-    def __init__(self, path: str, longest: float = LONGEST) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._longest = longest
 
     @contextlib.contextmanager
-    def sleeper(self) -> Iterator[Callable[[], None]]:
-        """
-        Yield a function that sleeps until this process is woken, but not for long. Look at the lock before each sleep.
-        """
+    def sleeper(self) -> Iterator[Callable[[float], None]]:
+        """Yield a function that sleeps until this process is woken, but at most for some seconds."""
         handle = self._opened(os.O_RDWR) if sys.platform == "linux" else -1  # else a pipe without writers never blocks
         if handle < 0:
-            yield lambda: time.sleep(WITHOUT)
+            yield lambda seconds: time.sleep(min(seconds, WITHOUT))
             return
         try:
             with select.epoll() as queue:
                 queue.register(handle, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
-                def sleep() -> None:
-                    if queue.poll(self._longest):
+                def sleep(seconds: float) -> None:
+                    if queue.poll(seconds):
                         with contextlib.suppress(BlockingIOError):  # another one was faster
                             os.read(handle, 1)
 
@@ -56,7 +50,7 @@ class Wakeup:
             os.close(handle)
 
     def wake(self) -> None:
-        """Wake the process that has slept longest, if there is one."""
+        """Wake the process that has waited longest, if one sleeps."""
         with contextlib.suppress(OSError):  # nobody sleeps
             handle = os.open(self.path, os.O_WRONLY | _FLAGS)
             try:

@@ -522,6 +522,30 @@ class TestManyWriters:
         assert second.exitcode == 0 and cache.list("bank") == ["1", "key"]
         first.join(stretched(SOON))
 
+    def test_those_behind_a_frozen_waiter_go_on_without_it(self, opts, cache, path):
+        begun = [FORK.Event(), FORK.Event()]
+
+        def write(number):
+            begun[number].wait(SOON)
+            banks_of(opts).store("bank", str(number), number)
+
+        first, second = (FORK.Process(target=write, args=(number,)) for number in range(2))
+        first.start()
+        second.start()
+        cache.store("bank", "key", 0)
+        with banks_of(opts).transaction():
+            begun[0].set()
+            wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
+            freeze(first.pid)
+            begun[1].set()
+            wait_for(lambda: has_open(second.pid, f"{path}.turn"), what="it waits behind the other")
+        second.join(stretched(SOON))
+        assert second.exitcode == 0 and cache.list("bank") == ["1", "key"]
+        cache.store("bank", "key", 1)
+        thaw(first.pid)
+        first.join(SOON)
+        assert first.exitcode == 0 and cache.list("bank") == ["0", "1", "key"]
+
     @pytest.mark.parametrize("there", ["nothing", "a file", "a link", "a full pipe"])
     def test_writers_go_on_even_if_no_process_wakes_them(self, opts, cache, path, there, tmp_path):
         cache.store("bank", "key", 0)
@@ -556,11 +580,11 @@ class TestManyWriters:
 
     def test_waiters_are_woken_one_by_one_in_the_order_in_which_they_came(self, tmp_path):
         path, woken = str(tmp_path / "turn"), FORK.Queue()
-        wakeup = Wakeup(path, longest=600)
+        wakeup = Wakeup(path)
 
         def wait(number):
             with wakeup.sleeper() as sleep:
-                sleep()
+                sleep(600)
             woken.put(number)
 
         sleeping = []
