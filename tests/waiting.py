@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 #: Seconds in which an effect must show.
 SOON = 60.0
-_POLL, _RARELY = 0.05, 1.0
+_POLL, _SELDOM, _RARELY = 0.05, 0.25, 1.0
 _LOAD = pathlib.Path("/proc/loadavg")
 
 
@@ -74,13 +74,13 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
 
     A condition that raises AssertionError is not yet true. It is looked at once more when the time is over, since it may
     have come true while this process was waiting for a core. A condition that takes long, such as a command, is looked at
-    less often, since what is waited for needs the machine too.
+    less often, and so is one that was waited for long already, since what is waited for needs the machine too.
 
     :param what: what is waited for, for the failure message; or a function that returns it, called when the time is
         over.
     :raises AssertionError: when the time is over.
     """
-    deadline = Deadline(seconds)
+    deadline, begun = Deadline(seconds), time.monotonic()
     while True:
         over, reason, asked = deadline.is_over(), None, time.monotonic()
         try:
@@ -90,17 +90,8 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
             reason = exc
         if over:
             raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}") from reason
-        time.sleep(max(_POLL, min(3 * (time.monotonic() - asked), _RARELY)))
-
-
-def run_until(loop: Any, condition: Callable[[], T], seconds: float = SOON, what: str = "") -> T:
-    """Run a tornado loop until ``condition()`` is true; returns and raises as ``wait_for``."""
-
-    def after_a_turn() -> T:
-        loop.run_sync(lambda: compat.sleep(_POLL / 5))
-        return condition()
-
-    return wait_for(after_a_turn, seconds, what)
+        took, waited = time.monotonic() - asked, asked - begun
+        time.sleep(max(_POLL, min(waited / 10, _SELDOM), min(3 * took, _RARELY)))
 
 
 def comes_true(loop: Any, condition: Callable[[], Any], seconds: float = SOON) -> bool:
@@ -113,6 +104,11 @@ def comes_true(loop: Any, condition: Callable[[], Any], seconds: float = SOON) -
         return bool(condition())
 
     return bool(loop.run_sync(wait))
+
+
+def run_until(loop: Any, condition: Callable[[], Any], seconds: float = SOON, what: str = "") -> None:
+    """Run a tornado loop until ``condition()`` is true; raises AssertionError when the time is over."""
+    assert comes_true(loop, condition, seconds), f"not within {seconds:g} s: {what}"
 
 
 class Patience:
