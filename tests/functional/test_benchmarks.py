@@ -27,7 +27,7 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
         (["-m", "benchmarks.job_cache_sizes", "--sizes", "20", "--columns", "ours,sqlite"], "wait in the slowest"),
         (["-m", "benchmarks.job_cache_sizes", "--overview"], "| files and directories a job |"),
         (
-            ["-m", "benchmarks.job_cache_wide", "--minions", "10,60", "--hour", "10", "--width", "60"],
+            ["-m", "benchmarks.job_cache_wide", "--minions", "10,60", "--hour", "10", "--width", "60", "--rounds", "1"],
             "search by minion after",
         ),
         (["-m", "benchmarks.job_cache_workers", "--workers", "2", "--rounds", "1"], "| 2 workers: memory"),
