@@ -58,9 +58,9 @@ PYTHONS_3006 := Python 3.10 or 3.11
 HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/dev/null && { echo yes; break; }; done; true)
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 
-# Integration tests wait more than they work, so more of their files run at a time than there are cores. They take longest, so they
-# begin first (tests/conftest.py); short tests fill the rest.
-WORKERS ?= 4
+# Integration tests wait more than they work, so more of their files run at a time than there are cores: four at a time use half of
+# two cores. They take longest, so they begin first (tests/conftest.py); short tests fill the rest.
+WORKERS ?= 7
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 
