@@ -94,7 +94,8 @@ def used():
 
 
 def test_the_jobs_and_one_of_many_minions_are_shown_at_once_at_any_width(page, master):
-    for width in (WIDTHS[0], *WIDTHS):  # the first time, the runner's modules are imported too
+    widths = WIDTHS if master.config["cache"] == "sqlite" else WIDTHS[:1]  # the page is the same whatever is behind it
+    for width in (WIDTHS[0], *widths):  # the first time, the runner's modules are imported too
         page.chrome.set_window_size(width, 900)
         page.open("admin")
 
