@@ -359,6 +359,8 @@ class Refusals:
         self.unstored.add(key)
         self.lost |= {(name, key) for name in self.minions}
         self.hindered[bank, key] += 1
+        if do == "fetch":
+            self._forget_unstored()
         raise OSError(error, "it cannot be used")
 
     def hears(self, effects):
@@ -370,13 +372,20 @@ class Refusals:
                 self.given_up.pop((effect.minion, effect.jid), None)
 
     def crash(self):
-        """What a record that cannot be used was to say is known to the engine only."""
         super().crash()
+        self._forget_unstored()
+        given_up = {key for key, record in self.stored.items() if record["state"] == State.DEAD}
+        given_up |= {(name, jid) for jid, note in self.notes.items() for name in note["settled"]}
+        self.given_up = {key: at for key, at in self.given_up.items() if key in given_up}
+
+    def _forget_unstored(self):
+        """What a record that cannot be used was to say is known to no later engine."""
         self.known = {key for key in self.known if key[1] not in self.unstored}
         self.killed_at = {key: at for key, at in self.killed_at.items() if key[1] not in self.unstored}
-        for name, jid in list(self.given_up):
-            if (f"{QUEUE}/{name}", jid) in self.hindered:
-                del self.given_up[name, jid]
+        for name, jid in self.truth.ends_at:
+            # The store may have what it had before an operator asked for the job.
+            if jid in self.unstored:
+                self.truth.ends_at[name, jid] = self.end_of(jid, self.published[jid][2])
 
     def judge(self):
         super().judge()
