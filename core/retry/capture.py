@@ -307,7 +307,8 @@ class Capture:
             return 0
         asked, open_job.asking = open_job.asking, set()
         open_job.surveyed |= asked
-        running = {minion for minion in asked if jid in fact.running.get(minion, ())}
+        # Also those that were asked about other jobs: a further part of this one may be recorded later.
+        running = {minion for minion in open_job.begun if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
         open_job.idle |= asked - running - silent
         self._notes.add(jid, self._queue.end_of_job(job), running)

@@ -168,7 +168,16 @@ class TestOneAtATime:
 
     def test_a_return_is_a_failure_where_the_outcome_of_its_job_says_so(self, jobs):
         jid = "20260516120000000000"
-        codes = {"a": "0", "b": "1", "c": {"x": "0"}, "d": {"x": "0", "y": 2}, "e": 0.5, "f": None, "g": [], "h": False}
+        codes = {
+            "a": "0",
+            "b": "1",
+            "c": {"x": "0"},
+            "d": {"x": "0", "y": 2},
+            "e": 0.5,
+            "f": None,
+            "g": [0, 2],
+            "h": False,
+        }
         jobs.add(jid, minions=codes, returns=codes)
         (row,) = jobs.search(outcome="failed")["jobs"]
         assert row["Failed"] == jobs.run["job_cache.outcome"](jid)["failed"] == 4

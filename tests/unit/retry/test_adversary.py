@@ -6,7 +6,7 @@ import pytest
 
 from tests.many_worlds import quiet
 from tests.unit.retry import sites
-from tests.unit.retry.adversary import PROFILES, Adversary, CutOff, Failing, Power, PowerOnce, live_through
+from tests.unit.retry.adversary import PROFILES, Adversary, Clocks, CutOff, Failing, Power, PowerOnce, live_through
 
 
 @pytest.mark.parametrize("profile", PROFILES + sites.PROFILES)
@@ -38,6 +38,7 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Adversary, 1420173),  # a search found a job before the part of it that a minion had begun, and forgot that
         (Power, 8000716),  # a kill was forgotten before a power cut brought back what it had ended
         (PowerOnce, 8003634),  # the same
+        (Clocks, 20002607),  # that a minion said it runs a part which a search had not found yet was forgotten
     ],
 )
 def test_worlds_that_once_went_wrong_go_right(profile, seed):
