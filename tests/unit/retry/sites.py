@@ -314,7 +314,7 @@ class Sites(Operators):
         super().calm()
         self.lost_zones.clear()
         if self.estate:
-            self.later(OWNER_GONE + 60.0, self.do_adopt, engine=False)
+            self.later(OWNER_GONE + 360.0, self.do_adopt, engine=False)  # it may have beaten by a clock ahead
 
     def judge(self):
         for jid, names in self.estate.items():
