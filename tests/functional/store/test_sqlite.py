@@ -68,6 +68,26 @@ def is_held(path):
         return False
 
 
+def a_writer_behind_a_frozen_one(opts, path):
+    """Return two writers that wait for the file: the first one in the queue, frozen, and the one behind it."""
+    begun = [FORK.Event(), FORK.Event()]
+
+    def write(number):
+        begun[number].wait(stretched(SOON))
+        banks_of(opts).store("bank", str(number), number)
+
+    first, second = (FORK.Process(target=write, args=(number,)) for number in range(2))
+    first.start()
+    second.start()
+    with banks_of(opts).transaction():
+        begun[0].set()
+        wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
+        freeze(first.pid)
+        begun[1].set()
+        wait_for(lambda: has_open(second.pid, f"{path}.turn"), what="it waits behind the other")
+    return first, second
+
+
 def has_open(pid, path):
     """Tell whether a process has a file open."""
     folder = f"/proc/{pid}/fd"
@@ -502,48 +522,20 @@ class TestManyWriters:
 
     def test_a_waiter_that_is_frozen_and_then_killed_lets_the_others_go_on(self, opts, cache, path):
         cache.store("bank", "key", 0)
-        begun = [FORK.Event(), FORK.Event()]
-
-        def write(number):
-            begun[number].wait(stretched(SOON))
-            banks_of(opts).store("bank", str(number), number)
-
-        first, second = (FORK.Process(target=write, args=(number,)) for number in range(2))
-        first.start()
-        second.start()
-        with banks_of(opts).transaction():
-            begun[0].set()
-            wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
-            freeze(first.pid)
-            begun[1].set()
-            wait_for(lambda: has_open(second.pid, f"{path}.turn"), what="it waits behind the other")
+        first, second = a_writer_behind_a_frozen_one(opts, path)
         os.kill(first.pid, signal.SIGKILL)
         second.join(stretched(SOON))
         assert second.exitcode == 0 and cache.list("bank") == ["1", "key"]
         first.join(stretched(SOON))
 
     def test_those_behind_a_frozen_waiter_go_on_without_it(self, opts, cache, path):
-        begun = [FORK.Event(), FORK.Event()]
-
-        def write(number):
-            begun[number].wait(SOON)
-            banks_of(opts).store("bank", str(number), number)
-
-        first, second = (FORK.Process(target=write, args=(number,)) for number in range(2))
-        first.start()
-        second.start()
         cache.store("bank", "key", 0)
-        with banks_of(opts).transaction():
-            begun[0].set()
-            wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
-            freeze(first.pid)
-            begun[1].set()
-            wait_for(lambda: has_open(second.pid, f"{path}.turn"), what="it waits behind the other")
+        first, second = a_writer_behind_a_frozen_one(opts, path)
         second.join(stretched(SOON))
         assert second.exitcode == 0 and cache.list("bank") == ["1", "key"]
         cache.store("bank", "key", 1)
         thaw(first.pid)
-        first.join(SOON)
+        first.join(stretched(SOON))
         assert first.exitcode == 0 and cache.list("bank") == ["0", "1", "key"]
 
     @pytest.mark.parametrize("there", ["nothing", "a file", "a link", "a full pipe"])
