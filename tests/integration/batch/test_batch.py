@@ -14,6 +14,9 @@ import salt.utils.event
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.requests import process_of
+from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master
 from tests.integration.conftest import finished, salt_cli
 from tests.integration.faults import CountedJob
@@ -207,6 +210,33 @@ def test_an_absent_minion_does_not_get_the_job_of_a_batch_that_was_stopped(run, 
         assert look("job_retry.list", jid=jid) == []
     finally:
         away.start()
+
+
+def test_a_hand_over_that_a_frozen_retry_queue_has_not_read_is_taken_back_with_its_batch(run, look, returned, master):
+    away = master.fleet["b3"]
+    away.terminate()
+    engine = process_of(master.config, JOB_RETRY).pid
+    waiting = pathlib.Path(master.config["cachedir"], "saltext_jobs", JOB_RETRY, "requests")
+
+    def hand_over():
+        jid = run("batch.start", "b[123]", "test.echo", "later", "offline=queue")["jid"]
+        wait_for(lambda: any(jid.encode() in path.read_bytes() for path in waiting.iterdir()), what="the queue is asked")
+        return jid
+
+    try:
+        freeze(engine)
+        try:
+            stopped, kept = hand_over(), hand_over()
+            run("batch.stop", stopped)
+            assert finished(look, stopped)["halted"]
+        finally:
+            thaw(engine)
+        wait_for(lambda: look("job_retry.list", jid=kept), what="the other batch's minion is in the queue")
+        assert {entry["state"] for entry in look("job_retry.list", jid=stopped)} <= {"cancelled"}
+    finally:
+        away.start()
+    wait_for(lambda: returned(kept).get("b3") == "later", what="the minion has run what it is owed")
+    assert set(returned(stopped)) == {"b1", "b2"}
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
