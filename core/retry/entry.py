@@ -114,7 +114,7 @@ class Entry:
     those of them that the minion may have begun all the same; ``vain``: those that the minion ignored although it was there;
     ``reached``: one of them may have reached the minion. ``named``: an operator named the minion, so that it gets the job
     whether or not the job's target matches it. ``asker``: the user who last asked for it by hand, whose rights count beside
-    those of the publisher; ``wanted_at``: when that was, 0 for never.
+    those of the publisher; ``wanted_at``: when that was, or when it was adopted; 0 for never.
 
     :param why: the reason why it is queued.
     """

@@ -150,6 +150,8 @@ class Verbs:
         if not jobs:
             raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
         heed_times(self._ports.clock, entries)
+        for entry in entries:
+            entry.wanted_at = request["asked_at"]  # what this master has killed before does not count for them
         return {"jobs": jobs, "entries": entries}
 
     async def _take_up(self, request: Request) -> Given:

@@ -829,21 +829,38 @@ def test_an_entry_purged_while_its_job_is_looked_at_again_after_a_restart_stays_
     assert world.machine.total == 0
 
 
+def _adopts(world, entry):
+    """Another master has left this entry, and an operator adopts it."""
+    load = {"jid": entry.jid, "fun": "state.apply", "tgt": "*", "tgt_type": "glob", "user": "root"}
+    world.loads[entry.jid] = load
+    snapshot = {"owner": "there", "published_at": START - 100.0, "load": load, "minions": ["b"], "format": FORMAT}
+    world.banks["job_retry/jobs"][entry.jid] = snapshot
+    world.banks["job_retry/queue/b"][entry.jid] = {**entry.as_record(), "format": FORMAT}
+    world.request("adopt", owner="there")
+    world.run(2)
+
+
 def test_entries_of_another_master_are_taken_over_as_they_stand():
     world = World()
     world.stop("b")
-    load = {"jid": "j9", "fun": "state.apply", "tgt": "*", "tgt_type": "glob", "user": "root"}
-    world.loads["j9"] = load
-    snapshot = {"owner": "there", "published_at": START - 100.0, "load": load, "minions": ["b"], "format": FORMAT}
-    entry = Entry("b", "j9", START - 100.0, START + 8000.0, "was away").as_record()
-    world.banks["job_retry/jobs"]["j9"], world.banks["job_retry/queue/b"]["j9"] = snapshot, {**entry, "format": FORMAT}
-    world.request("adopt", owner="there")
-    world.run(2)
+    _adopts(world, Entry("b", "j9", START - 100.0, START + 8000.0, "was away"))
     assert world.answers == [1]
     assert ("b", "j9") in world.stored
     world.start("b")
     world.run(60)
     assert world.runs["b", "j9"] == 1
+
+
+def test_a_kill_from_before_a_takeover_counts_for_no_entry_that_was_taken_over_not_even_after_a_restart():
+    world = World()
+    world.stop("b")
+    world.kill("j9")
+    world.run(5)
+    _adopts(world, Entry("b", "j9", START - 100.0, START + 8000.0, "was away"))
+    assert world.state("b", "j9") is State.PENDING
+    world.restart()
+    world.run(5)
+    assert world.state("b", "j9") is State.PENDING
 
 
 def test_a_takeover_that_an_engine_carries_out_again_after_its_death_is_no_error():
@@ -865,16 +882,10 @@ def test_a_kill_that_is_noted_is_not_noted_again_at_each_start():
 def test_an_entry_killed_after_it_was_enqueued_on_a_clock_ahead_is_killed_after_a_takeover_by_another_master():
     world = World()
     world.stop("b")
-    load = {"jid": "j9", "fun": "state.apply", "tgt": "*", "tgt_type": "glob", "user": "root"}
-    world.loads["j9"] = load
     at = START + 3600.0
-    snapshot = {"owner": "there", "published_at": START - 100.0, "load": load, "minions": ["b"], "format": FORMAT}
     entry = Entry("b", "j9", at, at + 8000.0, "by an operator")
     entry.wanted_at = at
-    world.banks["job_retry/jobs"]["j9"] = snapshot
-    world.banks["job_retry/queue/b"]["j9"] = {**entry.as_record(), "format": FORMAT}
-    world.request("adopt", owner="there")
-    world.run(2)
+    _adopts(world, entry)
     assert world.state("b", "j9") is State.PENDING
     world.kill("j9")
     world.run(5)
