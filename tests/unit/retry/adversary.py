@@ -218,14 +218,16 @@ class Adversary(World):
                 self.later(self.random.uniform(0.1, 30.0), self._reboot, engine=False)
 
     def takes(self, fact):
-        """Record what this engine process knows, and what operators want from it."""
+        """Record what this engine process knows."""
         if isinstance(fact, facts.Restored):  # until then the engine waits for its store, and takes no events
             self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
         self._note(fact)
-        do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
+
+    def begins(self, request):
+        """Record what operators want."""
+        do, given = request.do, request.given
         found = self._selected(given, set(State) - ENDED) if do == "cancel" else set()
-        if do:
-            self.truth.request(found)
+        self.truth.request(found)
         if do == "cancel":
             self.truth.cancel(given.get("minion"), given.get("jid"))
             self.gone |= found | {(name, given["jid"]) for name in self.minions}
@@ -673,11 +675,11 @@ class Operators(CutOff):
             elif isinstance(effect, facts.Warn) and effect.message.startswith("Who missed job "):
                 self.lost |= {(name, effect.message.split()[3]) for name in self.minions}
 
-    def takes(self, fact):
-        super().takes(fact)
-        if isinstance(fact, facts.Requested) and fact.do == "pause":
+    def begins(self, request):
+        super().begins(request)
+        if request.do == "pause":
             self.paused_at = min(self.now, self.paused_at)
-        elif isinstance(fact, facts.Requested) and fact.do == "resume":
+        elif request.do == "resume":
             self.paused_at = math.inf
 
     def boot(self):

@@ -126,12 +126,12 @@ class Sites(Operators):
         self.must(key[1] not in self.unkept or key in self.wished, f"{key} is owed, and must not be kept")
         self.must(key[1] not in self.estate or key[1] in self.adopted, f"{key} is owed by another master")
 
-    def takes(self, fact):
-        if isinstance(fact, facts.Requested) and fact.do == "adopt":
-            self._takes_over(fact.given["jobs"].keys() & self.estate.keys())
-        super().takes(fact)
-        if isinstance(fact, facts.Requested) and fact.do == "enqueue":
-            keys = {(name, fact.given["job"].jid) for name in fact.given["minions"]}
+    def begins(self, request):
+        if request.do == "adopt":
+            self._takes_over(request.given["jobs"].keys() & self.estate.keys())
+        super().begins(request)
+        if request.do == "enqueue":
+            keys = {(name, request.given["job"].jid) for name in request.given["minions"]}
             self.lost -= keys - self.wished
             self.wished |= keys
 

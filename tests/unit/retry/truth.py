@@ -66,11 +66,11 @@ class Truth:
         self.cancels.append((next(self._places), minion, jid))
 
     def request(self, cancelled):
-        """An operator requests something. It cancels these entries; earlier requests may make others."""
+        """A request is begun. It cancels these entries."""
         self.requests.append(cancelled)
 
     def carried_out(self, now):
-        """The earliest request is carried out. One about many entries takes several steps, and others wait for it."""
+        """The earliest request is carried out. One about many entries takes several steps."""
         self.stopped.update(dict.fromkeys(self.requests.popleft(), now))
 
     def _cancelled_at(self, key):

@@ -579,7 +579,7 @@ class World:
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL, maintenance=self.maintenance)
         self.machine.part = self.part
-        step = self.machine.step
+        step, carry_out = self.machine.step, self.machine._carry_out
 
         def recorded(fact, now, wall=None):
             if not life.alive:  # the engine was killed a moment ago; its unfinished work is dropped
@@ -591,7 +591,12 @@ class World:
             self._check()
             return effects
 
-        self.machine.step, self.machine.openings.find = recorded, self.find_opening
+        def carried_out(fact):
+            self.begins(fact)
+            return (yield from carry_out(fact))
+
+        self.machine.step, self.machine._carry_out = recorded, carried_out
+        self.machine.openings.find = self.find_opening
         self.shell.start()
         if not self._is_running:
             self.run(5.0, lambda: self.shell is None or self.shell.restored)
@@ -612,6 +617,9 @@ class World:
 
     def takes(self, fact):
         """The engine takes a fact."""
+
+    def begins(self, request):
+        """The engine begins to carry out a request, after all that it took before."""
 
     def hears(self, effects):
         """The engine wants this done."""
