@@ -11,6 +11,7 @@ import collections
 import datetime
 import errno
 import fnmatch
+import math
 import random
 
 from saltext.jobs.core.retry import facts
@@ -132,7 +133,8 @@ class Sites(Operators):
         super().begins(request)
         if request.do == "enqueue":
             keys = {(name, request.given["job"].jid) for name in request.given["minions"]}
-            self.lost -= keys - self.wished
+            in_vain = {key for key in keys if self.last_kill.get(key, -math.inf) >= request.given["wanted_at"]}
+            self.lost -= keys - self.wished - in_vain
             self.wished |= keys
 
     def _takes_over(self, jids):
