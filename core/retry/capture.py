@@ -198,7 +198,10 @@ class Capture:
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
             self._notes.strike(fact.jid, fact.returned)
-            self._drop(fact.jid, is_over=True)
+            if now < (end := self._queue.end_of_job(read)):  # a search may find it again, and know of no earlier publish
+                self._later(fact.jid, end)
+            else:
+                self._drop(fact.jid, is_over=True)
             return 0
         spared = job.spared(read.digest)
         self._notes.spare(fact.jid, spared)

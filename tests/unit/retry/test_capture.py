@@ -343,6 +343,40 @@ def test_a_start_is_not_forgotten_because_the_job_cannot_be_read_for_long():
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
 
 
+def test_a_start_is_not_forgotten_that_is_heard_while_others_are_asked():
+    world = World(minions=("a", "b"), duration=1e6)
+    world.stop("b")
+    with world.deaf():
+        world.publish("j1")
+        world.run(1)
+    world.barred = {"a"}
+    world.run(PATIENCE + 1.0)  # b is asked now
+    world.acknowledge("a", "j1")
+    world.run(60)
+    world.barred = set()
+    world.start("a")
+    world.publish("j1", targets=("b",))
+    world.run(700)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+@pytest.mark.parametrize("back", [303.0, 309.0])  # the search finds the job before it is read, and after that
+def test_a_job_whose_time_to_live_is_over_is_not_run_again_if_its_record_is_younger(back):
+    world = World(minions=("a", "b"), duration=1e6)
+    world.lag = 60.0
+    world.publish("j1", targets=("a",), limits=Limits(given=True, ttl=300.0))
+    world.run(2)
+    world.cache_up = False
+    world.run(280)
+    world.notice()
+    world.run(back - 282)
+    world.start("a")
+    world.cache_up = True
+    world.run(700)
+    assert (world.told("j1"), world.runs["a", "j1"]) == ([], 1)
+    assert world.machine.capture.open == {}
+
+
 def search_from_now_on(world):
     """Have an engine start that must search the job cache, and cannot use it yet."""
     world.run(LATEST + 50)
