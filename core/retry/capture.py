@@ -198,7 +198,9 @@ class Capture:
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
             self._notes.strike(fact.jid, fact.returned)
-            if now < (end := self._queue.end_of_job(read)):  # a search may find it again, and know of no earlier publish
+            if now < (
+                end := self._queue.end_of_job(read)
+            ):  # a search may find it again, and know of no earlier publish
                 self._later(fact.jid, end)
             else:
                 self._drop(fact.jid, is_over=True)
@@ -217,9 +219,10 @@ class Capture:
         missing = fact.missing.difference(known, note.settled)
         # A minion that is neither missing nor struck off here has no accepted key now, and may have one later.
         self._notes.strike(job.jid, fact.returned.union(known))
+        open_job.begun -= fact.returned
         unasked = missing - open_job.surveyed
         # Those of minions whose keys are not accepted now count as well: the job may be found again once they are.
-        claims = open_job.claims(missing).difference(known, fact.returned, note.settled)
+        claims = open_job.claims(missing).difference(known, note.settled)
         self._notes.add(job.jid, self._queue.end_of_job(job), claims)
         if unasked:
             open_job.stage, open_job.asking = Stage.TO_ASK, set(unasked)
@@ -314,7 +317,9 @@ class Capture:
         running = {minion for minion in open_job.begun if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
         open_job.idle |= asked - running - silent
-        self._notes.add(jid, self._queue.end_of_job(job), running)
+        # And what was claimed since the job was read, also by minions whose keys are not accepted now.
+        claims = open_job.claims(asked).difference(self._queue.minions_of(jid), self._notes.get(jid).settled)
+        self._notes.add(jid, self._queue.end_of_job(job), running | claims)
         begun = "it has begun the job, and does not answer"
         yield from self._owe(open_job, job, silent, begun, "it did not return the job and does not answer")
         if open_job.stage is not Stage.ASKING:

@@ -6,7 +6,17 @@ import pytest
 
 from tests.many_worlds import quiet
 from tests.unit.retry import sites
-from tests.unit.retry.adversary import PROFILES, Adversary, Clocks, CutOff, Failing, Power, PowerOnce, live_through
+from tests.unit.retry.adversary import (
+    PROFILES,
+    Adversary,
+    Clocks,
+    CutOff,
+    Failing,
+    Operators,
+    Power,
+    PowerOnce,
+    live_through,
+)
 
 
 @pytest.mark.parametrize("profile", PROFILES + sites.PROFILES)
@@ -40,6 +50,8 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (PowerOnce, 8003634),  # the same
         (Clocks, 20002607),  # that a minion said it runs a part which a search had not found yet was forgotten
         (sites.Sites, 20004899),  # a kill from before a takeover counted after it, once the engine had started anew
+        (Operators, 40015320),  # a job whose time to live was over was found by its younger record, and run again
+        (Operators, 40014551),  # a start was forgotten that was heard while other minions were asked
         # Faults of the judge: what a request was about was looked up before earlier requests and kills were carried out.
         (sites.Sites, 20002946),
         (Adversary, 30003368),
