@@ -198,9 +198,8 @@ class Capture:
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
             self._notes.strike(fact.jid, fact.returned)
-            if now < (
-                end := self._queue.end_of_job(read)
-            ):  # a search may find it again, and know of no earlier publish
+            end = self._queue.end_of_job(read)
+            if now < end:  # a search may find it again, and know of no earlier publish
                 self._later(fact.jid, end)
             else:
                 self._drop(fact.jid, is_over=True)
