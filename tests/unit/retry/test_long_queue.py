@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 
@@ -29,6 +29,17 @@ def machine():
     return machine
 
 
+@pytest.fixture(scope="module")
+def times():
+    return count(100.0, 100.0)
+
+
+@pytest.fixture
+def now(times):
+    """The tests go on with the same queue, in any order, each at a later time."""
+    return next(times)
+
+
 def follow(machine, fact, now):
     """Give the machine a fact, and let ten seconds pass. Returns what it does at each step."""
     steps, end = [machine.step(fact, now)], now + 10.0
@@ -49,20 +60,20 @@ def pinged(steps):
     return [effect.minions for effects in steps for effect in effects if isinstance(effect, facts.Ping)]
 
 
-def test_after_a_gap_all_are_pinged_a_part_at_a_time(machine):
-    parts = pinged(follow(machine, facts.Gap(), 100.0))
+def test_after_a_gap_all_are_pinged_a_part_at_a_time(machine, now):
+    parts = pinged(follow(machine, facts.Gap(), now))
     assert sorted(minion for part in parts for minion in part) == sorted(MINIONS)
     assert max(map(len, parts)) < len(MINIONS) / 2
 
 
-def test_with_a_log_no_returns_are_looked_for_after_a_gap(machine):
-    steps = follow(machine, facts.Gap(returns=False), 200.0)
+def test_with_a_log_no_returns_are_looked_for_after_a_gap(machine, now):
+    steps = follow(machine, facts.Gap(returns=False), now)
     assert not looked_for(steps)
     assert sum(map(len, pinged(steps))) == len(MINIONS)
 
 
-def test_a_gap_amid_the_looks_of_another_keeps_none_from_being_looked_at(machine):
-    steps = [machine.step(facts.Gap(), 300.0), *follow(machine, facts.Gap(returns=False), 300.01)]
+def test_a_gap_amid_the_looks_of_another_keeps_none_from_being_looked_at(machine, now):
+    steps = [machine.step(facts.Gap(), now), *follow(machine, facts.Gap(returns=False), now + 0.01)]
     assert looked_for(steps) == {jid: set(MINIONS) for jid in JIDS}
     assert {minion for part in pinged(steps) for minion in part} == set(MINIONS)
 
