@@ -165,14 +165,17 @@ def test_a_return_counts_as_it_was_heard_if_the_job_cache_cannot_tell(ports, ret
 def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, returns, loop, tmp_path):
     names = [f"minion-{number:05d}" for number in range(5000)]
     ended(ports.store, names)
+    begun = time.thread_time()
+    ports.store.read(JID)
+    one_look = time.thread_time() - begun
     ports.store.threads.clear()
     before = len(open_files(tmp_path))
-    spent = time.thread_time()
+    begun = time.thread_time()
     for name in names[:1000]:
         hear(ports, returns, name)
-    spent = time.thread_time() - spent
+    spent = time.thread_time() - begun
     run_until(loop, lambda: len(records(ports.store)) == 1000, what="all are recorded")
-    assert spent < 0.1
+    assert spent < one_look, (spent, one_look)
     assert threading.main_thread() not in ports.store.threads
     run_until(loop, lambda: len(open_files(tmp_path)) <= before, what="no file is left open")
     assert sum(how.value == "completed" for how, *_ in ports.store.read(JID).outcomes.values()) == 1000
