@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
@@ -24,7 +26,7 @@ class JobCache:
     def __init__(self):
         self.loads, self.stored, self.broken = {}, {}, set()
         self.is_down = False
-        self.asked = 0
+        self.asked = self.searched = 0
 
     def _check(self, jid):
         self.asked += 1
@@ -47,7 +49,9 @@ class JobCache:
 
     def jids_since(self, since):
         self._check(None)
-        return {jid: str(load["fun"]) for jid, load in self.loads.items()}
+        found = {jid: str(load["fun"]) for jid, load in self.loads.items()}
+        self.searched += 1
+        return found
 
 
 class Returner:
@@ -118,7 +122,7 @@ class Stage:
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, settings)
         self.folder = FileSite(self.opts).path(JOB_RECORDER)
         self.loop, self.bus, clock = compat.new_loop(), Bus(), Clock()
-        disk = Worker(self.loop)
+        self._disk = disk = Worker(self.loop)
         self.spool = Spool(self.folder / "spool", self.settings.spool_max_bytes)
         seen = Seen(self.folder / "seen", self.settings.catch_up)
         self.intake = Intake(self.settings, clock, self.spool, seen, self.job_cache, disk)
@@ -150,6 +154,16 @@ class Stage:
     def until(self, condition, seconds=30):
         """Run the loop until a condition holds; tells whether it did."""
         return comes_true(self.loop, condition, seconds)
+
+    def await_search(self, after=0):
+        """Run the loop until the job cache has been searched, more often than before. A new recorder searches it once."""
+        assert self.until(lambda: self.job_cache.searched > after)
+
+    def settle(self):
+        """Run the loop until all that the bus has brought is with the returner, unless that is down."""
+        assert self.until(lambda: not self.intake.waiting)
+        self.loop.run_sync(lambda: self._disk.call(int))  # so what it had to write is in the spool
+        assert self.returner.is_down or self.until(lambda: not self.consumer.stats(time.time())["queued"])
 
     def run(self, seconds):
         """Run the loop for so long."""
