@@ -79,14 +79,16 @@ class SpoolWriter:
     def __init__(self, settings: RecorderSettings, spool: Spool, seen: Seen, loads: Loads) -> None:
         self._settings, self._spool, self._seen, self._loads = settings, spool, seen, loads
         self._rest_until = 0.0
+        self._failed: set[str] = set()  # jobs whose last look-up failed: the others come first
         self._quiet = Quiet(log)
 
     def store(self, batch: Sequence[Waiting], due: Mapping[str, Due], now: float) -> Verdicts:
         """Look up jobs, and write loads and then returns. :raises OSError: when they can't be written."""
         loads: list[Record] = []
         verdicts = Verdicts()
-        for jid, job in due.items():
-            found = self._look_up(jid, now)
+        self._failed.intersection_update(due)
+        for jid in sorted(due, key=self._failed.__contains__):
+            job, found = due[jid], self._look_up(jid, now)
             if found is None:
                 continue
             load = found or event_in(job.event)
@@ -150,6 +152,7 @@ class SpoolWriter:
             return self._loads.load(jid) if is_plain(jid) else {}
         except Exception as exc:  # A returner raises whatever its client library raises.
             self._rest_until = now + _CACHE_REST
+            self._failed.add(jid)
             self._quiet.error("cache", "Loads cannot be read from the job cache: %s: %s", type(exc).__name__, exc)
             return None
 

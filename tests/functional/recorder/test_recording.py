@@ -14,13 +14,16 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.recorder.files import Seen
+from saltext.jobs.core.recorder.spool import Spool
+from saltext.jobs.core.recorder.spool_writer import Due, SpoolWriter
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 from saltext.jobs.core.site import FileSite
 from tests.faults import full_disk
 from tests.private import not_private
 
-from .stage import Stage
+from .stage import JobCache, Stage
 
 
 @pytest.fixture
@@ -101,6 +104,22 @@ def test_while_the_job_cache_is_down_returns_are_recorded_and_loads_when_it_is_b
     assert stage.until(lambda: stage.returns)
     stage.job_cache.is_down = False
     assert stage.until(lambda: stage.returner.loads)
+
+
+def test_jobs_whose_loads_cannot_be_read_hold_up_no_other_for_long(tmp_path):
+    stored, spool, seen = JobCache(), Spool(tmp_path / "spool", 1 << 20), Seen(tmp_path / "seen", 3600.0)
+    writer = SpoolWriter(read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["one"]}), spool, seen, stored)
+    left = {f"2026112110000000{number:04d}": Due(b"", is_new=True) for number in range(6)}
+    for jid in left:
+        stored.publish(jid, "cmd.run")
+    stored.broken = set(list(left)[:3])
+    now = time.time()
+    for turn in range(4):
+        for jid in writer.store([], left, now + 11 * turn).settled:
+            del left[jid]
+    assert left.keys() == stored.broken
+    stored.broken = set()
+    assert writer.store([], left, now + 60).settled == left.keys(), "they are still looked up"
 
 
 def test_the_job_cache_is_asked_once_for_a_job_and_not_for_each_return(stage, jid):
