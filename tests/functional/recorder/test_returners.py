@@ -303,12 +303,12 @@ def test_two_configurations_in_one_process_never_mix(opts, tmp_path):
 
 def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
     module, source = ReturnerModule(opts, "local_cache"), salt.loader.returners(opts, {})
-    now = salt.utils.jid.gen_jid({})
+    since, now = time.time() - 60, salt.utils.jid.gen_jid({})
     for jid in (JID, now):
         source["local_cache.prep_jid"](passed_jid=jid)
         source["local_cache.save_load"](jid, a_load(jid), minions=["m1"])
     source["local_cache.returner"](a_return(jid=now, value=5))
-    assert module.jids_since(time.time() - 60) == {now: "test.echo"}
+    assert module.jids_since(since) == {now: "test.echo"}
     assert module.returns(now) == {"m1": {"return": 5, "retcode": 0, "success": True}}
 
 
@@ -316,8 +316,8 @@ def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
 @pytest.mark.parametrize("name", ["salt_cache", "local_cache"])
 def test_any_number_of_jids_without_a_time_hides_no_job(opts, name, forged):
     module, source = ReturnerModule(opts, name), salt.loader.returners(opts, {})
-    now = salt.utils.jid.gen_jid({})
+    since, now = time.time() - 60, salt.utils.jid.gen_jid({})
     for jid in (now, *(forged.format(number) for number in range(260))):
         source[f"{name}.prep_jid"](passed_jid=jid)
         source[f"{name}.save_load"](jid, a_load(jid))
-    assert module.jids_since(time.time() - 60) == {now: "test.echo"}
+    assert module.jids_since(since) == {now: "test.echo"}

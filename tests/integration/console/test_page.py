@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.console.browser import Page
 from tests.integration.console.stand_in import DOCTORS, No, StandIn, serving
-from tests.waiting import load, wait_for
+from tests.waiting import SOON, load, stretched, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -268,7 +268,7 @@ def test_events_during_a_read_are_not_lost(page, api):
 
     def slow(limit):
         asked.set()
-        answer.wait(60)
+        answer.wait(stretched(SOON))
         return [summary(completed=1, pending=9, user="who is read")]
 
     api.runners["batch.list"] = slow
@@ -504,7 +504,7 @@ def test_a_queue_that_is_still_being_read_is_not_shown_as_empty(page, api):
 
     def listed(**_):
         asked.set()
-        read.wait(60)
+        read.wait(stretched(SOON))
         return [entry("web1")]
 
     api.runners |= {
@@ -622,7 +622,7 @@ def test_a_double_click_counts_once_and_a_key_held_down_confirms_nothing(page, a
 
     def start(**wanted):
         started.append(wanted)
-        answer.wait(60)
+        answer.wait(stretched(SOON))
         return summary(pending=3)
 
     api.runners |= {"batch.preview": lambda **_: shown, "batch.start": start}
