@@ -718,7 +718,7 @@ def test_a_job_that_a_minion_runs_by_sudo_runs_once(tmp_path, jid, monkeypatch):
     (tmp_path / "bin").mkdir()
     sudo = tmp_path / "bin" / "sudo"
     sudo.write_text(f"""#!/bin/sh
-printf x >> {tmp_path}/trace
+printf x >> '{tmp_path}/trace'
 echo '{{"local": {{"return": "by '$2'", "retcode": 3}}}}'
 """)
     sudo.chmod(0o755)
