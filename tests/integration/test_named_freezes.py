@@ -15,6 +15,7 @@ import contextlib
 import pathlib
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.postgresql.lease import TTL
+from saltext.jobs.core.postgresql.site_tables import LEASES
 from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.faults import EngineProcess
@@ -32,10 +34,12 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-MINIONS = ["ice0", "ice1"]
+#: One that a job is owed to, and those of a batch.
+OWED, BATCH = "ice0", ["ice1", "ice2"]
 #: It keeps what it returns, and has no ``job_once``.
-BARE = "ice2"
+BARE = "ice3"
 SHORT, LONG, VERY_LONG = 5, 20, 120
+DATABASE = "freezes"
 OWN = pathlib.Path(__file__).resolve().parents[2] / "returners" / "salt_cache.py"
 #: Put behind this extension's returner, in one master: its worker stands still before it sends what an engine publishes.
 TRAP = """
@@ -52,15 +56,19 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
         os.kill(os.getpid(), signal.SIGSTOP)
     return found
 """
-#: Where engines stand still, in (hot-hot masters, those that share a disk).
-BATCH_POINTS = {
-    "before the intent is durable": ("before sync of a table 1", "before sync 1"),
-    "between intent and publish": ("before publish 1",) * 2,
-    "after the publish": ("after publish 1",) * 2,
-}
-QUEUE_POINTS = {
-    "after the claim": ("after claim in a table 1", "after claim 1"),
-    "just before the publish": ("before publish 1",) * 2,
+BETWEEN_INTENT_AND_PUBLISH = ("before publish 1",) * 2
+AFTER_THE_CLAIM = ("after claim in a table 1", "after claim 1")
+#: Where both engines stand still at a time, in (hot-hot masters, those that share a disk). They do not depend on each other.
+POINTS = {
+    "before the intent is durable, and after the claim": {
+        BATCH_MANAGER: ("before sync of a table 1", "before sync 1"),
+        JOB_RETRY: AFTER_THE_CLAIM,
+    },
+    "between intent and publish, and just before the publish": {
+        BATCH_MANAGER: BETWEEN_INTENT_AND_PUBLISH,
+        JOB_RETRY: ("before publish 1",) * 2,
+    },
+    "after the publish": {BATCH_MANAGER: ("after publish 1",) * 2},
 }
 
 
@@ -82,7 +90,7 @@ def masters(form, salt_factories, cache_servers, folder):
     (folder / "modules" / "returners" / "salt_cache.py").write_text(code)
     options = {"first": {"module_dirs": [str(folder / "modules")]}, "engines": []}
     if form == HOT_HOT:
-        site = {**cache_servers("postgresql").make_database("freezes"), "saltext_jobs_site": "postgresql"}
+        site = {**cache_servers("postgresql").make_database(DATABASE), "saltext_jobs_site": "postgresql"}
         made = hot_hot(salt_factories, "ice", site, **options)
     else:
         made = cluster(salt_factories, folder, **options)
@@ -102,7 +110,7 @@ def desks(masters):
 def minions(form, masters, desks):
     place, executors = {"master": reached_at(form)}, ["job_once", "direct_call"]
     with (
-        there(MINIONS, masters[1], *desks, **place, module_executors=executors) as with_records,
+        there([OWED, *BATCH], masters[1], *desks, **place, module_executors=executors) as with_records,
         there([BARE], masters[1], *desks, **place, cache_jobs=True) as without,
     ):
         daemons = with_records | without
@@ -112,15 +120,18 @@ def minions(form, masters, desks):
 
 
 @pytest.fixture
-def engines(masters, folder):
+def engines(form, masters, folder, cache_servers):
     """``engine(place, name, **trap)`` starts an engine of a master; the first one leads."""
     with contextlib.ExitStack() as stack:
+        if form == HOT_HOT:  # the next test need not wait for the leases of engines that were killed
+            end_leases = f"UPDATE {LEASES} SET until = '-infinity'"
+            stack.callback(cache_servers("postgresql").server.execute, end_leases, database=DATABASE)
 
         def begin(place, name, **trap):
             process = EngineProcess(masters[place], folder / f"{name}-{place}-{random_string('')}.log", name)
             stack.callback(process.kill)
             process.start(**trap)
-            if place == 0:  # the lease of an engine that was killed before has to end first
+            if place == 0:
                 wait_for(lambda: leads(masters[0], name, process.pid), what="the first one leads")
             return process
 
@@ -160,61 +171,59 @@ class Standstill:
 
 
 def stand_still(form, masters, name, engine, seconds):
+    engine.wait_for_standstill()
+    assert leads(masters[0], name)
     standstill = Standstill(form, masters, {name: engine})
     if seconds > TTL:
         standstill.lose_the_lead()
     assert standstill.end(seconds) == [name] * (seconds > TTL)
 
 
-def begin_owed_job(desks, name, daemon, trace):
+def begin_owed_job(desks, daemon, trace):
     """Have a minion that was away come back to a job that it is owed; returns the jid."""
-    owed = desks[0].publish("cmd.run", f"echo x >> {trace}", tgt=name)
-    desks[1].await_state(name, owed, "pending")
+    owed = desks[0].publish("cmd.run", f"echo x >> {trace}", tgt=OWED)
+    desks[1].await_state(OWED, owed, "pending")
     daemon.start()
     return owed
 
 
-@pytest.mark.parametrize("seconds", [SHORT, LONG])
-@pytest.mark.parametrize("point", BATCH_POINTS)
-def test_a_batch_whose_engine_stands_still_runs_once_everywhere(
-    form, masters, desks, minions, engines, tmp_path, point, seconds
-):
-    one = engines(0, BATCH_MANAGER, stop=at(form, BATCH_POINTS[point]))
-    engines(1, BATCH_MANAGER)
-    trace = tmp_path / "trace"
-    jid = start(desks[1], trace, MINIONS, seconds=1)
-    one.wait_for_standstill()
-    assert leads(masters[0])
-    stand_still(form, masters, BATCH_MANAGER, one, seconds)
-    assert ended(masters[1], jid) == dict.fromkeys(MINIONS, "completed")
-    assert lines(trace) == len(MINIONS)
-
-
-@pytest.mark.parametrize("seconds", [SHORT, LONG])
-@pytest.mark.parametrize("point", QUEUE_POINTS)
-def test_an_owed_job_whose_engine_stands_still_is_delivered_once(
-    form, masters, desks, minions, engines, tmp_path, point, seconds
-):
-    name, daemon = MINIONS[0], minions[MINIONS[0]]
-    kill(daemon)
-    one = engines(0, JOB_RETRY, stop=at(form, QUEUE_POINTS[point]))
-    engines(1, JOB_RETRY)
-    owed = begin_owed_job(desks, name, daemon, tmp_path / "owed")
-    one.wait_for_standstill()
-    stand_still(form, masters, JOB_RETRY, one, seconds)
-    desks[1].await_return(name, owed)
+def await_owed_job(desks, jid):
+    desks[1].await_return(OWED, jid)
     wait_for(lambda: not desks[1].queue(), what="the queue is empty")
-    assert lines(tmp_path / "owed") == 1
+
+
+@pytest.mark.parametrize("seconds", [SHORT, LONG])
+@pytest.mark.parametrize("points", POINTS.values(), ids=POINTS)
+def test_a_batch_and_an_owed_job_whose_engines_stand_still_run_once(
+    form, masters, desks, minions, engines, tmp_path, points, seconds
+):
+    owes = JOB_RETRY in points
+    if owes:
+        kill(minions[OWED])
+    frozen = {name: engines(0, name, stop=at(form, point)) for name, point in points.items()}
+    for name in points:
+        engines(1, name)
+    with ThreadPoolExecutor() as pool:
+        standing = [pool.submit(stand_still, form, masters, *each, seconds) for each in frozen.items()]
+        owed = begin_owed_job(desks, minions[OWED], tmp_path / "owed") if owes else None
+        jid = start(desks[1], tmp_path / "trace", BATCH, seconds=1)
+        for each in standing:
+            each.result()
+    assert ended(masters[1], jid) == dict.fromkeys(BATCH, "completed")
+    assert lines(tmp_path / "trace") == len(BATCH)
+    if owes:
+        await_owed_job(desks, owed)
+        assert lines(tmp_path / "owed") == 1
 
 
 def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, masters, desks, minions, engines, tmp_path):
-    name, *others = *MINIONS, BARE
-    kill(minions[name])
-    points = {BATCH_MANAGER: BATCH_POINTS["between intent and publish"], JOB_RETRY: QUEUE_POINTS["after the claim"]}
+    others = [BATCH[0], BARE]
+    kill(minions[OWED])
+    points = {BATCH_MANAGER: BETWEEN_INTENT_AND_PUBLISH, JOB_RETRY: AFTER_THE_CLAIM}
     frozen = {engine: engines(0, engine, stop=at(form, points[engine])) for engine in points}
     for engine in points:
         engines(1, engine)
-    owed = begin_owed_job(desks, name, minions[name], tmp_path / "owed")
+    owed = begin_owed_job(desks, minions[OWED], tmp_path / "owed")
     jid = start(desks[1], tmp_path / "trace", others, seconds=1)
     for engine in frozen.values():
         engine.wait_for_standstill()
@@ -222,7 +231,7 @@ def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, mast
     if form == HOT_HOT:
         standstill.lose_the_lead()
         assert ended(masters[1], jid) == dict.fromkeys(others, "completed")
-        desks[1].await_return(name, owed)
+        desks[1].await_return(OWED, owed)
         assert standstill.end(VERY_LONG) == list(frozen)
     else:
         wait_for(lambda: desks[1].run("batch.status", jid)["engine_silent_seconds"], what="it is reported as silent")
@@ -235,8 +244,7 @@ def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, mast
         wait_for(lambda: desks[1].run("batch.status", jid)["paused_by"] == "operator", what="it is paused")
         desks[1].run("batch.resume", jid)
     assert ended(masters[1], jid) == dict.fromkeys(others, "completed")
-    desks[1].await_return(name, owed)
-    wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+    await_owed_job(desks, owed)
     assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (len(others), 1)
 
 
@@ -249,16 +257,16 @@ def test_a_minion_refuses_a_job_from_a_master_that_was_frozen_just_before_it_sen
     engines(1, BATCH_MANAGER)
     trap, trace = folder / "trap", tmp_path / "trace"
     trap.touch()
-    jid = start(desks[1], trace, MINIONS, seconds=1)
+    jid = start(desks[1], trace, BATCH, seconds=1)
     (caught,) = wait_for(lambda: list(folder.glob("trap.*")), what="a worker stands still")
     worker = psutil.Process(int(caught.suffix[1:]))
     caught.unlink()
     wait_for(lambda: worker.status() == psutil.STATUS_STOPPED, what="it stands still")
     one.kill()
     assert lines(trace) == 0
-    assert ended(masters[1], jid) == dict.fromkeys(MINIONS, "completed")
-    assert lines(trace) == len(MINIONS)
-    first = minions[MINIONS[0]]  # for which the caught publish is
+    assert ended(masters[1], jid) == dict.fromkeys(BATCH, "completed")
+    assert lines(trace) == len(BATCH)
+    first = minions[BATCH[0]]  # for which the caught publish is
     if restarted:
         with Ear(masters[0 if form == HOT_HOT else 1]) as ear:
             kill(first)
@@ -272,7 +280,7 @@ def test_a_minion_refuses_a_job_from_a_master_that_was_frozen_just_before_it_sen
         told = pathlib.Path(first.config["log_file"])
         refused = f"Job {jid!r} was begun here before"
         wait_for(lambda: refused in told.read_text(errors="replace"), what="it refuses the job")
-    for name in MINIONS:  # what a master sends comes in order
+    for name in BATCH:  # what a master sends comes in order
         assert desks[0].ask(name, "test.ping")
         wait_for(lambda name=name: not desks[0].ask(name, "saltutil.running"), what=f"{name} runs nothing")
-    assert lines(trace) == len(MINIONS)
+    assert lines(trace) == len(BATCH)
