@@ -17,9 +17,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 from pytestshellutils.exceptions import FactoryTimeout
 from pytestshellutils.shell import DaemonImpl
+from pytestshellutils.utils import ports
 from pytestshellutils.utils.processes import ProcessResult
 from saltfactories.daemons.api import SaltApi
 from saltfactories.daemons.master import SaltMaster
@@ -175,6 +177,9 @@ def spent():
 
 # -- daemons of pytest-salt-factories ----------------------------------------------------------------------------------
 
+#: Seconds between two looks for the event by which a daemon says that it runs.
+_LOOK = 0.1
+
 
 class _Impl(DaemonImpl):
     """How these daemons are begun."""
@@ -209,10 +214,24 @@ class _Terminal(Process):
 
 
 class _Begun:
-    """Daemons that are begun warm."""
+    """Daemons that are begun warm. The methods are those of the factories."""
 
     def _get_impl_class(self):
         return _Impl
+
+    def _check_start_events(self, timeout_at):
+        # The factories look every one and a half seconds only.
+        expected, come = set(self.get_check_events()), set()
+        while come < expected and self.is_running() and time.time() <= timeout_at:
+            time.sleep(_LOOK)
+            found = self.event_listener.get_events(expected, after_time=self._started_at)
+            come = {(event.daemon_id, event.tag) for event in found}
+        return super()._check_start_events(timeout_at)
+
+    def _terminate_processes_matching_listen_ports(self):
+        # The factories read the connections of all processes of the machine, which takes a second or two of CPU.
+        if ports.get_connectable_ports(self.listen_ports):
+            super()._terminate_processes_matching_listen_ports()
 
 
 class _WithoutEngine(_Begun):
