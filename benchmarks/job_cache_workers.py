@@ -29,9 +29,8 @@ from benchmarks.job_cache import LOAD, RETURN
 from benchmarks.job_cache_wide import COLUMNS, least, opened
 
 ALONE = "SQLite alone"
-JOBS, WIDTH = 720, 10
-SECONDS = 4  # for the longest wait
-ROWS = ("publish, ms of CPU", "return, ms of CPU", f"longest wait in {SECONDS} s, ms", "memory of a worker, MB")
+WIDTH = 10
+ROWS = ("publish, ms of CPU", "return, ms of CPU", "longest wait in {seconds:g} s, ms", "memory of a worker, MB")
 
 
 class Alone:
@@ -57,7 +56,7 @@ class Alone:
         self._sql.execute("COMMIT")
 
 
-def work(column, folder, number, count, start, answers):
+def work(column, folder, number, count, seconds, start, answers):
     module = Alone(folder) if column == ALONE else opened(column, folder)[0]
     first = datetime.datetime.now(datetime.timezone.utc)
     fleet = [f"web{at:04}.example.com" for at in range(WIDTH)]
@@ -86,7 +85,7 @@ def work(column, folder, number, count, start, answers):
             store()
         found.append(time.process_time() - spent)
     start.wait()
-    longest, end = 0.0, time.monotonic() + SECONDS
+    longest, end = 0.0, time.monotonic() + seconds
     for store in itertools.chain.from_iterable(map(stores_of, itertools.count(count + 1))):
         began = time.monotonic()
         if began > end:
@@ -106,15 +105,16 @@ def publish(module, column, jid, fleet):
     module.save_load(jid, {**LOAD, "jid": jid}, fleet)
 
 
-def figures(column, folder, workers):
-    context, count = multiprocessing.get_context("fork"), max(1, JOBS // workers)
+def figures(column, folder, workers, jobs, seconds):
+    context, count = multiprocessing.get_context("fork"), max(1, jobs // workers)
     if column == ALONE:
         Alone(folder).make()
     else:
         opened(column, folder)[0].get_load("20200101000000000000")
     start, answers = context.Barrier(workers), context.Queue()
     started = [
-        context.Process(target=work, args=(column, folder, number, count, start, answers)) for number in range(workers)
+        context.Process(target=work, args=(column, folder, number, count, seconds, start, answers))
+        for number in range(workers)
     ]
     for process in started:
         process.start()
@@ -134,12 +134,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--workers", default="1,5,24")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=720, help="of all workers, for CPU time (720)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="for the longest wait (4)")
     args = parser.parse_args()
     print(f"load of the machine: {os.getloadavg()[0]:.1f}\n")
     print("| | local | SQLite alone | sqlite | ratio |\n|---|---:|---:|---:|---:|")
     for workers in map(int, args.workers.split(",")):
-        found = least(figures, workers, rounds=args.rounds, columns=(*COLUMNS, ALONE))
-        for number, row in enumerate(ROWS):
+        found = least(figures, workers, args.jobs, args.seconds, rounds=args.rounds, columns=(*COLUMNS, ALONE))
+        for number, row in enumerate(row.format(seconds=args.seconds) for row in ROWS):
             local, ours, alone = (figures[number] for figures in found.values())
             cells = f"{local:.3f} | {alone:.3f} | {ours:.3f} | {ours / local:.2f}"
             print(f"| {workers} workers: {row} | {cells} |", flush=True)

@@ -29,11 +29,12 @@ KINDS = {JOB_RETRY: "engine", "workers": "workers", "publisher of events": "publ
 _LOOK, _TAKEN = 1.5, 3.0
 
 
-def measure(site: Site, jobs: int, within: float, limit: float):
+def measure(site: Site, jobs: int, within: float, limit: float, rest: float):
     """
     Return the jids that all minions were owed, and CPU seconds by kind of process for three things: delivering them, a
     job whose minions are there, and a start of all minions when they are owed nothing.
 
+    :param rest: seconds until the master is at rest after it has published.
     :raises SystemExit: when not all was delivered in ``limit`` seconds.
     """
     spent = []
@@ -45,7 +46,7 @@ def measure(site: Site, jobs: int, within: float, limit: float):
 
     site.script(seconds=(0.0, 0.0))
     jids = owe(site, jobs)
-    time.sleep(15)  # the master is at rest
+    time.sleep(rest)
     since = site.mark("back")
     site.crowd.start(site.names, within)
     drain(site)
@@ -70,13 +71,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--within", type=float, default=10.0, help="seconds in which all minions start")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds before it is given up")
+    parser.add_argument(
+        "--rest", type=float, default=15.0, help="seconds until the master is at rest, before they start"
+    )
+    parser.add_argument("--workers", type=int, default=5, help="worker_threads of the master")
     args = parser.parse_args()
     if not compat.HAS_NATIVE_BATCHES:
         benchmarks.end_without("what the simulated minions of benchmarks/fleet sign in with")
     quiet_salt()
-    with Site(args.minions) as site:
+    with Site(args.minions, worker_threads=args.workers) as site:
         site.limit = args.limit
-        jids, (delivered, plain, start) = measure(site, args.jobs, args.within, args.limit)
+        jids, (delivered, plain, start) = measure(site, args.jobs, args.within, args.limit, args.rest)
         truth, sent, failed = site.crowd.report()
         back = next(at for at, what in site.marks if what == "back")
     owed = args.minions * args.jobs

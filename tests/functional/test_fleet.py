@@ -18,7 +18,7 @@ from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.waiting import stretched
 
 ROOT = __file__.rsplit("/tests/", 1)[0]
-WORDS = "random --minions 24 --seconds 90 --rate 200 --executor 0.3 --limit 300 --answer 30"
+WORDS = "random --minions 24 --workers 3 --seconds 90 --rate 200 --executor 0.3 --limit 300 --answer 30"
 #: All that may happen; each of it at least once.
 WHAT = {"batch", "job", "leave", "come_back", "restart", "kill", "burst", "full", "power_cut", "kill_master"}
 
@@ -43,12 +43,12 @@ def test_in_a_minute_and_a_half_of_everything_at_random_nothing_is_lost_doubled_
 
 @pytest.mark.parametrize("scenario", ["publisher", "forged"])
 def test_neither_the_death_of_the_bus_nor_a_flood_of_forged_events_changes_what_runs_and_what_is_recorded(scenario):
-    played(f"{scenario} --minions 24 --workers 2 --rate 300 --limit 300 --answer 30")
+    played(f"{scenario} --minions 24 --workers 2 --rate 100 --limit 300 --answer 30")
 
 
 def test_three_masters_go_on_with_all_that_their_leader_had_begun(cache_servers):
     cache_servers("postgresql")  # or the reason is given why there can be none
     told = played(
-        "masters --minions 24 --size 3 --kills 1 --rounds 0 --executor 0.5 --workers 2 --limit 300 --answer 30"
+        "masters --minions 24 --size 5 --kills 1 --rounds 0 --executor 0.5 --workers 2 --limit 300 --answer 30"
     )
     assert any(line.startswith("  the leader killed: taken over") for line in told)
