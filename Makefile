@@ -59,8 +59,8 @@ HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 
 # Integration tests wait more than they work, so more of their files run at a time than there are cores: four at a time use half of
-# two cores. They take longest, so they begin first (tests/conftest.py); short tests fill the rest.
-WORKERS ?= 7
+# two cores, seven three quarters. They take longest, so they begin first (tests/conftest.py); short tests fill the rest.
+WORKERS ?= 9
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 

@@ -57,17 +57,30 @@ def pytest_collection():
         gc.enable()
 
 
-#: Files that take minutes, the longest first (``-p tests.times``).
+#: Files that take minutes, the longest first, by the second column of ``-p tests.times``. One that began late would run on
+#: alone at the end.
 LONG = (
     "functional/test_fleet.py",
     "integration/test_named_freezes.py",
     "integration/batch/test_faults.py",
-    "integration/test_named_kills.py",
+    "integration/test_clock_set.py",
+    "integration/job_retry/test_job_retry.py",
+    "integration/job_retry/test_faults.py",
+    "functional/test_benchmarks.py",
     "functional/store/test_contract.py",
+    "integration/test_job_once.py",
+    "integration/test_rights_taken.py",
+    "integration/job_retry/test_ways.py",
+    "integration/test_named_takeovers.py",
+    "integration/batch/test_power_cuts.py",
+    "integration/batch/test_native_manager.py",
+    "integration/batch/test_batch.py",
+    "integration/test_hot_hot.py",
+    "integration/test_named_kills.py",
+    "integration/test_stories.py",
+    "integration/job_retry/test_held_up.py",
+    "functional/store/test_sqlite.py",
     "integration/test_who_may.py",
-    "unit/retry/test_adversary.py",
-    "integration/test_adversary.py",
-    "integration/console/test_page.py",
 )
 
 
