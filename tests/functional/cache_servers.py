@@ -187,6 +187,7 @@ class PostgresqlServer:
         self.server = server
         place = {"host": "127.0.0.1", "port": server.port, "user": "salt", "db": "postgres"}
         self.options = {"cache": "postgresql", **{f"postgresql.{name}": value for name, value in place.items()}}
+        self._spare = []
 
     @property
     def process(self):
@@ -222,8 +223,21 @@ class PostgresqlServer:
     def make_database(self, name):
         """Make it, empty, and return the options for it."""
         self.server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        self.server.execute(f"CREATE DATABASE {name}")
+        if self._spare:
+            spare = self._spare.pop()
+            end_sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            self.server.execute(f"{end_sessions}; ALTER DATABASE {spare} RENAME TO {name}", spare)
+            self.server.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public", database=name)
+        else:
+            self.server.execute(f"CREATE DATABASE {name}")
         return {**self.options, "postgresql.db": name}
+
+    def give_back(self, name):
+        """
+        Let another caller get this database, under another name. It may have tables, but no settings of its own. A new one
+        takes a tenth of a second of CPU time, and half a second of the disk.
+        """
+        self._spare.append(name)
 
 
 def postgresql_server(folder):

@@ -145,7 +145,9 @@ class Contract:
 
             with redis.Redis(port=opts["cache.redis.port"], db=int(opts["cache.redis.db"])) as client:
                 client.flushdb()
-        return opts
+        yield opts
+        if self.driver == "postgresql":
+            cache_servers(self.driver).give_back(opts["postgresql.db"])
 
     @pytest.fixture
     def job_cache(self, opts):
