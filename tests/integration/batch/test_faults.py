@@ -116,7 +116,7 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
     work = job(0.2)
     engine.start(trap)
     with ThreadPoolExecutor(1) as pool:  # the operator's command outlives the engine
-        asked = pool.submit(start, run, work, "batch=2")
+        asked = pool.submit(start, run, work, "batch=2", *timeouts(2))
         engine.wait_for_death()
         engine.start()
         jid = job_of(store, work)
