@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 #: Signals to other jobs: a job that they end is not delivered any more.
 KILLS = frozenset(
     {
@@ -10,6 +12,22 @@ KILLS = frozenset(
         "saltutil.signal_job",
         "saltutil.kill_all_jobs",
         "saltutil.term_all_jobs",
+    }
+)
+
+#: What ``saltutil.signal_job`` can send to a job without ending it: SIGUSR1 has Salt print where the job is.
+HARMLESS = frozenset(
+    {
+        0,
+        signal.SIGUSR1,
+        signal.SIGSTOP,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGCONT,
+        signal.SIGCHLD,
+        signal.SIGURG,
+        signal.SIGWINCH,
     }
 )
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.functions import HARMLESS, KILLS
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log import framing
 from saltext.jobs.core.returned import function_of, retcode_of
@@ -24,6 +24,7 @@ _PUBLISHED, _RETURNED = "p", "r"
 _MOST, _FEW = 64 << 10, 256
 #: Most characters of a user's name.
 _LONGEST_USER = 256
+_HARMLESS = frozenset(str(int(sig)) for sig in HARMLESS)
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
 #: Stands for functions that have no names, or too many. It looks like two of them: a kill by one of several proves nothing.
@@ -147,19 +148,23 @@ def ended_by(load: Mapping[str, Any]) -> list[str]:
     found = dict[str, None]()
     for function, arg in zip(functions, arguments, strict=False):
         if isinstance(function, str) and function in KILLS:  # one of several may be anything
+            if function == "saltutil.signal_job" and any(sig in _HARMLESS for sig in _arguments(arg, "sig", 1)):
+                continue
             found[EVERY_JOB if function.endswith("_all_jobs") else _jid_in(arg)] = None
     return [jid for jid in found if jid]
 
 
 def _jid_in(arg: Any) -> str:
-    """Return the jid among the arguments of one call: the first one, or the one named ``jid``, in each of Salt's forms."""
+    """Return the jid among the arguments of one call: the first one, or the one named ``jid``."""
+    return next((jid for jid in _arguments(arg, "jid", 0) if is_plain(jid) and jid != EVERY_JOB), "")
+
+
+def _arguments(arg: Any, name: str, place: int) -> list[str]:
+    """Return what a signal was given under a name, in each of Salt's forms, and then what it was given in a place."""
     values = list(arg) if isinstance(arg, (list, tuple)) else [arg]
-    named = [value["jid"] for value in values if isinstance(value, Mapping) and "jid" in value]
-    named += [value.partition("=")[2] for value in values if isinstance(value, str) and value.startswith("jid=")]
+    named = [value[name] for value in values if isinstance(value, Mapping) and name in value]
+    named += [value.partition("=")[2] for value in values if isinstance(value, str) and value.startswith(f"{name}=")]
     placed = [
         value for value in values if not isinstance(value, Mapping) and not str(value).startswith(("jid=", "sig="))
     ]
-    for value in (*named, *placed[:1]):
-        if is_plain(str(value)) and value != EVERY_JOB:
-            return str(value)
-    return ""
+    return [str(value) for value in (*named, *placed[place : place + 1])]
