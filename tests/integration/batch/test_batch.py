@@ -220,7 +220,9 @@ def test_a_hand_over_that_a_frozen_retry_queue_has_not_read_is_taken_back_with_i
 
     def hand_over():
         jid = run("batch.start", "b[123]", "test.echo", "later", "offline=queue")["jid"]
-        wait_for(lambda: any(jid.encode() in path.read_bytes() for path in waiting.iterdir()), what="the queue is asked")
+        wait_for(
+            lambda: any(jid.encode() in path.read_bytes() for path in waiting.iterdir()), what="the queue is asked"
+        )
         return jid
 
     try:
