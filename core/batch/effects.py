@@ -385,11 +385,11 @@ class Effects:
         :raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer.
         """
         deadline = self._ports.clock.now() + QUEUE_PATIENCE
-        while live.batch.handing_over and not live.gone:
+        while live.batch.asked_queue and not live.gone:
             try:
                 await self._ports.queue_worker.call(self._ports.queue, request)
             except EngineAbsent:
-                if self._ports.clock.now() >= deadline and live.batch.handing_over:
+                if self._ports.clock.now() >= deadline and live.batch.asked_queue:
                     raise
                 await compat.sleep(RETRY_PAUSE)
             else:

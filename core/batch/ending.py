@@ -29,9 +29,9 @@ def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect
 
 def _has_received_it(batch: BatchState, minion: str) -> bool:
     """Take a minion out of those pending, since it has received the job after all; tell whether it was pending."""
-    if minion not in batch.tried:
+    if minion not in batch.maybe_received:
         return False
-    batch.tried.discard(minion)
+    batch.maybe_received.discard(minion)
     batch.waiting.drop(minion)
     batch.presence.unseen.pop(minion, None)
     batch.pace.charge(1)
@@ -53,10 +53,10 @@ def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> lis
     if not batch.wants_acknowledgement(minion):
         return []
     if not batch.inflight.awaits_begin(minion):
-        batch.begun_after_all[minion] = batch.begun_after_all.get(minion, 0) + 1
+        batch.doubtful_starts[minion] += 1
     if batch.record.is_guess(minion):
         batch.record.reopen(minion)
-        batch.to_queue.pop(minion, None)
+        batch.to_hand_over.pop(minion, None)
         batch.inflight.revive(minion, now)
     elif _has_received_it(batch, minion):
         batch.inflight.revive(minion, now)
@@ -146,7 +146,7 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
     """Settle a minion that has no return anywhere."""
     flight = batch.flights[minion]
     if _never_got_it(batch, minion, flight):
-        batch.resent[minion] = batch.resent.get(minion, 0) + 1
+        batch.resends[minion] += 1
         batch.put_back([minion])
         return []
     if flight.kills and flight.idle:
@@ -164,7 +164,7 @@ def _is_lost(batch: BatchState, minion: str, flight: Flight) -> bool:
 
     With ``offline=queue`` a silent minion goes to the retry queue, which asks it before it delivers anything.
     """
-    if flight.idle or minion in batch.resent or batch.presence.was_there(minion):
+    if flight.idle or minion in batch.resends or batch.presence.was_there(minion):
         return True
     return batch.spec.offline != "queue" and batch.inflight.may_have_begun(minion)
 
@@ -185,11 +185,11 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     if minion in batch.spec.unsure:
         return False  # the target may not match it
     if flight.never:
-        return batch.resent.get(minion, 0) < batch.spec.probe_attempts
+        return batch.resends[minion] < batch.spec.probe_attempts
     return (
         batch.inflight.says_that_it_begins(minion)
         and not flight.deaf
-        and batch.resent.get(minion, 0) < batch.spec.probe_attempts
+        and batch.resends[minion] < batch.spec.probe_attempts
     )
 
 
@@ -206,8 +206,8 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
     certain = tuple(minion for minion in minions if minion not in batch.spec.unsure)
     if len(certain) < len(minions):
         batch.queue_refused = "whether the target matches them is not known"
-    batch.to_queue.update(dict.fromkeys(certain))
-    batch.handing_over &= not certain
+    batch.to_hand_over.update(dict.fromkeys(certain))
+    batch.asked_queue &= not certain
 
 
 def hand_over(batch: BatchState) -> list[Effect]:
@@ -217,18 +217,18 @@ def hand_over(batch: BatchState) -> list[Effect]:
     the budget is judged, however few have run.
     """
     waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
-    if waits or batch.handing_over or batch.halted or not batch.to_queue:
+    if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:
         return []
     if reason := batch.record.overdrawn(over=batch.pace.group):
         return batch.halt(reason)
-    batch.handing_over = True
-    return [facts.Queue(tuple(batch.to_queue))]
+    batch.asked_queue = True
+    return [facts.Queue(tuple(batch.to_hand_over))]
 
 
 def queued(batch: BatchState, fact: facts.Queued, _now: float) -> list[Effect]:
     """The retry queue has taken these minions, and delivers the job to them."""
     for minion in fact.minions:
-        batch.to_queue.pop(minion, None)
+        batch.to_hand_over.pop(minion, None)
     return []
 
 
@@ -236,7 +236,7 @@ def queue_refused(batch: BatchState, fact: facts.QueueRefused, now: float) -> li
     """The minions have failed, since the job is not delivered to them; absence does not count against the budget."""
     batch.queue_refused = fact.reason
     for minion in fact.minions:
-        batch.to_queue.pop(minion, None)
+        batch.to_hand_over.pop(minion, None)
         if minion in batch.outcomes and batch.outcomes[minion][0] is Outcome.OFFLINE:
             batch.settle(minion, Outcome.FAILED, now, None)
     return []

@@ -119,7 +119,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     elif lacks_facts:
         _doubt_sendable(batch, now)
     effects = [*began, *_halted_again(batch)] if batch.halted else began
-    batch.handing_over = False  # perhaps nothing was asked; the queue takes each minion once
+    batch.asked_queue = False  # ask again: the request may be lost, and the queue takes a minion once
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
@@ -174,7 +174,7 @@ def _may_have_been_sent_to(batch: BatchState, minions: list[str], now: float) ->
     for minion in minions:
         batch.waiting.drop(minion)
         batch.presence.unseen.pop(minion, None)
-    batch.tried.difference_update(minions)
+    batch.maybe_received.difference_update(minions)
     batch.pace.charge(len(minions))
     batch.inflight.send((*(batch.inflight.publishing or ()), *minions), now)
 

@@ -84,7 +84,7 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
     if not minions:
         batch.room.wanted = capacity
         return effects
-    batch.tried.difference_update(minions)
+    batch.maybe_received.difference_update(minions)
     batch.inflight.send(minions, now)
     batch.pace.sends(len(minions))
     batch.publish_window.begin_anew()

@@ -7,6 +7,7 @@ It must never decide what to do: that is in ``machine.py`` and the parts named t
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ POLICY = 5
 FORMAT = 5
 
 #: How many starts on the bus are believed of a minion that is in doubt or was given up.
-_BELIEVED = 3
+_STARTS_BELIEVED = 3
 
 S = TypeVar("S", bound="BatchState")
 
@@ -64,11 +65,11 @@ class BatchState(Kept):
     checks: Checks
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
-    tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
-    resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion counted as not having received the job
-    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # starts of a minion in doubt, on the bus
-    to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # to be handed over to the retry queue
-    handing_over: bool = made(bool)  # whether the request for all of ``to_queue`` is under way
+    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # minions pending again
+    resends: Counter[str] = kept(Counter, dict, Counter, name="resent")
+    doubtful_starts: Counter[str] = kept(Counter, dict, Counter, name="begun_after_all")
+    to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys, name="to_queue")  # to the retry queue
+    asked_queue: bool = made(bool)  # whether the retry queue has been asked to take all of them
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
     started: float | None = kept(nothing)  # when the start was announced
@@ -234,7 +235,7 @@ class BatchState(Kept):
 
     def unsettled(self) -> list[str]:
         """Return the minions whose return would change something."""
-        to_be_sent_again = (minion for minion in self.pending() if minion in self.tried)
+        to_be_sent_again = (minion for minion in self.pending() if minion in self.maybe_received)
         return [*self.flights, *filter(self.record.is_guess, self.outcomes), *to_be_sent_again]
 
     def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
@@ -248,7 +249,7 @@ class BatchState(Kept):
 
     def wants_return(self, minion: str) -> bool:
         """Whether a return of ``minion`` changes anything."""
-        return minion in self.inflight or minion in self.tried or self.record.is_guess(minion)
+        return minion in self.inflight or minion in self.maybe_received or self.record.is_guess(minion)
 
     def wants_start(self, minion: str) -> bool:
         """Whether it matters that the process of ``minion`` has started."""
@@ -265,9 +266,9 @@ class BatchState(Kept):
             return False
         if self.inflight.awaits_begin(minion):
             return True
-        given_up = minion in self.tried or (self.record.is_guess(minion) and not self.record.timed_out(minion))
+        given_up = minion in self.maybe_received or (self.record.is_guess(minion) and not self.record.timed_out(minion))
         open_to_doubt = given_up or self.inflight.is_in_doubt(minion)
-        return open_to_doubt and self.begun_after_all.get(minion, 0) < _BELIEVED
+        return open_to_doubt and self.doubtful_starts[minion] < _STARTS_BELIEVED
 
     def accepts(self, fact: Fact) -> bool:
         """Whether a request changes anything."""
@@ -307,7 +308,7 @@ class BatchState(Kept):
     def is_over(self) -> bool:
         """Whether nothing is under way, and no minion is to be sent to any more."""
         busy = self.flights or self.is_publishing()
-        return not busy and (bool(self.halted) or not (self.has_more() or self.to_queue))
+        return not busy and (bool(self.halted) or not (self.has_more() or self.to_hand_over))
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -321,7 +322,7 @@ class BatchState(Kept):
             if retcode is not None:
                 self.publish_window.ran(now - flight.began)
         self.record.settle(minion, outcome, now, retcode)
-        self.to_queue.pop(minion, None)
+        self.to_hand_over.pop(minion, None)
         self.last_progress = now
 
     def go_by(self, boot: str, offset: float) -> None:
@@ -333,7 +334,7 @@ class BatchState(Kept):
         for minion in minions:
             self.inflight.remove(minion)
         self.waiting.put_first(minions)
-        self.tried.update(minions)
+        self.maybe_received.update(minions)
         self.pace.charge(-len(minions))
 
     def order_pending(self) -> None:
@@ -355,21 +356,21 @@ class BatchState(Kept):
 
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""
-        self.halted, self.handing_over = reason, False
+        self.halted, self.asked_queue = reason, False
         self.checks.end()
         self.paused = self.pace.publish_at = None
         return [facts.Announce("halted"), *self.take_back()]
 
     def take_back(self) -> list[Effect]:
         """Cancel what the retry queue was asked for: a request of this or an earlier engine may still wait there."""
-        return [facts.TakeBack(tuple(self.to_queue))] if self.to_queue else []
+        return [facts.TakeBack(tuple(self.to_hand_over))] if self.to_hand_over else []
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:
         """Send to no minion until an operator resumes the batch."""
         if self.halted:
             return []
         self.paused, self.announced, self.pace.publish_at = Pause(by, detail), None, None
-        self.handing_over = False
+        self.asked_queue = False
         return [facts.Announce("paused", self.paused.payload())]
 
     def failed_again(self, reason: str, now: float) -> list[Effect]:

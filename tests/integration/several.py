@@ -191,7 +191,7 @@ def hand_over_in_each_phase(masters, desks, minions, folder):
     jid = ask_runner(masters[0], *begin("queued", 1, [present[0], away], "batch=2", "offline=queue"))["jid"]
     queue = engine_of(masters[over % 2], JOB_RETRY)
     freeze(queue.pid)
-    wait_for(lambda: BatchStore(masters[0].config).read(jid).to_queue, what="it goes to the queue")
+    wait_for(lambda: BatchStore(masters[0].config).read(jid).to_hand_over, what="it goes to the queue")
     assert hand_over_batches("batch.pause", jid) is True
     thaw(queue.pid)
     assert hand_over_batches("batch.resume", jid) is True

@@ -129,7 +129,7 @@ def handing_over_to_the_queue(bench):
     bench.begin_with(presence="ping", offline="queue")
     assert bench.run(5.0, lambda: bench.shell.live)
     bench.queue_runs = False
-    assert bench.run(120.0, lambda: bench.batch().to_queue)
+    assert bench.run(120.0, lambda: bench.batch().to_hand_over)
 
 
 #: How each phase is come to, the request that is made just then, and the one with which it goes on.

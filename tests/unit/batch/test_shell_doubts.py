@@ -314,7 +314,7 @@ def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_fail
 def waiting_for_the_queue(bench):
     bench.begin("abc", "2", presence="ping", offline="queue")
     bench.queue_runs = False
-    assert bench.run(120.0, lambda: bench.batch().handing_over)
+    assert bench.run(120.0, lambda: bench.batch().asked_queue)
     bench.run(1.0)
 
 
