@@ -359,7 +359,7 @@ class Sharing:
             self._waiters.setdefault(minion, set()).add(batch.spec.jid)
         if minions:
             member.served = self._rounds
-        lacks, limit = self._lacks(member, len(minions), promised)
+        lacks, limit = self._shortage(member, len(minions), promised)
         return Allotted(tuple(minions), lacks, limit, taken, self._freed(member))
 
     def _rivals(self, batch: Batch) -> list[Batch]:
@@ -369,8 +369,8 @@ class Sharing:
         others = (member.batch for member in self._members.values() if member.batch is not batch)
         return [other for other in others if avoids & other.spec.claims]
 
-    def _lacks(self, member: _Member, gets: int, promised: int) -> tuple[str, int]:
-        """Return which room is short if a batch ``gets`` fewer minions than it wants, and its limit; ("", 0) if none is."""
+    def _shortage(self, member: _Member, gets: int, promised: int) -> tuple[str, int]:
+        """Return (which room is short, its limit) if a batch ``gets`` fewer minions than it wants; ("", 0) if none is."""
         if gets >= member.batch.room.wanted:
             return "", 0
         if not (member.ready and self._knows_all()):
@@ -394,6 +394,6 @@ class Sharing:
         for jid in sorted(self._wanting | self._untold):
             member = self._members[jid]
             room = member.batch.room
-            lacks, limit = self._lacks(member, 0, 0) if room.wanted else (room.lacks, room.limit)
+            lacks, limit = self._shortage(member, 0, 0) if room.wanted else (room.lacks, room.limit)
             if jid in self._untold or (lacks, limit) != (room.lacks, room.limit if room.lacks else 0):
                 yield jid, Allotted((), lacks, limit, {}, self._freed(member))
