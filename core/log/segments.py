@@ -118,9 +118,9 @@ def identity(folder: pathlib.Path) -> LogIdentity | None:
     return LogIdentity(name, length)
 
 
-def found(folder: pathlib.Path, length: int = LENGTH) -> LogIdentity:
+def ensure(folder: pathlib.Path, length: int = LENGTH) -> LogIdentity:
     """
-    Return the identity of a folder's log, and make a log if there is none.
+    Make a log in a folder if it has none, and return the identity of the folder's log.
 
     :raises LaterVersion: as ``identity``.
     :raises OSError: when it cannot be read or made.

@@ -91,7 +91,7 @@ class Writer:
         """Open the newest segment of the log that is there now, and return its descriptor."""
         self._close()
         segments.tell_boot(self._folder)  # first, so that a reader that finds the log finds the boot too
-        self._known = segments.found(self._folder, self._length)
+        self._known = segments.ensure(self._folder, self._length)
         self._take(0)
         return self._handle
 
