@@ -131,6 +131,29 @@ class _File:
         self.length += len(data)
 
 
+class _Rewrite:
+    """The file that will replace a journal's, its name until then, and why it lacks a record (None if it has all)."""
+
+    def __init__(self, file: _File, temporary: str) -> None:
+        self.file, self.temporary = file, temporary
+        self.failure: OSError | None = None
+
+    def add(self, data: bytes) -> bool:
+        """Add a record unless one is missing already; tell whether the file has all records."""
+        if self.failure is None:
+            try:
+                self.file.add(data)
+            except OSError as exc:
+                self.failure = exc
+        return self.failure is None
+
+    def discard(self) -> None:
+        """Remove the file."""
+        os.close(self.file.handle)
+        with contextlib.suppress(OSError):
+            os.unlink(self.temporary)
+
+
 class Journal:
     """
     An open journal.
@@ -148,11 +171,8 @@ class Journal:
         self.path, self._fence = path, fence
         self._lock = threading.Lock()  # guards the open files
         self._file: _File | None = None
-        self._lacks = False  # the file lacks a record: nothing is appended before it is rewritten
-        # The file that will replace it, its name until then, and why it cannot replace it.
-        self._next: _File | None = None
-        self._temporary = ""
-        self._failure: OSError | None = None
+        self._has_gap = False  # the file lacks a record: nothing is appended before it is rewritten
+        self._rewrite: _Rewrite | None = None
 
     def read(self) -> Content:
         """
@@ -184,7 +204,7 @@ class Journal:
     @property
     def whole(self) -> bool:
         """Whether it has all records. If not, further ones are refused until a rewrite has begun."""
-        return self._file is not None and not self._lacks
+        return self._file is not None and not self._has_gap
 
     @property
     def behind(self) -> bool:
@@ -199,7 +219,7 @@ class Journal:
     @property
     def overgrown(self) -> bool:
         """Whether it is time to rewrite it: its size is bounded by a multiple of its snapshot's."""
-        if self._file is None or self._next is not None:
+        if self._file is None or self._rewrite is not None:
             return False
         return is_overgrown(self._file.length, self._file.begin)
 
@@ -213,24 +233,20 @@ class Journal:
         data = framed(record)
         with self._lock:
             failure = self._add_to_file(data)
-            if self._next is not None and self._failure is None:
-                try:
-                    self._next.add(data)
-                    failure = None
-                except OSError as exc:
-                    self._failure = exc
+            if self._rewrite is not None and self._rewrite.add(data):
+                failure = None
         if failure is not None:
             raise failure
 
     def _add_to_file(self, data: bytes) -> OSError | None:
         if self._file is None:
             return OSError(f"{self.path} is not open")
-        if self._lacks:
+        if self._has_gap:
             return OSError(f"{self.path} lacks a record")
         try:
             self._file.add(data)
         except OSError as exc:
-            self._lacks = True
+            self._has_gap = True
             return exc
         return None
 
@@ -251,7 +267,7 @@ class Journal:
             os.unlink(temporary)
             raise
         with self._lock:
-            self._next, self._temporary, self._failure = fresh, temporary, None
+            self._rewrite = _Rewrite(fresh, temporary)
 
     def finish_rewrite(self) -> None:
         """
@@ -260,25 +276,23 @@ class Journal:
         :raises OSError: and the old file stays. If the new file lacks a record or may not outlive a power cut, the
             journal is not ``whole``, and records that only the new file has are lost.
         """
-        fresh = self._next
-        if fresh is None:
+        rewrite = self._rewrite
+        if rewrite is None:
             raise OSError(f"{self.path} is not being rewritten")
         try:
-            if self._failure is not None:
-                raise self._failure
-            os.fsync(fresh.handle)
+            if rewrite.failure is not None:
+                raise rewrite.failure
+            os.fsync(rewrite.file.handle)
             self._fence()
-            os.replace(self._temporary, self.path)
+            os.replace(rewrite.temporary, self.path)
         except OSError:
             with self._lock:
-                self._next = None
-            os.close(fresh.handle)
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
+                self._rewrite = None
+            rewrite.discard()
             raise
         with self._lock:
-            old, self._file, self._next = self._file, fresh, None
-            self._lacks = self._failure is not None  # only the old file, which is gone, has the last record
+            old, self._file, self._rewrite = self._file, rewrite.file, None
+            self._has_gap = rewrite.failure is not None  # a record was appended after the check, to the old file only
         if old is not None:
             os.close(old.handle)
         try:
@@ -286,7 +300,7 @@ class Journal:
         except OSError:
             self.close()
             raise
-        if self._lacks:
+        if self._has_gap:
             raise OSError(f"{self.path} lacks a record")
 
     def rewrite(self, snapshot: Any) -> None:
@@ -298,7 +312,7 @@ class Journal:
         """Make all records durable. :raises OSError: when that is not certain, or as ``fence``."""
         # During a rewrite the new file is made durable before it takes the old one's place.
         if self._file is None or not self.whole:
-            raise OSError(f"{self.path} lacks a record" if self._lacks else f"{self.path} is not open")
+            raise OSError(f"{self.path} lacks a record" if self._has_gap else f"{self.path} is not open")
         os.fdatasync(self._file.handle)
         self._fence()
 

@@ -173,10 +173,10 @@ class TableJournal:
     def __init__(self, folder: TableFolder, name: str) -> None:
         self._folder, self.name = folder, name
         self._lock = threading.Lock()  # over what is below
-        self._is_open = self._lacks = False
+        self._is_open = self._has_gap = False
         self._part = self._length = self._begin = self._unsent = 0
         self._waiting: list[bytes] = []  # not sent yet
-        self._next: list[bytes] | None = None  # the records of a rewrite that is under way
+        self._rewrite: list[bytes] | None = None  # the records of the one that is under way
 
     def read(self) -> Content:
         """Return what it holds. :raises FileNotFoundError, OSError, StateError:"""
@@ -194,7 +194,7 @@ class TableJournal:
     @property
     def whole(self) -> bool:
         """Whether it has all records. If not, further ones are refused until a rewrite has begun."""
-        return self._is_open and not self._lacks
+        return self._is_open and not self._has_gap
 
     @property
     def behind(self) -> bool:
@@ -209,7 +209,7 @@ class TableJournal:
     @property
     def overgrown(self) -> bool:
         """Whether it is time to rewrite it, which keeps its size below a multiple of its snapshot's."""
-        return self._next is None and is_overgrown(self._length, self._begin)
+        return self._rewrite is None and is_overgrown(self._length, self._begin)
 
     def append(self, record: Any) -> None:
         """
@@ -220,9 +220,9 @@ class TableJournal:
         """
         data = framed(record)
         with self._lock:
-            self._lacks = self._lacks or self._unsent > _MOST
-            if self._next is not None:
-                self._next.append(data)
+            self._has_gap = self._has_gap or self._unsent > _MOST
+            if self._rewrite is not None:
+                self._rewrite.append(data)
             elif not self.whole:
                 raise OSError(self._trouble())
             self._waiting.append(data)
@@ -232,15 +232,15 @@ class TableJournal:
     def begin_rewrite(self, snapshot: Any) -> None:
         """Begin to replace it by one that begins with ``snapshot``. After this you must call ``finish_rewrite``."""
         with self._lock:
-            self._next = [framed(snapshot)]
+            self._rewrite = [framed(snapshot)]
 
     def finish_rewrite(self) -> None:
         """Put the new one in the old one's place, durably. :raises OSError: the old one stays then, and is not ``whole``."""
         with self._lock:
-            if self._next is None:
+            if self._rewrite is None:
                 raise OSError(f"{self._folder.where(self.name)} is not being rewritten")
-            parts, self._next, self._waiting = self._next, None, []
-            self._lacks, self._is_open = False, True
+            parts, self._rewrite, self._waiting = self._rewrite, None, []
+            self._has_gap, self._is_open = False, True
             self._begin, self._length, self._part, self._unsent = len(parts[0]), sum(map(len, parts)), 0, 0
         self._send(0, b"".join(parts))
 
@@ -266,11 +266,11 @@ class TableJournal:
             self._folder.put(self.name, part, data)
         except OSError:
             with self._lock:
-                self._lacks = True
+                self._has_gap = True
             raise
 
     def _trouble(self) -> str:
-        return f"{self._folder.where(self.name)} {'lacks a record' if self._lacks else 'is not open'}"
+        return f"{self._folder.where(self.name)} {'lacks a record' if self._has_gap else 'is not open'}"
 
     def close(self) -> None:
         """Send the records that wait, if that is possible, and release it."""
