@@ -46,10 +46,11 @@ class Evidence:
         """Return why the master could store nothing at some moment between two times; None if it always could."""
         return next((why for first, last, why in self.unstorable if first <= until and since <= last), None)
 
-    def written(self, engine: str, heard: float) -> float:
+    def durable_at(self, engine: str, heard: float) -> float:
         """
-        Return when an engine has an event on the disk: a few seconds after it heard of it. If its answers are known, which
-        show how busy it was, it is the first answer to a request made after these seconds; ``inf`` if there is none.
+        Return when an engine has an event on the disk that it ``heard`` then. If its answers are known, they show how busy
+        it was: it has the event once it has answered a request made ``_WRITTEN`` seconds after that, or later; ``inf`` if
+        it has answered none. If its answers are not known, it has the event after ``_WRITTEN`` seconds.
         """
         at = heard + _WRITTEN
         answers = self.answers.get(engine, ())
@@ -93,10 +94,10 @@ def of_second_run(first: Run, second: Run, engine: str, evidence: Evidence) -> C
             return Cause(False, f"{engine} heard of the return of the first run, which was not stored since {why}")
         return Cause(True, f"the return of the first run was not stored since {why}, and {engine} ended after that")
     if first.told:
-        written = min(evidence.written(engine, first.begun), max(second.begun, first.begun + _WRITTEN))
-        if not evidence.lived(engine, first.begun, written):
+        durable = min(evidence.durable_at(engine, first.begun), max(second.begun, first.begun + _WRITTEN))
+        if not evidence.lived(engine, first.begun, durable):
             return Cause(True, f"{engine} did not run, or ended, when the master heard that the first run began")
-        why = evidence.why_not(first.begun, written)
+        why = evidence.why_not(first.begun, durable)
         if why is None or evidence.lived(engine, first.begun, second.begun):
             return Cause(False, f"{engine} heard that the first run began")
         return Cause(

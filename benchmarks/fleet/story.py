@@ -96,7 +96,7 @@ class Story:
         while True:
             truth, checks = judge()
             evidence = site.evidence()
-            until = max(evidence.written(engine, begun + _SETTLE) for engine in ENGINES)
+            until = max(evidence.durable_at(engine, begun + _SETTLE) for engine in ENGINES)
             if all(check.good for check in checks) or time.monotonic() > min(until, begun + site.limit):
                 self.checks += checks
                 return truth

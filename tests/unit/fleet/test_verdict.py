@@ -158,8 +158,8 @@ def test_a_second_run_is_excused_by_evidence_which_is_named(first, evidence, liv
 
 def test_an_engine_has_written_what_it_heard_once_it_has_answered_a_later_request():
     busy = Evidence(answers={ENGINE: [(0.0, 0.1), (4.0, 8.0), (8.0, 15.0), (15.0, 15.1)]})
-    assert busy.written(ENGINE, 2.0) == 15.0 and busy.written(ENGINE, 30.0) == math.inf
-    assert NOTHING.written(ENGINE, 2.0) == 7.0
+    assert busy.durable_at(ENGINE, 2.0) == 15.0 and busy.durable_at(ENGINE, 30.0) == math.inf
+    assert NOTHING.durable_at(ENGINE, 2.0) == 7.0
     first, ends = ran(how=CUT, told=True), [(0.0, 7), (9.0, 7), (12.0, 8), (60.0, 8)]
     assert not twice(first, NOTHING, ends).good
     assert twice(first, busy, ends).good, "it ended before"
