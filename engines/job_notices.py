@@ -1,6 +1,6 @@
 """
-Tell people, by a signed webhook and by Salt's own returners, that a batch was halted, has failed or waits for an approval,
-that owed jobs were given up, that an engine hangs, and that such trouble is over.
+Send people notices, by a signed webhook and by Salt's own returners: a batch was halted, has failed or waits for an
+approval; owed jobs were given up; an engine hangs; such trouble is over.
 
 .. code-block:: yaml
 

@@ -58,18 +58,18 @@ def __virtual__() -> str:
 
 def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int = 0) -> str | None:
     """
-    Return the jid for a new job: ``passed_jid`` unchanged, or a new one that neither a stored job nor another publish of
-    this master has.
+    Return the jid for a new job: ``passed_jid`` unchanged, or a new jid that no stored job and no other publish of this
+    master has.
 
     nocache
         Store no returns of this job.
     passed_jid
         A jid, or the pass of an engine for one (``core/master/passes.py``).
 
-    Returns None if ``passed_jid`` is refused: because it is not a jid, belongs to a batch, or comes from an engine that has
-    lost the lead. Salt then publishes nothing, and answers "Master failed to assign jid". Salt also calls this with the jid
-    of each return, and ignores the answer.
-    Raises SaltCacheError if five new attempts all collided, or if the driver fails.
+    Returns None if ``passed_jid`` is refused: it is not a jid, belongs to a batch, or comes from an engine that has lost
+    the lead. Salt then publishes nothing, and answers "Master failed to assign jid". Salt also calls this with the jid of
+    each return, and ignores the answer.
+    Raises SaltCacheError if five new jids in a row were taken, or if the driver fails.
     """
     store = store_of(__opts__)
     if passed_jid:
@@ -134,8 +134,8 @@ def returner(load: dict[str, Any]) -> bool | None:
         ``jid``, ``id`` and any of ``return``, ``retcode``, ``success`` and ``out``. In ``load`` the jid ``req`` is replaced
         by a new one.
 
-    Returns None; False if the minion has returned already, or has run something else under the jid, or if an id is refused.
-    A return from a peer's event is not stored here if that peer itself stores it in the same place.
+    Returns None; False if the minion has returned already, or has run something else under the jid, or if an id is
+    refused. A return from a peer's event is left to that peer if the peer stores it in the same place.
     """
     peer = peers.told_by(__opts__)
     if peer and shares(__opts__["cachedir"], peer):
@@ -163,9 +163,9 @@ def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, r
     Store the load of a job, without its secrets.
 
     minions
-        The matched minions, if the caller is this master's publish. The first such load is kept as it is, and later calls
-        with ``minions`` only add theirs. A call without ``minions`` comes from a return, a syndic, salt-ssh or a runner: its
-        load is kept only if the jid has none yet.
+        The matched minions, if the caller is this master's publish. The first such load is kept as it is; later calls
+        with ``minions`` only add theirs. A call without ``minions`` comes from a return, a syndic, salt-ssh or a runner:
+        its load is kept only if the jid has none yet.
     """
     store = store_of(__opts__)
     if recurse_count >= JID_TRIES:

@@ -71,8 +71,8 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param str tgt_type: the kind of target: glob (the default), list, grain, compound, nodegroup, … Every minion of a list
         must be accepted.
     :param batch_wait: seconds for which a minion's slot stays empty after it has ended. Default: 0.
-    :param bool failhard: stop at the first failure. Default: False. In an orchestration this name is Salt's own and never
-        arrives: give ``max_failures: 0``.
+    :param bool failhard: stop at the first failure. Default: False. In an orchestration use ``max_failures: 0``: the
+        state system keeps ``failhard`` for itself.
     :param max_failures: stop when more minions than this have failed: a count, or a percentage of the matched minions (with
         ``by``, of each group). A minion that never answered does not count as a failure here. Default: no limit.
     :param int min_executed: do not stop for failures before so many minions have ended. Default: 0.
@@ -85,16 +85,16 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param window: when minions may be sent to: ``Sat,Sun 02:00-05:00``, or several, separated by semicolons or in a list.
         Minions that run the job when a window closes go on. Default: at any time.
     :param str timezone: the zone of ``start_at`` and ``window``, such as ``Europe/Berlin``. Default: the master's.
-    :param str by: send to one group of minions after the other: by a grain (``grains:rack``), a pillar key (``pillar:ring``)
-        or nodegroups (``nodegroups:[canary,eu,us]``). Groups are sorted by name, or named in order: ``grains:rack:[r7,r2]``.
-        ``batch`` is for each group; a group must end within ``max_failures`` before the next begins. Minions without the
-        value come last, and after them those whose value the master does not know. Groups by a grain or pillar key are
-        shown by number, unless ``show_groups_of`` names the key; for any other key, a user with limited rights needs the
-        right to ``grains.get`` or ``pillar.get`` on these minions.
-    :param str check: what must hold after each stage and group but the last: an execution function on the minions that have
-        just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or ``approve``, for
-        which an operator calls ``batch.approve``. False, an error or no answer halts the batch. Refused for a batch with one
-        stage, which has no check, and for a runner function that this master does not have.
+    :param str by: send to one group of minions after the other: by a grain (``grains:rack``), a pillar key
+        (``pillar:ring``) or nodegroups (``nodegroups:[canary,eu,us]``). Groups are sorted by name, or named in order:
+        ``grains:rack:[r7,r2]``. ``batch`` is for each group; a group must end within ``max_failures`` before the next
+        begins. Minions without the value come last, and after them those whose value the master does not know. Groups by
+        a grain or pillar key are shown by number, unless ``show_groups_of`` names the key. To group by a key that it does
+        not name, a user with limited rights needs the right to ``grains.get`` or ``pillar.get`` on these minions.
+    :param str check: what is checked after each stage and group but the last: an execution function on the minions that
+        have just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or
+        ``approve``: then an operator calls ``batch.approve``. False, an error or no answer halts the batch. Refused if
+        the batch has one stage only, or if this master lacks the runner function.
     :param check_timeout: seconds to wait for the answer of a function. Default: 300.
     :param approve_timeout: seconds to wait for an approval. Default: no limit.
     :param approve_by: the only users and groups that may approve, with commas or as a list: users by name (``anna``) or by
@@ -120,8 +120,8 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.
 
-    Refused, with nothing started: bad input; a job that the user may not publish to these minions; and a batch that no
-    engine takes within ten seconds.
+    Nothing is started if the input is wrong, if the user may not publish the job to these minions, or if no engine takes
+    the batch within ten seconds.
 
     CLI Example:
 
@@ -142,7 +142,7 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
     """
     Return what ``batch.start`` would do with the same arguments, and start nothing.
 
-    Refused if ``batch.start`` would be: for bad input, or a job that the user may not publish to these minions.
+    Refused if the input is wrong, or if the user may not publish the job to these minions, as ``batch.start``.
 
     :return: a dict with total, minions (names, in the order in which they are sent to), fun, arguments, tgt, tgt_type, sizes
         (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
@@ -322,14 +322,14 @@ def failures(jid: object) -> dict[str, Any]:
 @runner.verb
 def stop(jid: object, kill: object = False) -> bool:
     """
-    Stop a batch: nothing more is published. Returns True once that is certain and survives a crash.
+    Stop a batch: nothing more is published. Returns True once the stop is durable.
 
-    Refused for a batch that has ended, and for one that is stopped already, unless ``kill`` is new. While the engine is down
-    nothing is published; when it starts, it carries out the stop first.
+    Refused for a batch that has ended or is stopped already; ``kill`` can still be added to a stop. If the engine is
+    down, it publishes nothing, and carries out the stop first when it starts.
 
     :param str jid: the batch's jid.
-    :param bool kill: also kill the job on the minions that run it, until they say that it is gone. The summary names the
-        minions on which it survives (``survivors``).
+    :param bool kill: also kill the job on the minions that run it, until they answer that it no longer runs. The summary
+        names the minions on which it survives (``survivors``).
 
     CLI Example:
 
@@ -371,8 +371,9 @@ def resume(jid: object) -> bool:
     """
     Let a paused batch go on. Returns True; refused for a batch that is not paused.
 
-    Before it sends, the engine checks whether the batch's owner still may publish the job; if not, the batch pauses again
-    and says why. A user who resumes a batch that is paused for that reason takes it over: from then on their rights count.
+    Before it sends, the engine checks whether the batch's owner may still publish the job. If not, the batch pauses again
+    and says why. A user who resumes a batch that is paused for that reason takes it over: from then on their rights
+    count.
 
     CLI Example:
 
@@ -390,14 +391,15 @@ def resume(jid: object) -> bool:
 @runner.verb
 def approve(jid: object, stage: object = None) -> bool:
     """
-    Approve a stage of a batch (``check=approve``), which then goes on. Returns True; refused if it waits for no approval.
+    Approve a stage of a batch (``check=approve``), so that it goes on. Returns True; refused if it does not wait for
+    that.
 
     With ``approve_by``, only the users it names may approve, whatever their other rights, but never the user who started
     the batch or took it over. Without it, anyone who may run its job may approve.
 
     :param str jid: the batch's jid.
-    :param int stage: the stage that is approved, from ``approve`` in ``batch.status``. With it, an approval that comes
-        late or twice does not count for the next stage. Default: the one that the batch waits for now.
+    :param int stage: the stage that is approved, from ``approve`` in ``batch.status``. With it, a late or repeated
+        approval does not count for the next stage. Default: the one that the batch waits for now.
 
     CLI Example:
 
@@ -461,8 +463,8 @@ def retry(jid: object, which: object = "failed") -> Any:
     Returns the new batch's summary; its ``parent`` is ``jid``.
 
     :param str jid: the batch's jid.
-    :param str which: failed, lost, offline, timed_out, or all. ``all``, for all that did not complete, needs a batch
-        that has ended.
+    :param str which: failed, lost, offline, timed_out, or all. ``all`` means all minions that did not complete, and is
+        refused until the batch has ended.
 
     CLI Example:
 

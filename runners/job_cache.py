@@ -1,9 +1,9 @@
 """
 Look after the ``salt_cache`` job cache: copy jobs into it, search it, see how large it is, find damaged records.
 
-It works on the storage that ``cache:`` names, even if ``master_job_cache`` is not ``salt_cache`` yet, so a master's jobs can
-be copied before the switch. It must never mark a job as published, since job retry relies on these marks; it only copies the
-marks of this master's publishes from one driver to another.
+It works on the storage that ``cache:`` names, even if ``master_job_cache`` is not ``salt_cache`` yet, so a master's jobs
+can be copied before the switch. It must never mark a job as published, because job retry relies on these marks. It only
+copies the marks of this master's publishes from one driver to another.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def search(
         Most jobs to return. Default: 20.
 
     after
-        Go on after this place: ``next`` of the search before. Jobs that came meanwhile change nothing.
+        Go on after this place: ``next`` of the search before. Jobs that were published meanwhile do not shift the place.
 
     kind
         ``jobs``: what ran on minions; ``runners``: what ran on the master (``runner.*``, ``wheel.*``), such as each page of
@@ -239,8 +239,8 @@ def search(
 @runner.verb
 def outcome(jid: object) -> dict[str, Any]:
     """
-    Return what became of a job: which minions have returned, are missing or are owed it, and why minions have failed.
-    Minions that failed for the same reason are one group; the largest group comes first.
+    Return what became of a job: which minions have returned it, which are missing or still owed it, and why minions
+    failed. Minions that failed for the same reason are one group; the largest group comes first.
 
     Two reasons count as the same if they differ only in ids, addresses, times and numbers. For a run of states the text has
     the states that failed, with their comments; for anything else it has the output, without the middle if it is long.
@@ -296,7 +296,7 @@ def minions(
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
 
-    The job cache keeps results for ``keep_jobs_seconds``; a minion without a result has none from that time.
+    The job cache keeps results for ``keep_jobs_seconds``; older ones are not shown.
 
     fun
         The function: a glob such as ``state.*``, or several, with commas or as a list.
@@ -352,11 +352,11 @@ def running(tgt: object = "*", tgt_type: object = "glob", timeout: object = 5) -
     timeout
         Seconds to wait for answers.
 
-    Returns ``{"jobs": [...], "asked", "silent"}``: how many minions were asked, and the names of those that did not answer,
-    which may run anything. Each job has ``jid``, ``kind`` (``job``, ``batch``, or ``replay``: delivered late, by
-    ``job_retry``), ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``, ``state`` (running; for a batch, its state in
-    one word), ``since`` (Unix time: when it was published, a batch started or a replay sent; None if not known), ``minions``
-    and ``kill``, the command that ends it.
+    Returns ``{"jobs": [...], "asked", "silent"}``: how many minions were asked, and the names of those that did not
+    answer. What these run is not known. Each job has ``jid``, ``kind`` (``job``, ``batch``, or ``replay``: delivered
+    late, by ``job_retry``), ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``, ``state`` (running; for a batch, its
+    state in one word), ``since`` (Unix time: when it was published, a batch started or a replay sent; None if not known),
+    ``minions`` and ``kill``, the command that ends it.
 
     CLI Example:
 
@@ -453,7 +453,7 @@ def doctor() -> dict[str, Any]:
 @runner.verb
 def backup(path: object) -> dict[str, Any]:
     """
-    Copy the file in which ``cache: sqlite`` keeps everything, as it is at this moment. The master goes on.
+    Copy the file of ``cache: sqlite`` as it is at this moment. The master goes on meanwhile.
 
     To go back to a copy, stop the master, put the copy in the place of ``cache.sqlite``, owned by the user that the master
     runs as, and start the master.
@@ -476,10 +476,10 @@ def backup(path: object) -> dict[str, Any]:
 @runner.verb
 def recover(path: object = None) -> dict[str, Any]:
     """
-    Bring over the readable records of a damaged file of ``cache: sqlite`` that was set aside.
+    Copy the readable records of a damaged file of ``cache: sqlite`` into the file in use.
 
-    The master does that itself for each file that it sets aside; another file must be named here. Records in the file in use
-    stay as they are. The damaged file stays where it is; remove it when it is no longer needed.
+    The master does that by itself for each file that it sets aside. Name any other file here. Records in the file in use
+    are not changed. The damaged file stays where it is; remove it when you no longer need it.
 
     path
         The file, ``<cachedir>/cache.sqlite.damaged-<time>``. Default: all such files.
@@ -487,7 +487,7 @@ def recover(path: object = None) -> dict[str, Any]:
     Returns ``{path: {"read", "written", "gaps"}}``: the records that could be read, those of them that were missing in the
     file in use, and the places that could not be read; or ``{path: {"error"}}``.
 
-    The job_retry engine then takes up the entries of its queue that it did not know.
+    The job_retry engine then takes up entries of its queue that are new to it.
 
     CLI Example:
 
@@ -526,9 +526,9 @@ def verify(repair: object = False) -> dict[str, Any]:
                             failure
     ======================  ==================================================  ==================================
 
-    A record that cannot be read for another reason than its content, such as its permissions, is left alone. A record that
-    is set aside goes to ``salt_cache.corrupt`` in the cache directory (localfs) or to the bank ``jobs/corrupt``. With some
-    drivers, a record that cannot be decoded stays where it is until its job is old.
+    A record that is unreadable for a reason other than its content, such as its permissions, is left alone. A record that
+    is set aside goes to ``salt_cache.corrupt`` in the cache directory (localfs) or to the bank ``jobs/corrupt``. With
+    some drivers, a record that cannot be decoded stays where it is until its job is old.
 
     repair
         Repair what can be repaired. Without it nothing is written.

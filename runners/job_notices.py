@@ -36,9 +36,9 @@ def __virtual__() -> str:
 @runner.verb
 def stats() -> Any:
     """
-    Return for each target, ``webhook`` or a returner, how many notices were sent since the engine started, how many wait,
-    how many tries failed, how many were dropped, when it got one last (``delivered``, Unix time, or None), and what is wrong
-    now (``trouble``, or None). Refused when no engine runs.
+    Return for each target (``webhook`` or a returner): how many notices were sent since the engine started, how many wait,
+    how many were dropped, how many tries failed, when a notice arrived last (``delivered``, Unix time, or None), and what is
+    wrong now (``trouble``, or None). Refused if no engine runs.
 
     CLI Example:
 
@@ -52,8 +52,8 @@ def stats() -> Any:
 @runner.verb
 def test() -> Any:
     """
-    Send a notice of the kind ``test`` to all targets, and return their names. ``stats`` tells whether it has arrived.
-    A target that has a test waiting gets no second one.
+    Send a notice of the kind ``test`` to all targets, and return their names. ``stats`` tells whether it has arrived. A
+    target gets no second test while one still waits.
 
     CLI Example:
 

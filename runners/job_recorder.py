@@ -113,7 +113,7 @@ def set_aside(returner: object = None, limit: object = 100) -> Any:
 @runner.verb
 def redeliver(returner: object = None, names: object = None) -> Any:
     """
-    Hand records that were set aside to their returner again. First remove the reason why it refused them.
+    Give records that were set aside to their returner again. Mend first what made it refuse them.
 
     Returns how many, for each returner.
 

@@ -1,5 +1,5 @@
 """
-See and control the retry queue: jobs that minions have missed, and get when they come back.
+See and control the retry queue, which holds the jobs that minions have missed until they come back.
 
 The ``job_retry`` engine of this extension keeps the queue. This runner reads the queue, and asks the engine for changes.
 
@@ -307,8 +307,8 @@ def retry(minion: object = None, jid: object = None) -> Any:
     """
     Try held or dead entries again, and return their number. Refused if there are none.
 
-    A held job may have begun, and how far it got is not known: look at the minion before you run the job again. The entry
-    then waits for its minion and its window, like any other entry; ``job_retry.replay`` delivers the job now.
+    A held job may have begun, and it is not known how far it got: look at the minion before you run the job again. The
+    entry then waits for its minion and its window, like any other entry; ``job_retry.replay`` delivers the job now.
 
     minion, jid
         Only entries of this minion, of this job, or both. At least one is needed.
@@ -332,7 +332,7 @@ def cancel(minion: object = None, jid: object = None) -> Any:
     """
     Cancel entries, so that their jobs are not delivered, and return their number. Refused if there are none.
 
-    An entry that is under way is cancelled too, but its minion may already have the job: kill the job there with
+    An entry whose job is being delivered is cancelled too, but its minion may already run the job: kill it there with
     ``saltutil.kill_job``.
 
     minion, jid
@@ -400,7 +400,7 @@ def adopt(owner: object) -> Any:
     """
     Take over the entries of a master that is gone, and return their number.
 
-    For masters that share one cache. Refused while that master is alive.
+    For masters that share one cache. Refused until that master's last heartbeat is three minutes old.
 
     owner
         The id of the master that is gone, as ``job_retry.list`` names it.
