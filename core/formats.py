@@ -36,7 +36,7 @@ def check(what: object, number: Any, known: int, until: str) -> None:
     :raises ValueError: when it is not a valid number.
     """
     if type(number) is not int or number < _FIRST:
-        raise ValueError(f"{what} says that it is of format {number!r}, which is none")
+        raise ValueError(f"{what} has the format {number!r}; accepted is a whole number of at least {_FIRST}")
     if number > known:
         raise LaterVersion(
             f"{what} is of format {number}, from a later version of saltext-jobs; this one knows {known}. It is left as it "

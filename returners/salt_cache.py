@@ -89,7 +89,7 @@ def _redeemed(store: Store, passed: Any) -> tuple[Any, str]:
         named, origin = passes.redeem(__opts__, passed, store.site)
     except OSError as exc:
         store.quiet.error(
-            "batches", "Nobody may publish under the jid %.100s now, as batches cannot be looked up: %s", passed, exc
+            "batches", "Refusing the jid %.100s, because batches cannot be looked up now: %s", passed, exc
         )
         return None, ""
     if named is None:

@@ -112,7 +112,7 @@ def migrate(
         told = _Progress(f"copying the jobs of {more['from']}").tell
         return migration.between(__opts__, more["from"], to, dry_run, told)
     if to is not None:
-        raise Refused("to is for a copy from another driver: name that one with from, such as from=localfs to=sqlite")
+        raise Refused("to needs from, the driver to copy from, such as from=localfs to=sqlite")
     told = _Progress(f"copying the jobs of {source}").tell
     return migration.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
 

@@ -436,7 +436,7 @@ def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
     left = [name for name in names if name not in batch.outcomes]
     if left:
         raise Refused(
-            f"Job {jid} belongs to a running batch, which itself still sends it to {len(left)} of these minions: name only "
+            f"Job {jid} belongs to a running batch, which still sends it to {len(left)} of these minions: name only "
             "minions that have ended it, or wait until the batch has ended"
         )
 

@@ -103,7 +103,7 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> fro
         try:
             written = compat.minion_data_written(cache, minion)
         except Exception as exc:  # a driver may raise anything
-            raise MinionDataUnreadable(f"When {minion} has fetched its pillar cannot be read: {exc}") from exc
+            raise MinionDataUnreadable(f"It cannot be read when {minion} last fetched its pillar: {exc}") from exc
         if written is not None and written >= moment - _SLACK:
             found.add(minion)
     return frozenset(found)
@@ -189,9 +189,9 @@ def doubts_about(
         return unsure, ""
     if not opts.get("minion_data_cache", True) and not compat.SENDS_COMPOUND_WITHOUT_DATA:
         raise ValueError(
-            f"the master has no grains and pillar of {len(unsure)} minions, so only they can tell whether {tgt_type} "
-            f"{tgt!r} matches them, and this release of Salt sends them no such target with minion_data_cache: False; "
-            "set that to True, or name the minions"
+            f"the master has no grains and pillar of {len(unsure)} minions, so it cannot tell whether {tgt_type} {tgt!r} "
+            "matches them, and with minion_data_cache: False this release of Salt cannot have them decide; set that to "
+            "True, or name the minions"
         )
     if words is not None:
         return unsure, " ".join(words)
@@ -199,7 +199,7 @@ def doubts_about(
     if letter is None or text.split() != [text] or (delimiter != ":" and (len(delimiter) != 1 or letter not in "GPIJ")):
         names = ", ".join(sorted(unsure)[:5]) + (", …" if len(unsure) > 5 else "")
         raise ValueError(
-            f"the master has no grains and pillar of {len(unsure)} minions ({names}), so only they can tell whether "
+            f"the master has no grains and pillar of {len(unsure)} minions ({names}), so it cannot tell whether "
             f"{tgt_type} {text!r} matches them, and such a target cannot be sent to them; use a compound target"
         )
     return unsure, f"{letter}{delimiter if delimiter != ':' else ''}@{text}"

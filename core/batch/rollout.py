@@ -121,8 +121,8 @@ def require_gates(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
     if check and len(layout["sizes"]) == 1:
         found = ", and its minions are one group" if layout.get("groups") else ""
         raise Refused(
-            f"check is given, but this batch has one stage{found}: there is nothing to check in between; give it a ramp, "
-            "such as batch=1,100%, or several groups with by="
+            f"this batch has one stage{found}, and a check needs several; give it a ramp, such as batch=1,100%, or several "
+            "groups with by="
         )
 
 

@@ -179,7 +179,9 @@ class BatchShell:
         """Tell whether a return is of a batch's own job; log it if not."""
         if functions == self.live[jid].functions:
             return True
-        self._quiet.error(jid, "Batch %s: %s has run %s under its jid; that counts for nothing", jid, minion, functions)
+        self._quiet.error(
+            jid, "Batch %s: %s has run %s under its jid; its return does not count", jid, minion, functions
+        )
         return False
 
     def waits_for(self, jid: str, minion: str) -> bool:
@@ -301,9 +303,7 @@ class BatchShell:
             ended = await ports.disk_worker.call(ports.store.read, spec.jid)
             return summary(ended, ports.clock.now()) if ended else None
         if known is None and (spec.jid in self._undriven or ports.store.is_aside(spec.jid)):
-            raise StateError(
-                f"Batch {spec.jid} was started before, and cannot go on: see the log; it is not begun anew"
-            )
+            raise StateError(f"Batch {spec.jid} was started before, and cannot go on; see the log")
         if known is None:
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())

@@ -269,7 +269,7 @@ class BatchStore:
         try:
             jids = files.read_msgpack(pathlib.Path(self._opts["cachedir"], "batch_active.p"))
         except (StateError, OSError) as exc:
-            log.warning("Batches of Salt's own may be missing: %s", exc)
+            log.warning("Salt's own batches may be missing: %s", exc)
             return []
         return [jid for jid in jids if is_plain(jid)] if isinstance(jids, (list, tuple)) else []
 
@@ -285,10 +285,10 @@ class BatchStore:
         try:
             state = files.read_msgpack(path)
         except (StateError, OSError) as exc:
-            log.debug("Passed over: %s", exc)
+            log.debug("Ignoring a file: %s", exc)
             return None
         if not _is_state(state) or self.native_path(state["jid"]) != path:
-            log.debug("Passed over: %s is no state of a batch", path)
+            log.debug("Ignoring %s, which is no state of a batch", path)
             return None
         return {**state, "driver": state.get("driver")}
 

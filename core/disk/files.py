@@ -175,7 +175,7 @@ def open_lock(path: pathlib.Path) -> int:
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         os.close(handle)
-        raise StateError(f"{path} is something else than a plain file with one name: remove it")
+        raise StateError(f"{path} is not a plain file with a single name: remove it")
     _give_to_owner_of(path.parent, handle)
     return handle
 

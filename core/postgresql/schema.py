@@ -120,8 +120,8 @@ def _add_index(connection: psycopg.Connection[Any], table: str) -> None:
         _run(connection, f"DROP INDEX IF EXISTS {_index_name(table)}")
         keys = ", ".join(KEYS[table])
         raise SchemaProblem(
-            f"The table {table} has several rows with the same {keys}, so that records which come twice could not be told "
-            f"apart; nothing is stored until only one of each is left: DELETE FROM {table} AS a USING {table} AS b WHERE "
+            f"The table {table} has several rows with the same {keys}, so a record that comes twice would not be noticed; "
+            f"nothing is stored until only one of each is left: DELETE FROM {table} AS a USING {table} AS b WHERE "
             f"({', '.join(f'a.{key}' for key in KEYS[table])}) = ({', '.join(f'b.{key}' for key in KEYS[table])}) "
             "AND a.ctid > b.ctid"
         ) from exc

@@ -328,7 +328,7 @@ class DatabaseFile:
                     return  # another process was faster
                 if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     raise StateError(
-                        f"{self.path} is a database of something else; set sqlite_cache_path to another file"
+                        f"{self.path} is a database of another program; set sqlite_cache_path to another file"
                     )
                 sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
                 sql.execute("PRAGMA auto_vacuum=INCREMENTAL")

@@ -151,7 +151,7 @@ def store_no_returns(store: Store, key: str) -> None:
     if is_published(store, key):
         store.quiet.warning(
             f"nocache {key}",
-            "A user publishes under the jid %s and wants no returns stored; those of the job that has this jid are stored",
+            "A user publishes under the jid %s and wants no returns stored; those of the job with this jid are stored",
             key,
         )
         return
@@ -328,8 +328,8 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
         return True
     store.quiet.error(
         f"borrowed {key}",
-        "Minion %.255s has run %s under the jid %s of a job that runs %s. That counts for nothing, and the minion ignores "
-        "the job until it is restarted. Other jobs were published under this jid by: %s",
+        "Minion %.255s has run %s under the jid %s of a job that runs %s. Its return does not count, and it ignores the job "
+        "until it is restarted. Other jobs were published under this jid by: %s",
         load.get("id"),
         function_name(load),
         key,

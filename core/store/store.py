@@ -222,7 +222,7 @@ def _site(opts: Mapping[str, Any]) -> Site:
     try:
         return site_of(opts)
     except SettingsError as exc:  # no publish may fail because of it; the engines wait
-        log.error("This master works with no other one: %s", exc)
+        log.error("This master cannot join its site: %s", exc)
         return FileSite(opts)
 
 

@@ -238,7 +238,7 @@ def test_root_writes_no_file_through_a_link(tmp_path):
 
 def test_a_lock_that_is_something_else_is_named(tmp_path):
     os.mkfifo(tmp_path / "lock")
-    with pytest.raises(StateError, match="lock is something else than a plain file"):
+    with pytest.raises(StateError, match="lock is not a plain file"):
         files.is_held(tmp_path / "lock")
 
 

@@ -450,7 +450,7 @@ class TestBetweenDrivers:
             ({"from": "nonesuch"}, "from is 'nonesuch'; accepted is one of localfs"),
             ({"from": "localfs", "to": "floppy"}, "to is 'floppy'; accepted is one of"),
             ({"from": "localfs", "to": "localfs"}, "both 'localfs'"),
-            ({"to": "sqlite"}, "to is for a copy from another driver"),
+            ({"to": "sqlite"}, "to needs from, the driver to copy from"),
             ({"form": "localfs"}, "has no option form"),
         ],
     )

@@ -382,7 +382,7 @@ class TestTheFile:
             else:
                 with open(path, "wb") as stream:
                     stream.write(content)
-            with pytest.raises(SaltCacheError, match=r"cache\.sqlite is (no database|a database of something else)"):
+            with pytest.raises(SaltCacheError, match=r"cache\.sqlite is (no database|a database of another program)"):
                 salt.cache.Cache(opts).store("bank", "key", 1)
             assert content_of(path) == content
             os.unlink(path)
