@@ -101,7 +101,7 @@ class Effects:
 
     @property
     def _kept(self) -> KeptAnswers | None:
-        """Where authenticated answers are; None if only the bus has answers, which any minion can forge."""
+        """Where authenticated answers are kept; None if answers come only by the bus, where any minion can forge them."""
         return None if self._ports.cache.why_unauthenticated else self._answers
 
     async def _ping(self, live: Live, effect: facts.Ping) -> None:
@@ -364,7 +364,7 @@ class Effects:
             log.info("Batch %s: whether the retry queue has dropped its minions is not known: %s", live.jid, exc)
 
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-        """Return [(minions, reason)]: the reason of a refusal, or ''. A refused part does not stop the others."""
+        """Return [(minions, reason)]: why the queue refused them, or ''. The other parts are still asked for."""
         request: dict[str, Any] = {"do": "enqueue", "jid": live.jid, "minions": list(minions)}
         request["reason"] = "offline in a batch"
         if live.batch.rights.taken_over:
@@ -380,7 +380,7 @@ class Effects:
 
     async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> bool:
         """
-        Ask as long as the batch hands over, and tell whether the queue has taken the minions.
+        Ask while the batch wants the hand-over, and tell whether the queue has taken the minions.
 
         :raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer.
         """

@@ -28,7 +28,7 @@ def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect
 
 
 def _has_received_it(batch: BatchState, minion: str) -> bool:
-    """Take a minion out of those pending, since it has received the job after all; tell whether it was pending."""
+    """A minion has received the job after all: take it out of those pending, and tell whether it was among them."""
     if minion not in batch.maybe_received:
         return False
     batch.maybe_received.discard(minion)
@@ -173,8 +173,8 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     """
     Tell whether a minion that neither runs nor has returned the job never got it, and is to be sent it again.
 
-    That is so if the outcome of its publish is not known; or if its own records say so; or if it says when it begins a job,
-    which would have been heard. A minion that did receive the job ignores the duplicate jid.
+    It counts as such if the outcome of its publish is not known, if its own records say so, or if it would have been
+    heard when it began. A minion that did receive the job ignores the duplicate jid.
     """
     if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never):
         return False
@@ -212,9 +212,9 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
 
 def hand_over(batch: BatchState) -> list[Effect]:
     """
-    Hand minions that were not there over to the retry queue, once all others have ended. The queue knows nothing of stages,
-    windows and failures: until then the batch may find that the job must not go on. Nothing is heard of failures later, so
-    the budget is judged, however few have run.
+    Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
+    that the job must not go on, and the queue knows nothing of stages, windows and failures. The batch does not hear of
+    later failures, so it judges its budget now, however few minions have run.
     """
     waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
     if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:
@@ -233,7 +233,7 @@ def queued(batch: BatchState, fact: facts.Queued, _now: float) -> list[Effect]:
 
 
 def queue_refused(batch: BatchState, fact: facts.QueueRefused, now: float) -> list[Effect]:
-    """The minions have failed, since the job is not delivered to them; absence does not count against the budget."""
+    """The minions have failed, because the job is not delivered to them. That does not count against the budget."""
     batch.queue_refused = fact.reason
     for minion in fact.minions:
         batch.to_hand_over.pop(minion, None)
@@ -243,7 +243,7 @@ def queue_refused(batch: BatchState, fact: facts.QueueRefused, now: float) -> li
 
 
 def kill_what_was_late(batch: BatchState) -> list[Effect]:
-    """Kill the job on minions whose publish was still under way when the kill was asked for."""
+    """Kill the job on minions whose publish was under way when an operator asked for the kill."""
     if not batch.killing:
         return []
     late = (minion for minion, flight in batch.flights.items() if not flight.kills)

@@ -59,7 +59,7 @@ class Started:
 
 @dataclasses.dataclass(frozen=True)
 class Hinted:
-    """The bus tells of a minion's sign of life, which an answer to a ping would prove."""
+    """The bus shows a minion's sign of life. Only an answer to a ping would prove it."""
 
     minion: str
 
@@ -105,8 +105,8 @@ class Probed:
 @dataclasses.dataclass(frozen=True)
 class NeverBegun:
     """
-    The records of these minions (the executor ``job_once``) say that they have not begun the job; ``without`` are minions
-    that answered and keep no records any more.
+    The records of these minions (the executor ``job_once``) say that they have not begun the job; minions ``without``
+    answered, but no longer keep records.
     """
 
     minions: tuple[str, ...] = ()
@@ -240,7 +240,7 @@ class Recovered:
     ``boot`` and ``offset`` name the engine's clock: within one boot, the difference of two offsets tells by how much the
     clock was set between two starts. ``boot`` is empty if it is not known.
 
-    ``taken_over``: another master drove the batch before, or may have, and may have ended with its engine.
+    ``taken_over``: another master may have driven the batch before, and may have ended together with its engine.
 
     ``shared``: it sends only to minions that it is allotted.
 
@@ -416,8 +416,8 @@ class Queue:
 @dataclasses.dataclass(frozen=True)
 class TakeBack:
     """
-    Have the retry queue cancel what it was asked for, or may still be asked for, for these minions. The request must come
-    after that of Queue.
+    Have the retry queue cancel the hand-over of these minions, even if its request has not been taken yet. This request
+    must come after that of Queue.
     """
 
     minions: tuple[str, ...]

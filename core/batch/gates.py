@@ -326,7 +326,7 @@ class Checks(Kept):
         self.began = min(self.began, now)
 
     def end(self) -> None:
-        """The check under way has failed, or does not matter any more."""
+        """The check under way has failed, or no longer matters."""
         self.stage = self.due = None
 
     def next_stage(self, now: float) -> None:
@@ -379,7 +379,7 @@ class Room(Kept):
         self.taken.update(fact.taken)
 
     def suffices(self) -> None:
-        """It wants no more than it has."""
+        """It has all the room that it wants."""
         self.wanted, self.lacks = 0, ""
 
     def recover(self, shared: bool) -> None:
@@ -389,7 +389,7 @@ class Room(Kept):
         self.taken = {}
 
     def why(self, flying: int) -> str:
-        """Return the sentence that says what the batch waits for; empty for nothing. ``flying``: its minions in flight."""
+        """Return a sentence about what the batch waits for; empty for nothing. ``flying``: its minions in flight."""
         reasons = []
         if self.lacks == TOTAL:
             reasons.append(

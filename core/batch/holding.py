@@ -1,5 +1,5 @@
 """
-What holds a batch and what lets it go on: windows, rights, checks, and the requests of operators (stop, pause, resume,
+What stops a batch and what lets it go on: windows, rights, checks, and the requests of operators (stop, pause, resume,
 approve).
 
 Part of the batch machine. A request that changes nothing is ignored (``BatchState.accepts``). Pure: stdlib only.

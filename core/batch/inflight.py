@@ -73,7 +73,7 @@ class Flight:
     unknown: bool = False  # the outcome of its publish is not known: the job may never have been sent
     began: float = 0.0  # start of its run time: when it said that it had begun, or else when it was sent to
     expired: bool = False  # it exceeded ``max_runtime``, and is being killed for that
-    deaf: bool = False  # the engine may have missed its start, or it may have forgotten the jid
+    deaf: bool = False  # its start may have gone unheard, or the minion may have forgotten the jid
     runs: int = 0  # answers in a row that it runs the job
     never: bool = False  # its own records say that it has not begun the job
     acks: bool = False  # it reports its start, because it has the executor; known before it was sent to
@@ -153,7 +153,8 @@ class InFlight(Kept):
         """
         Return those of some minions that are being asked whether they run the job.
 
-        That includes minions that have answered no: the no could be forged, and a minion that says both does run the job.
+        That includes minions that have answered no: if a minion says both yes and no, the no may be forged, and the yes
+        counts.
         """
         return [minion for minion in minions if minion in self.flights and self.flights[minion].phase in _IN_DOUBT]
 
@@ -163,7 +164,7 @@ class InFlight(Kept):
         return flight is not None and not flight.seen and flight.phase in (Phase.SENDING, Phase.SENT)
 
     def is_in_doubt(self, minion: str) -> bool:
-        """Tell whether the fate of a minion is being found out."""
+        """Tell whether the batch is finding out what became of a minion."""
         flight = self.flights.get(minion)
         return flight is not None and (flight.phase in _IN_DOUBT or flight.phase is Phase.LOOKING)
 
@@ -231,7 +232,7 @@ class InFlight(Kept):
         flight.seen, flight.idle, flight.unknown, flight.never = True, 0, False, False
         due = self._next_look(minion, now)
         if begins and flight.kills and flight.due is not None:
-            due = min(due, flight.due)  # whatever it says now, it is asked whether the kill has worked
+            due = min(due, flight.due)  # it is asked whether the kill has worked, whatever it says now
         if begins and doubted:
             due = min(due, now + self.spec.gather_job_timeout)  # a start can be forged: the minion is asked soon
         self._move(minion, Phase.RUNNING, due)
@@ -328,7 +329,7 @@ class InFlight(Kept):
                 self.keepers.add(minion)
 
     def keep_no_records(self, minions: Iterable[str]) -> None:
-        """Minions have the executor no more, and so do not say when they begin."""
+        """Minions no longer have the executor, so they do not say when they begin."""
         for minion in minions:
             self.keepers.discard(minion)
             if minion in self.flights:
@@ -398,8 +399,8 @@ class InFlight(Kept):
         The engine has restarted: nothing that was under way has a known outcome. What is known stays known.
 
         :param doubtful_since: publishes after that time may not have left the master, which ended soon after.
-        :return: the minions to look for. Those that were being asked are asked again, unless they have returned. So are
-            those that were about to be given up: what they said of their records is lost.
+        :return: the minions to look for. Those that were being asked, or were about to be given up, are asked again
+            unless they have returned: what they said of their records is lost.
         """
         self.doubt_silence()
         for minion in self.end_publish():

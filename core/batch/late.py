@@ -1,8 +1,8 @@
 """
 Returns for ended batches: they correct the record of a minion that was given up before it returned.
 
-It must never bring an ended batch back to life: only the record of a minion changes. Returns are gathered and written in
-other threads, so that even many of them cost the loop next to nothing. Without a log, a return on the bus only makes the
+It must never bring an ended batch back to life: only the record of a minion changes. Returns are gathered, and written in
+other threads, so that even many of them hardly cost the loop anything. Without a log, a return on the bus only makes the
 engine look into the job cache, for all minions whose return would change anything.
 """
 
@@ -23,7 +23,8 @@ log = lines.logger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: Looks into the job cache after a return is heard, ``GATHER`` seconds apart. After the last one the event counts as forged.
+#: How often to look into the job cache after a return is heard, every ``GATHER`` seconds. After the last look the event
+#: counts as forged.
 LOOKS = 5
 #: Most batches, and most minions of them together, whose missing returns are kept in memory.
 _REMEMBERED, _MINIONS = 100, 200_000

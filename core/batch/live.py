@@ -69,7 +69,7 @@ class Live:
         self._flushes = False  # what waits in the journal is about to be synced
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
-        self.wall_ahead: float | None = None  # seconds by which the wall clock was ahead at the last look
+        self.wall_ahead: float | None = None  # seconds by which the wall clock is ahead of ours, at the last look
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # time of the last progress event; the first one is "new"
 

@@ -63,7 +63,7 @@ class Pace(Kept):
         return max(0, min(free, available))
 
     def must_wait(self, now: float, window: float) -> bool:
-        """Tell whether it is too early to publish. The first call sets the time of the publish, in ``window`` seconds."""
+        """Tell whether it is too early to publish. The first call sets the time of that, ``window`` seconds from now."""
         if self.publish_at is None:
             self.publish_at = max(now + window, self.not_before)
         return now < self.publish_at
@@ -89,8 +89,8 @@ class Pace(Kept):
 
     def charge(self, count: int) -> None:
         """
-        Charge the wave for minions: they are published to, or turned out to have received the job. A negative count gives
-        back the share of minions that are pending again.
+        Count minions against the wave: they are published to, or have turned out to have received the job. A negative
+        count gives minions back that are pending again.
         """
         if self.quota is not None:
             self.quota -= count
@@ -128,7 +128,7 @@ class Pace(Kept):
         return self.size if self.stages[self.stage].wave else None
 
 
-#: The slots of a publish may be idle for this share of the median run time, on average.
+#: For which share of the median run time the slots of a publish may be idle, on average.
 IDLE = 0.02
 #: A slot waits for others for at most this share of the median run time, and at most so many seconds.
 LONGEST = 2 * IDLE

@@ -230,12 +230,12 @@ class Presence(Kept):
         return found
 
     def wants_hint(self, minion: str) -> bool:
-        """Tell whether a minion's sign of life on the bus changes anything: it does once, during its last ping."""
+        """Tell whether a minion's sign of life on the bus changes anything. It does once, during the minion's last ping."""
         last = self.pinging and self.unseen.get(minion, -1) + 1 >= self.spec.probe_attempts
         return last and minion in self.unseen and minion not in self.hinted and minion not in self.heeded
 
     def was_there(self, minion: str) -> bool:
-        """Tell whether a minion that was sent to is known to have been there: its silence then is not absence."""
+        """Tell whether a minion that was sent to is known to have been there: then its silence does not mean absence."""
         return self.spec.presence == "ping" or minion in self.there
 
     def may_ping(self, now: float) -> bool:

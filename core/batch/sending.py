@@ -3,7 +3,7 @@ Reaching the next minions: pings find out which are there, and publishes send th
 stage, and when; and what follows from a failed ping or publish.
 
 Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. It must never
-send to a minion that may have received the job, nor leave out one that was not pinged. Pure: stdlib only.
+send to a minion that may have received the job, nor leave out a minion that was not pinged. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
 
 def hinted(batch: BatchState, fact: facts.Hinted, _now: float) -> list[Effect]:
     """
-    Ping a minion once more before it is left out: the ping under way may have come too early for it. That is done only once,
-    since anyone can fire such events in the minion's name.
+    Ping a minion once more before it is left out, because the ping under way may have come too early for it. Only once:
+    anyone can fire such events in the minion's name.
     """
     if batch.presence.wants_hint(fact.minion):
         batch.presence.hinted.add(fact.minion)

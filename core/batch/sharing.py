@@ -1,14 +1,14 @@
 """
-How batches share minions. The minions in flight over all batches are limited, in all and in each *lane*: a group of minions
-with a limit of its own (``max_in_flight``). An exclusive batch is sent to no minion on which a batch that it avoids is in
-flight.
+How batches share minions. The minions in flight over all batches are limited, in all and in each *lane*: a group of
+minions with a limit of its own (``max_in_flight``). An exclusive batch does not send to a minion on which a batch that it
+avoids is in flight.
 
 ``share`` divides the free room among batches. ``Sharing`` keeps the accounts for it: which batch is in flight on which
 minions, which one wants room, and which one waits for which. A change in them costs the same for any number of minions.
 
-Room is divided evenly: a free slot goes to the batch with the smallest share of what is scarce, and among equals to the one
-that was served least recently. So a small batch never waits for a large one to end, and no batch starves. A batch holds a
-slot only while a minion is in flight, and needs nothing of another batch to free it: there is no deadlock.
+Room is divided evenly: a free slot goes to the batch with the smallest share of what is scarce, and among equals to the
+one that was served least recently. So a small batch never waits for a large one to end, and no batch starves. A batch
+holds a slot only while a minion is in flight, and needs no other batch to free it, so there is no deadlock.
 
 It must never allot more than the limit leaves, even if minions are in flight that were not allotted. Pure: stdlib only.
 """
@@ -202,8 +202,8 @@ class Sharing:
 
     def know(self, jid: str, lanes: Mapping[str, str]) -> None:
         """
-        Take the lanes of a batch's minions, as just read. A minion has the same lane in all batches, and the latest reading
-        counts; one that does not know the minion's group replaces nothing.
+        Take the lanes of a batch's minions, as just read. A minion has the same lane in all batches: the latest reading
+        counts, unless it does not know the minion's group.
         """
         member = self._members.get(jid)
         if member is None:

@@ -197,8 +197,8 @@ class BatchShell:
 
     def logged(self, record: Record) -> None:
         """
-        Take a return from the log. A return of another function does not prove that the job ran. If a return was not the
-        first, or names no function (it came through a syndic), the job cache is read instead.
+        Take a return from the log. A return of another function does not prove that the job ran. If a minion had returned
+        before, or the return names no function (it came through a syndic), the job cache is read instead.
         """
         if not isinstance(record, Returned):
             return
@@ -224,7 +224,7 @@ class BatchShell:
             self._attempt(f"batch {live.jid}", self._look_for_returns, live)
 
     def _may_be_there(self, minion: str) -> None:
-        """The bus tells of a minion's sign of life. If answers are authenticated, an answer to a ping has to prove it."""
+        """The bus shows a minion's sign of life. Where answers are authenticated, an answer to a ping must prove it."""
         for seeking in [live for live in self._seeking if self._seeks(live, minion)]:
             seeking.step(facts.Seen((minion,)) if self._ports.cache.why_unauthenticated else facts.Hinted(minion))
 
@@ -270,7 +270,7 @@ class BatchShell:
             self._seeking.pop(live, None)
 
     # -- requests -----------------------------------------------------------------------------------------------------
-    # Each steps its batch at once, and is answered when that is durable.
+    # Each gives its batch a fact at once, and is answered when the fact is durable.
 
     def _control(self, make: Callable[[Mapping[str, Any], str], facts.Fact], request: Mapping[str, Any]) -> Any:
         fact = make(request, str(request.get("user", "")))
@@ -284,7 +284,7 @@ class BatchShell:
         return self._carried_out(live)
 
     async def _carried_out(self, live: Live) -> bool:
-        """Wait for the publish that was under way when a request came: only then is the request carried out."""
+        """Wait for the publish that was under way when a request came: the request is carried out after it."""
         await live.durable()
         await live.quiet()
         return True

@@ -208,8 +208,8 @@ class BatchState(Kept):
 
     def _sending_due(self) -> Iterator[float | None]:
         """
-        Yield the times at which the batch may get on, in the order of ``machine._go_on``, up to the first gate that is shut.
-        A time behind that gate would change nothing, and once passed it would be due for ever.
+        Yield the times at which the batch may go on, in the order of ``machine._go_on``, up to the first gate that is
+        shut. A time behind that gate would change nothing, and once passed it would stay due for ever.
         """
         if self.halted or self.paused:
             return
@@ -240,8 +240,8 @@ class BatchState(Kept):
 
     def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
         """
-        Return ``{minion: when it was sent to}`` for those of some minions that would be sent the job again although they may
-        have received it. That is safe as long as their processes remember the jid.
+        Return ``{minion: when it was sent to}`` of those of some minions that are to be sent the job again, and may have
+        received it. Sending it again is safe while their processes remember the jid.
         """
         flights = {minion: self.flights[minion] for minion in minions if minion in self.flights}
         idle = {minion: flight for minion, flight in flights.items() if self.inflight.is_idle(flight)}
@@ -252,7 +252,7 @@ class BatchState(Kept):
         return minion in self.inflight or minion in self.maybe_received or self.record.is_guess(minion)
 
     def wants_start(self, minion: str) -> bool:
-        """Whether it matters that the process of ``minion`` has started."""
+        """Whether a start of the process of ``minion`` changes anything."""
         return self.inflight.relies_on_hearing(minion)
 
     def wants_acknowledgement(self, minion: str) -> bool:
@@ -295,7 +295,7 @@ class BatchState(Kept):
         return self.inflight.publishing is not None
 
     def holds_publish(self, now: float) -> str:
-        """Return why a publish that was decided must not go out after all; empty if it may."""
+        """Return why a publish that the machine has decided on must not go out after all; empty if it may."""
         if self.halted:
             return "stopped"
         pause = self.paused or (None if self.schedule.is_open(now) else self.schedule.pause())
@@ -326,7 +326,7 @@ class BatchState(Kept):
         self.last_progress = now
 
     def go_by(self, boot: str, offset: float) -> None:
-        """Note the clock that all times follow from now on."""
+        """Note by which clock all times go from now on."""
         self.boot, self.clock_offset = boot, offset
 
     def put_back(self, minions: list[str]) -> None:
@@ -362,7 +362,7 @@ class BatchState(Kept):
         return [facts.Announce("halted"), *self.take_back()]
 
     def take_back(self) -> list[Effect]:
-        """Cancel what the retry queue was asked for: a request of this or an earlier engine may still wait there."""
+        """Cancel the hand-over: a request of this or an earlier engine may still wait at the retry queue."""
         return [facts.TakeBack(tuple(self.to_hand_over))] if self.to_hand_over else []
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:

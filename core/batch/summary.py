@@ -183,7 +183,8 @@ def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
 
 
 # -- how long it will still take ---------------------------------------------------------------------------------------
-# This is worked out from the run times of minions. The pace of the batch would mislead: it depends on the first returns.
+# Computed from the run times of minions. The pace of the batch so far would mislead, because it depends on the first
+# returns.
 
 
 def two_digits(number: float) -> float:
@@ -276,7 +277,7 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
 
 
 # -- batches of Salt's own ---------------------------------------------------------------------------------------------
-# These functions are handed the contents of state files, after ``store.py`` has checked their form.
+# These functions get the contents of state files whose form ``store.py`` has checked.
 
 
 def native_view(spec: Spec, created: float) -> dict[str, Any]:
