@@ -28,7 +28,7 @@ _REACTOR = "Reactor"
 _MOST, _LONGEST = 5, 100
 #: In place of an eauth backend: the lists of publisher_acl.
 LOCAL = "publisher_acl"
-#: Likewise: the backend of a token is not known.
+#: The same for a token whose backend is not known.
 NOT_KNOWN = "?"
 
 
@@ -66,7 +66,7 @@ class Standing:
 def _fails(function: Any, user: str) -> bool:
     try:
         function(user)
-    except Exception:  # A module raises anything that its client library raises.
+    except Exception:  # a module may raise any exception of its client library
         return True
     return False
 
@@ -141,7 +141,7 @@ class Access:
         if who.kind == MASTER or (who.kind == SUDO and self.sudo_grants(_SUDO + who.name) is None):
             return Standing()
         if who.kind in (TOKEN, PASSWORD) and who.backends:
-            # Which of several backends it was is not known, so each of them must grant it.
+            # It is not known which of several backends it was, so each of them must grant it.
             for system in who.backends:
                 standing = self._standing(who.name, self._external(system, who.name), who.name, [system], load, wanted)
                 denied.update(standing.denied)
@@ -252,7 +252,7 @@ class Access:
             return ""
         try:
             return "" if modules[groups](user) else needs
-        except Exception:  # It has no password, or no server: the grants are not known.
+        except Exception:  # without a password or a server the grants are not known
             return needs
 
     def denied(self, grants: Iterable[Any], load: Mapping[str, Any], minions: Iterable[str]) -> list[str]:

@@ -1,10 +1,10 @@
 """
 One question to minions, from its publish to its end: which answers count, and how long to wait for them.
 
-With a place that keeps answers under the names of their authenticated senders, an answer counts once it is there; the
-bus only says when to look, and one look serves all answers heard of meanwhile. Without such a place, answers on the bus
-count. It must never guess: a minion that did not answer is silent, which proves nothing, and while the master still has
-a backlog of messages, it is not even silent.
+With a place that keeps answers under the names of their authenticated senders, an answer counts once it is there; the bus
+only says when to look, and one look serves all answers heard of meanwhile. Without such a place, answers on the bus
+count. It must never guess: the silence of a minion proves nothing, and while the master has a backlog of messages, the
+minion is not even silent.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Answer = tuple[Any, int]
 Told = Callable[[Mapping[str, Any]], None]
 #: Seconds before the last look for answers that were announced on the bus, and before one more.
 _LAST_LOOKS = (0.3, 2.0)
-#: A question's answers have all been forwarded when no reply to it, or to anything earlier, has come for as long as the
-#: question's time, within these limits in seconds: a busy master may pause for some seconds.
+#: All answers to a question have been forwarded once no reply to it, or to anything earlier, has come for as long as the
+#: question's time. These limits in seconds apply, because a busy master may pause for some seconds.
 LEAST_QUIET, QUIET = 2.0, 10.0
 #: The longest time of a question, as a multiple of its regular time.
 LONGEST = 6.0
@@ -40,9 +40,9 @@ class Answers:
     """
     The outcome of a question.
 
-    ``matched``: the minions that the question went to, by the master's word. ``given``: ``{minion: return}`` of those
-    that answered; the return comes from the minion unchecked. ``failed``: ``{minion: retcode}`` of answers whose
-    retcode is not 0. ``unproven``: minions whose answer was announced on the bus, but is not where answers are kept.
+    ``matched``: the minions that the question went to, as the master says. ``given``: ``{minion: return}`` of those that
+    answered; the return comes from the minion unchecked. ``failed``: ``{minion: retcode}`` of answers whose retcode is
+    not 0. ``unproven``: minions whose answer was announced on the bus, but is not where answers are kept.
     """
 
     matched: frozenset[str]
@@ -70,8 +70,8 @@ class HandedOn:
 
     A busy master forwards messages roughly in order. While it still forwards replies to a question, or to an earlier
     question or job, more answers to that question may be queued there: a minion without an answer is not silent yet. A
-    reply to something newer shows that the master has got further. Waiting is bounded: minions can send things late on
-    purpose. All times are seconds of one clock that only rises.
+    reply to something newer shows that the master has got further. Waiting is bounded, because minions can send things
+    late on purpose. All times are seconds of one clock that only rises.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ log = lines.logger(__name__)
 BEAT = 2.0
 #: Seconds between two beats until the first one is heard.
 FIRST_BEATS = 0.1
-#: If two beats are this many seconds apart, this process has stood still, and may have been cut off meanwhile.
+#: If two beats are this many seconds apart, this process stood still in between, and may have been cut off.
 STALL = 3 * BEAT
 #: Seconds without an echo of a beat after which the subscription is made anew.
 PATIENCE = 10 * BEAT
@@ -113,7 +113,7 @@ class Bus:
         try:
             self._publisher.fire_event(data, tag)
         except Exception as exc:
-            # Lines about the beat must not silence lines about events.
+            # lines about the beat must not keep back lines about events
             subject = "its beat" if tag == self._beat_tag else "events"
             self._quiet.warning(subject, "Could not fire %s: %s", tag, exc)
 
@@ -175,7 +175,7 @@ class Bus:
     def _reconnect(self) -> None:
         for handle in (self._subscription, self._publisher):
             handle.destroy()
-        # An unknown form of the bus is read through Salt's own client.
+        # a bus of an unknown form is read through Salt's own client
         self.is_direct = self.is_direct and self._beat.heard > 0
         # Events fired meanwhile are lost, even if no beat was.
         self._beat.skip()
@@ -292,7 +292,7 @@ class Stream:
             log.debug("The event bus is not there yet: %s", exc)
             self._timer = self._loop.call_later(_RETRY, self._connect)
             return
-        # Drop the half event of the last connection.
+        # Drop the incomplete event of the last connection.
         self._unpacker = salt.utils.msgpack.Unpacker()
         self._wait_for_events()
 

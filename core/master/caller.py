@@ -1,10 +1,10 @@
 """
 The caller of a runner, as Salt itself has authenticated them; never a bare user name.
 
-On every release a runner gets only the name of a user (``__user__``). That name does not tell root at the command line
-from an API user called root, or a minion. So this module looks at the call itself. The master runs a runner below the
-method that has authenticated the request, in the same process or in a fork of it. That method's frame is on the stack,
-with the result of the authentication: the name, and the grants that came with the password or the token.
+On every release a runner gets only the name of a user (``__user__``). By that name, root at the command line cannot be
+told from an API user called root, or from a minion. So this module looks at the call itself. The master runs a runner
+below the method that has authenticated the request, in the same process or in a fork of it. That method's frame is on the
+stack, with the result of the authentication: the name, and the grants that came with the password or the token.
 
 * ``ClearFuncs.runner``: a request with a password, a token or a key file. Its grants are the limit. Only the key files
   of the master's own user come without grants, and without limit.
@@ -16,7 +16,7 @@ with the result of the authentication: the name, and the grants that came with t
 A runner may call others in threads (``salt.parallel_runners``), so the stacks of all threads are searched. That is safe,
 because a process of the master serves one request at a time.
 
-It must never take a call of unknown origin for one of the master's own: such a call is refused.
+It must never treat a call of unknown origin as the master's own: such a call is refused.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def require_right(
     """
     Refuse a job that the caller may not publish: the right to call a runner does not include it.
 
-    The refusal names no minion, and is the same if none matches: a user who may not publish to minions must not learn
-    which exist, or what a target matches.
+    The refusal names no minion, and is the same if no minion matches: a user who may not publish to minions must not
+    learn which ones exist, or what a target matches.
 
     :param load: the job: ``fun``, and ``arg`` as it is published, keyword arguments included.
     :param minions: the minions that would run it.
@@ -170,8 +170,8 @@ def minions_to_ask(
 @contextlib.contextmanager
 def asking(opts: Mapping[str, Any]) -> Iterator[Any]:
     """
-    Yield Salt's client. Ask minions by name: they match a target themselves, so others might answer than the caller was
-    allowed to ask.
+    Yield Salt's client. Use it to ask minions by name: minions match a target themselves, so with a target other minions
+    might answer than the caller may ask.
 
     :raises Refused: when the master publishes nothing.
     """

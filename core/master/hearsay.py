@@ -1,9 +1,10 @@
 """
 Returns that were announced on the event bus, until the job cache has them.
 
-An event is hearsay: every accepted minion can fire one in another's name. Returns in the job cache were stored by the
-master. One look-up serves all returns that were announced meanwhile: ``Hearsay`` says when it is due, and for which
-minions; ``Search`` makes it. None of this is stored: after a crash all minions in flight are looked for.
+An event is hearsay, because every accepted minion can fire one in another's name. Returns in the job cache are proof,
+because the master stored them. One look-up serves all returns that were announced meanwhile: ``Hearsay`` says when it is
+due, and for which minions; ``Search`` makes it. None of this is stored: after a crash all minions in flight are looked
+for.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 The user that Salt has authenticated. Jobs and batches record it, so that the rights can be checked again later.
 
 A name alone proves nothing: an API user may be called root, and may name another user beside a token. The record has what
-Salt has checked: the kind of proof, the backend, and the name that these gave. It must never come from a request's own
-claims, nor from a record that anyone but this master could have written.
+Salt has checked: the kind of proof, the backend, and the name that came with them. It must never come from a request's
+own claims, nor from a record that anyone but this master could have written.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _publisher(found: Mapping[str, Any]) -> Identity | None:
 def _backend_of_token(loadauth: Any, token: Any) -> tuple[str, ...]:
     try:
         return (str(loadauth.get_tok(token)["eauth"]),)
-    except Exception:  # It has just expired, or the store of tokens fails in its own way.
+    except Exception:  # it has just expired, or the store of tokens fails
         return ()
 
 
@@ -149,14 +149,14 @@ def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str
             may_be = token and token.get("name") == name and token.get("eauth") in known and token["eauth"] not in found
             if may_be and list(loadauth.get_auth_list({}, token=token) or ()) == grants:
                 found.add(str(token["eauth"]))
-    except Exception:  # The store of tokens fails in its own way.
+    except Exception:  # the store of tokens may raise anything
         return ()
     return tuple(sorted(found))
 
 
 # -- what Salt is doing at this moment ----------------------------------------------------------------------------------
-# Salt does not pass on all that it knows to a runner or a returner: only the local variables of the authenticating method
-# say who was authenticated. They must never be taken from a frame of any other method.
+# Salt does not pass all that it knows to a runner or a returner. Only the local variables of the authenticating method
+# say which user was authenticated. They must never be taken from a frame of any other method.
 
 
 def frames_of_this_call() -> Iterator[types.FrameType]:

@@ -2,9 +2,9 @@
 The master job cache as the engines need it, whatever returner is configured: loads, who returned what, and keeping a
 job's own load.
 
-It blocks (disk, database): call it from a Worker. It must never hand on the payloads of all returns at once: those can be
-megabytes, and the engines need none. A record of the job cache, like an event, may hold anything that a minion has sent, or
-be damaged. So its fields are checked here. Of the records, only those that cannot be read are skipped.
+It blocks (disk, database): call it from a Worker. It must never return the payloads of all returns at once: these can be
+megabytes, and the engines need none. A record of the job cache, like an event, may contain anything that a minion has
+sent, or be damaged. So its fields are checked here. A record that cannot be read is skipped, and the others count.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BATCH_MARK = "batch"
 
 class OwnLoad(dict[str, Any]):
     """
-    A load made by an engine of ours. Its claims are believed: a load that came over the wire never has this type.
+    A load that one of our engines has made. Its claims are believed, because a load from the network never has this type.
     """
 
 
@@ -70,7 +70,7 @@ class JobCache:
 
     @property
     def keeps_first_load(self) -> bool:
-        """Whether a later publish under the same jid leaves the load alone; local_cache and others overwrite it."""
+        """Whether the load stays if another publish has the same jid; local_cache and others overwrite it."""
         return self.master_name == OURS
 
     @property
@@ -78,9 +78,9 @@ class JobCache:
         """
         Why stored returns are no better evidence than events; empty if they are.
 
-        They are better if only the master writes them, from returns (``salt.utils.job.store_job``): anyone can fire an
-        event, but a return comes from an authenticated minion, or from a syndic. And the job cache must be able to read
-        one minion's return alone: others read all returns of the job each time.
+        They are better evidence if only the master writes them, from returns (``salt.utils.job.store_job``): anyone can
+        fire an event, but a return comes from an authenticated minion, or from a syndic. The job cache must also be able
+        to read the return of one minion alone; others read all returns of the job each time.
         """
         if self._opts.get("ext_job_cache"):
             return f"ext_job_cache is {self._opts['ext_job_cache']!r}: minions write to it themselves"
@@ -104,8 +104,8 @@ class JobCache:
 
     def published_load(self, jid: str) -> dict[str, Any]:
         """
-        Return the load of a job from this master's own job cache, or ``{}``. Minions may write to an ``ext_job_cache``,
-        so a load to publish again is never read there.
+        Return the load of a job from this master's own job cache, or ``{}``. A load that is to be published again is
+        never read from an ``ext_job_cache``, because minions may write to it.
 
         :raises JobCacheError: when it cannot be read.
         """

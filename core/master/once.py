@@ -2,7 +2,7 @@
 Checks the answers of minions with the executor ``job_once`` about a job (executors/job_once.py), and asks which minions have
 it, and what the others lack.
 
-It must never conclude that such a minion has not begun a job because the job is not recorded. Silence is no answer.
+It must never conclude that such a minion has not begun a job because the job is not recorded. Silence is not an answer.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def record_of(answer: Any) -> Record | None:
 
 def keeps_nothing(answer: Any) -> bool:
     """
-    Tell whether a minion says that it keeps no returns, in answer to a request for an old one. A minion with the executor or
-    ``cache_jobs`` does not say so.
+    Tell whether a minion, asked for an old return, answers that it keeps none. A minion with the executor or
+    ``cache_jobs`` never answers that.
     """
     return isinstance(answer, str) and _NO_RETURNS in answer
 
@@ -100,7 +100,8 @@ def _named(fun: Any) -> str:
 
 # -- who has it -----------------------------------------------------------------------------------------------------------
 
-#: The executor adds a record to the answer. This is asked alone, since a proxy runs several functions without executors.
+#: The executor adds a record to the answer. This function is asked for alone, because a proxy runs several functions
+#: without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
 #: What minions without the executor are asked.
 _FUNCTIONS = ("config.get", "cp.is_cached")

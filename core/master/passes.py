@@ -1,12 +1,12 @@
 """
 Protects the jids of batches: only their engine may publish under one.
 
-A user who may publish anything, even only ``saltutil.find_job``, may name any jid. A minion runs a jid once and ignores it
-the second time, so a borrowed jid would keep a batch's job from running. Therefore an engine names a *pass* in place of the
-jid: the jid, the engine, the epoch in which it leads, the time until which the pass is valid, and a seal. Only root and the
-master's own user can make the seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid`` redeems
-the pass in the master's worker, just before Salt sends anything. It refuses a batch's jid without a pass, and the pass of an
-engine that has lost the lead; Salt then sends nothing.
+A user who may publish anything, even only ``saltutil.find_job``, may name any jid. A minion runs a jid once and ignores
+it the second time, so a user could keep a batch's job from running. So an engine names a *pass* in place of the jid: the
+jid, the engine, the epoch in which it leads, the time until which the pass is valid, and a seal. Only root and the
+master's own user can make the seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid``
+redeems the pass in the master's worker, just before Salt sends anything. It refuses a batch's jid without a pass, and the
+pass of an engine that has lost the lead; Salt then sends nothing.
 
 If Salt refuses a publish, it may show the pass on the bus. So a pass is valid only for a short time.
 """

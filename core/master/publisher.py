@@ -1,8 +1,8 @@
 """
 Publishing through the master, on the engine's own loop: jobs, questions (``test.ping``, ``find_job``) and kills.
 
-It holds no policy: no retry, no backoff. It must never publish twice on its own account, nor reuse a connection on which a
-request failed: its answer may still come.
+It holds no policy: no retry, no backoff. It must never publish twice by itself, nor reuse a connection on which a request
+failed: the answer to that request may still come.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Publisher:
 
     async def settle(self) -> None:
         """
-        Send nothing any more, and return once no publish is under way. A publish that begins later never returns, as if this
-        process had died before it.
+        Send nothing more, and return once no publish is under way. A publish that begins later never returns, as if this
+        process had died before.
         """
         self._is_settling = True
         while self._under_way:

@@ -2,8 +2,8 @@
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
 Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are read from the
-bus, or from a place that keeps them (``asking.py``); then an event only says that it is time to look there. It must
-never guess: a minion that did not answer is silent, which proves nothing.
+bus, or from a place that keeps them (``asking.py``); then an event only says that it is time to look there. It must never
+guess: the silence of a minion proves nothing.
 """
 
 from __future__ import annotations

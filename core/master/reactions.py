@@ -22,7 +22,7 @@ log = lines.logger(__name__)
 
 #: The section of the master's configuration.
 SECTION = "saltext_jobs_reactor"
-#: Most keys that are counted. Invented names push out the oldest, and are still bound by the limit of all.
+#: Most keys that are counted. Invented names push out the oldest, but the limit of all still applies.
 _KEYS = 10_000
 
 
