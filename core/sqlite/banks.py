@@ -84,7 +84,7 @@ class SqliteBanks:
         return removal.Removal(self._database)
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
-        """All writes of this thread in the block happen together or not at all, and nobody else writes meanwhile."""
+        """All writes of this thread in the block happen together or not at all. Nothing else writes meanwhile."""
         return self._database.transaction(durable)
 
     # -- one value -------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class SqliteBanks:
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         """Return those of some jids whose jobs list the minion in ``jobs/minions``, or have its return."""
-        name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list, with its length before it
+        name = salt.payload.dumps(minion, use_bin_type=True)  # as in a list, with its length before it
         found = {jid for jid, listed in self.pick(MINIONS, jids) if _holds(listed, name)}
         for part in _parts([jid for jid in jids if jid not in found]):
             query = f"""SELECT banks.name FROM banks JOIN records ON records.bank = banks.id AND records.key = ?

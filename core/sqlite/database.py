@@ -2,8 +2,8 @@
 One SQLite file that many processes and threads use at once: their connections, and how these read and write.
 
 Each thread of each process has a connection of its own. A connection from before a fork, or to a file that was replaced
-since, is neither used again nor closed: closing it would release the locks of the connections in use. A forked process takes
-the locks of the connections that it has inherited: SQLite believes that it has them.
+since, is never used again, and never closed, because closing it would release the locks of the connections in use. A
+forked process takes the locks of the connections that it has inherited, because SQLite assumes that it has them.
 
 Four files lie beside it. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or set aside, and by
 the writer that is next (``core/sqlite/file.py``). ``.turn`` is a named pipe on which the waiting writers sleep.
@@ -39,12 +39,13 @@ from saltext.jobs.core.sqlite.file import (
     roll_back,
 )
 
-CACHE_KB = 2048  # most that a connection's page cache takes; a write by others makes it useless
+CACHE_KB = 2048  # the most that a connection's page cache takes; each write by others makes the cache useless
 #: Shortest and longest pause in seconds between two transactions of a bulk removal or copy, in which others can write. A
 #: waiting writer tries at least every 20 ms, so it does not miss a pause.
 PAUSE, LONGEST_PAUSE = 0.03, 1.0
-#: Bytes that -wal keeps after a checkpoint; bytes from which on a process checkpoints it while others may write; bytes from
-#: which on they may not, or the checkpoint might never end; and seconds between two checkpoints by one process.
+#: Sizes of -wal in bytes: what it keeps after a checkpoint; where a process checkpoints it while others may write; and
+#: where others may not, because the checkpoint might never end otherwise. And seconds between two checkpoints by one
+#: process.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG, LOG_PAUSE = 8 << 20, 12 << 20, 64 << 20, 1.0
 #: Most seconds for which a checkpoint keeps others from writing, and seconds until the next attempt if it failed.
 LOG_WAIT, LOG_AGAIN = 1.0, 10.0
@@ -76,8 +77,8 @@ class Connection:
 
 class _Threads:
     """
-    The threads of this process that are using SQLite. A fork waits for them: in the forked process, which does not have
-    them, all that they had locked within SQLite would stay locked.
+    The threads of this process that are using SQLite. A fork waits for them: the forked process does not have these
+    threads, so whatever they had locked within SQLite would stay locked there.
     """
 
     def __init__(self) -> None:
@@ -156,7 +157,7 @@ class Database:
         self._log = f"{path}-wal"
         #: By the number of the thread. A new thread with the number of an ended one takes over its connection.
         self._open_ones: dict[int, Connection] = {}
-        #: Which file and which -shm the connections have that were left without being closed.
+        #: The file and the -shm of connections that were left without being closed.
         self._left: set[tuple[tuple[int, int], tuple[int, int] | None]] = set()
         _ALL.add(self)
 
@@ -268,7 +269,7 @@ class Database:
         """
         Pause for as long as this thread's last transaction kept others from writing, so that they can write.
 
-        Waiting writers only try now and then, and on a busy machine less often than they should.
+        Waiting writers try only now and then, and less often on a busy machine.
         """
         connection = self._open_ones.get(threading.get_ident())
         if connection is not None:
@@ -297,12 +298,12 @@ class Database:
             self._file.set_aside(connection.identity, met)
 
     def _see_to_log(self, connection: Connection) -> None:
-        """Checkpoint -wal if it was large when the last transaction began. The next one sees what this one has added."""
+        """Checkpoint -wal if it was large when the last transaction began. What this one has added counts next time."""
         size = connection.log_bytes
         is_huge, was_huge = size > LARGEST_LOG, connection.was_huge
         connection.was_huge = is_huge
         if size > LARGE_LOG and (time.monotonic() >= connection.log_at or (is_huge and not was_huge)):
-            if not self._is_current(connection):  # another connection would begin a -wal before the old one is saved
+            if not self._is_current(connection):  # another one would begin a new -wal before the old one is saved
                 self._give_up(connection)
                 return
             self._empty_log(is_huge)
@@ -313,8 +314,8 @@ class Database:
         Checkpoint: move what is in -wal into the file. If nobody writes meanwhile, the next writer starts -wal from its
         beginning.
 
-        By default SQLite tries that after each transaction once -wal has 1,000 pages. With many writers one of them is
-        always writing, so -wal kept growing, and every writer waited for the disk.
+        By default SQLite tries that after each transaction once -wal has 1,000 pages. But with many writers one of them
+        is always writing: then -wal keeps growing, and every writer waits for the disk.
 
         :param blocking: whether to keep others from writing until the last pages are on the disk and earlier readers have
             ended, for at most ``LOG_WAIT``.
@@ -334,8 +335,8 @@ class Database:
         """
         Sync what has been committed to the disk.
 
-        SQLite itself has synced what went from -wal into the file meanwhile. It holds no lock on -wal, so closing -wal here
-        releases none.
+        What went from -wal into the file meanwhile, SQLite itself has synced. It holds no lock on -wal, so closing -wal
+        here releases none.
         """
         try:
             handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -353,7 +354,7 @@ class Database:
     # -- opening it ------------------------------------------------------------------------------------------------
 
     def was_forked(self) -> None:
-        """Leave the connections that this process has inherited, and hold the locks that they had, until it ends."""
+        """Leave the connections that this process has inherited, and hold their locks until this process ends."""
         for connection in list(self._open_ones.values()):
             self._leave(connection)
         for identity, memory in self._left:
@@ -394,7 +395,7 @@ class Database:
             self._file.set_aside(connection.identity, "it was emptied")
 
     def _rescued(self) -> bool:
-        """Save a removed -wal that another thread of this process has open, since that thread may never run again."""
+        """Save a removed -wal that another thread of this process has open, because that thread may never run again."""
         identity = self._file.identity(filled=True)
         others = [other for other in list(self._open_ones.values()) if other.identity == identity]
         if not others or self._file.log_identity() is not None:
@@ -444,7 +445,7 @@ class Database:
                 return connection
 
     def _is_parted(self, identity: tuple[int, int]) -> bool:
-        """Tell whether SQLite would go on here with another -shm than the others: that of a connection that was left."""
+        """Tell whether SQLite would use the -shm of a connection that was left here, and other processes another one."""
         now = self._file.memory_identity() if self._left else None
         return now is not None and any(one == identity and memory not in (None, now) for one, memory in self._left)
 
@@ -459,7 +460,7 @@ class Database:
         try:
             application = sql.execute("PRAGMA application_id").fetchone()[0]
             if in_place and self._file.is_apart():
-                sql.close()  # if it stayed open, this process would go on with a -shm of its own
+                sql.close()  # if it stayed open, this process would use a -shm of its own
                 return None
             version = sql.execute("PRAGMA user_version").fetchone()[0]
             if identity != self._file.identity():

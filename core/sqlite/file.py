@@ -43,8 +43,8 @@ PASSING = 5.0
 LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
-#: Layout of .lock. Bytes of the name of the caller whose check was last. Then the list of the -wal files that were removed
-#: and saved: its offset, its bytes and its most entries.
+#: Layout of .lock: the bytes of the name of the caller whose check was last; then the list of the -wal files that were
+#: removed and saved, with its offset, its bytes and its most entries.
 _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
 #: Offset and bytes of the time at which a checkpoint last waited in vain for readers.
 _WAITED, _WAITED_BYTES = 2048, 12
@@ -101,9 +101,9 @@ class DatabaseFile:
         """
         Hold the locks by which other processes see that this one has the file and its -shm open, until this process ends.
 
-        A forked process inherits the connections of its parent, but not the locks. SQLite believes that it has both, and
-        takes none for a further connection. Once the parent had ended, other processes would remove -wal and -shm, and this
-        one would go on with them.
+        A forked process inherits the connections of its parent, but not the locks. SQLite assumes that it has both, and
+        takes no locks for a further connection. So once the parent has ended, other processes would remove -wal and -shm
+        while this one uses them.
 
         :param identity: of the file that it has inherited.
         :param memory: as ``identity``, for -shm.
@@ -118,7 +118,7 @@ class DatabaseFile:
 
     def rescue(self, sql: sqlite3.Connection, used: tuple[int, int]) -> None:
         """
-        Move the content of a removed -wal into the file. The content is lost when the last process has closed that -wal.
+        Move the content of a removed -wal into the file. When the last process closes that -wal, its content is lost.
 
         :param sql: a connection that has that -wal open. Do not use it again: the next -wal is another one.
         :param used: the identity of the removed -wal.
@@ -206,7 +206,7 @@ class DatabaseFile:
         Wait until the processes that have the file open use the -shm that is in place.
 
         Only the locks in -shm keep two processes from writing at the same time. If -shm was removed, SQLite would make
-        another one here, and this process would not see the locks of those that use the removed one.
+        another one here, and this process would not see the locks of processes that use the removed one.
 
         :returns: False if this process has the removed -shm open too, and so shares it with the others.
         :raises StateError: if the others still use another -shm after ``PASSING``.
@@ -284,7 +284,7 @@ class DatabaseFile:
         """
         Tell whether the file is a backup that was put here and not opened since.
 
-        A backup has no -wal of its own yet, so a -wal beside it belongs to another file. SQLite would take that -wal for
+        A backup has no -wal of its own yet, so a -wal beside it belongs to another file. SQLite would use that -wal as
         the backup's.
         """
         try:
@@ -294,7 +294,7 @@ class DatabaseFile:
         return head[18:20] == b"\1\1" and head[68:72] == schema.APPLICATION.to_bytes(4, "big")
 
     def take_up_copy(self) -> None:
-        """Begin to use a backup that was put here. A -wal beside it is kept under another name."""
+        """Begin to use a backup that was put here, and keep a -wal beside it under another name."""
         with self.alone():
             if not self.is_copy():
                 return  # another process was faster
@@ -318,7 +318,7 @@ class DatabaseFile:
         """
         with self.alone() as handle:
             if self.identity() is None:
-                for name in _COMPANIONS:  # left by a file that is gone: SQLite would take them for the new one's
+                for name in _COMPANIONS:  # left by a file that is gone: SQLite would use them as the new one's
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self.path + name)
                 os.close(self.new_file(self.path))
@@ -477,7 +477,7 @@ class DatabaseFile:
                 found = str(exc)
             LEFT.append(sql)
             with contextlib.suppress(sqlite3.Error):
-                sql.execute("BEGIN IMMEDIATE")  # so nobody commits to it while it is renamed
+                sql.execute("BEGIN IMMEDIATE")  # so that nothing is committed to it while it is renamed
             target = free_name(f"{self.path}.damaged-{_now()}")
             self._note_damaged(handle, os.path.basename(target))
             # The file itself is renamed last: a new one must never find the -wal of the old one beside it.
@@ -510,7 +510,8 @@ def patiently(call: Callable[[], Any]) -> Any:
     """
     Call a function again and again while the file is locked.
 
-    SQLite's own wait tries less and less often, down to ten times a second, and can miss every pause of a sweep.
+    SQLite itself tries less and less often while it waits, down to ten times a second, and can miss every pause of a
+    sweep.
 
     :raises sqlite3.OperationalError: if the file stays locked for ``BUSY_SECONDS``.
     """
@@ -529,7 +530,7 @@ def _is_locked(path: str, span: tuple[int, int]) -> bool:
     """
     Tell whether another process has locked a byte in a range of a file. False if the system does not tell.
 
-    ``/proc/locks`` would not do: it is read in pieces, and lacks some locks while others come and go.
+    ``/proc/locks`` cannot be used: it is read in pieces, and can lack locks while others come and go.
     """
     if sys.platform != "linux":
         return False
@@ -629,7 +630,7 @@ def handle_of(path: str) -> int:
 
 
 def _close_unused() -> None:
-    """Close the descriptors of removed files that SQLite has closed. Nobody can open such a file anew."""
+    """Close the descriptors of removed files that SQLite has closed. Nothing can open such a file again."""
     gone = {place: handle for place, handle in list(_HANDLES.items()) if not os.fstat(handle).st_nlink}
     if not gone:
         return

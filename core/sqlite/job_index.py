@@ -15,8 +15,8 @@ table            holds
 ===============  ====================================================================================================
 
 The index is written here, in the transaction that writes the records, and read in ``core/sqlite/job_lookup.py``. A row
-says where to look; the records say what is there. A job's writes do not grow with the number of its minions: these are one
-value (``core/sqlite/minion_sets.py``), and a stretch is united once for many jobs.
+says where to look; the records say what is there. Writing a job costs the same for any number of minions, because they
+are one value (``core/sqlite/minion_sets.py``), and a stretch is united once for many jobs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ RETURNS = f"{banks.RETURNS}/"
 #: Jids that do not begin with a date and time.
 UNTIMED = "jid NOT GLOB '" + 14 * "[0-9]" + "*'"
 TABLES = (
-    # A number is never used again: a reader may look up later what it stands for.
+    # A number is never used again, because a reader may look up later what it stands for.
     "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
-    # The minions come last, so that a list of jobs does not read them if they are many.
+    # The minions come last, so that a list of jobs need not read them.
     "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER, shown BLOB, sent INTEGER, who BLOB) WITHOUT ROWID",
     "CREATE INDEX jobs_by_mark ON jobs (mark, jid) WHERE mark IS NOT NULL",
     f"CREATE INDEX jobs_untimed ON jobs (jid) WHERE {UNTIMED}",
@@ -170,7 +170,7 @@ def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:
     """
     Tell whether a load replaces one that a publish stored, so that a reader must check whether it is the same job.
 
-    A copied load replaces none: it comes after the record that vouches for it.
+    A copied load does not: it comes after the record that vouches for it.
     """
     before = sql.execute("SELECT mark, shown FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None, None)
     if before == (None, None):
@@ -206,8 +206,8 @@ def numbers_of(sql: sqlite3.Connection, names: Sequence[str]) -> list[int]:
 
 def minions_of_no_job(execute: Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]) -> list[int]:
     """
-    Return the numbers of minions that are in no set; none if that cannot be told. The highest number is left out, so that it
-    is not used again.
+    Return the numbers of minions that are in no set; none if that cannot be determined. The highest number is left out,
+    so that it is never used again.
 
     :param execute: returns the rows that a query finds.
     """
@@ -253,7 +253,7 @@ def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes, sent: int | None
         merged = _united((before, who))
         if merged == before and sent in (known, None):
             return
-        if merged is None:  # damaged: it stays so, and counts as a job that may be for any minion
+        if merged is None:  # damaged: left as it is, and counted as a job that may be for any minion
             sql.execute(
                 "UPDATE stretches SET who = NULL WHERE first = (SELECT max(first) FROM stretches WHERE first <= ?)",
                 (jid,),

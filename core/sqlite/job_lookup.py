@@ -16,7 +16,8 @@ FEW = 40
 CHUNK = 500  # rows read at a time: one long query would keep -wal from being emptied
 SOME = 5000  # rows that one transaction removes
 SOME_STRETCHES = 20  # stretches that each sweep checks
-MANY_GONE = 1000  # minions in no job; fewer are not removed: each removal makes every process read all numbers again
+#: Minions in no job. Fewer are not removed, because after each removal every process reads all numbers again.
+MANY_GONE = 1000
 
 #: In place of a mark that was forgotten since its load was listed; the load is gone.
 _GONE = ("", "")
@@ -43,7 +44,7 @@ class JobLookup:
         """
         where = _LOADED if mark is None else f"mark = {int(mark)}"
         query = f"SELECT jid FROM jobs WHERE {where} AND jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
-        # A caller that wants the newest jobs wants few of them.
+        # a caller that wants the newest jobs wants only a few
         rows = self._database.read(query.format("<="), (high, low, FEW))
         while rows:
             yield from (row[0] for row in rows if _DATED(row[0]))
@@ -86,8 +87,8 @@ class JobLookup:
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, JobTally]:
         """
-        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that was
-        removed alone counts as missing.
+        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A single
+        removed return counts as missing.
 
         :param minion: the minion that ``of_minion`` is about.
         """

@@ -67,7 +67,7 @@ class _Known:
         self._sets: dict[int, dict[bytes, bytes]] = {}
 
     def is_of(self, sql: sqlite3.Connection) -> bool:
-        """Tell whether the numbers are those of this very file, and none was forgotten since."""
+        """Tell whether the numbers belong to this very file, and no minion was forgotten since."""
         name, number = self._last
         if not number:
             return True
@@ -77,7 +77,7 @@ class _Known:
     def packed(self, listed: Sequence[Any]) -> bytes | None:
         """Return the set of many minions; None if a number is not known, or an item cannot be an id."""
         try:
-            numbers = operator.itemgetter(*listed)(self.numbers)  # takes half as long as to look up one after the other
+            numbers = operator.itemgetter(*listed)(self.numbers)  # twice as fast as looking them up one by one
         except (KeyError, TypeError):
             return None
         digits = bytearray(b"0") * (self._last[1] + 1)

@@ -14,8 +14,8 @@ from typing import Any
 from saltext.jobs.core.sqlite import job_index, schema
 from saltext.jobs.core.sqlite.database import Database
 
-#: About how many records one transaction removes, which takes some ten milliseconds. Fewer would cost more: after each pause
-#: the CPU's caches are cold.
+#: About how many records one transaction removes, which takes some ten milliseconds. Fewer would cost more, because after
+#: each pause the CPU's caches are cold.
 MOST = 3300
 #: Most seconds that a transaction should take. After a longer one (busy machine, slow disk) the next are smaller.
 LONG = 0.05

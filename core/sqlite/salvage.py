@@ -1,9 +1,9 @@
 """
 Salvages a damaged database of the driver sqlite, row by row.
 
-A new file begins with all readable records except jobs, and with those jobs that the retry queue still owes a minion: no
-reader sees the file without these. The other jobs may be many: the sweep of the job cache, or an operator, brings them over.
-Records that exist already stay as they are. It must never write to the damaged file.
+A new file begins with all readable records except jobs, and with the jobs that the retry queue still owes a minion, so no
+reader sees the file without these. The other jobs may be many: the sweep of the job cache, or an operator, copies them
+later. Records that exist already are not changed. It must never write to the damaged file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_IT = "bank = (SELECT id FROM banks WHERE name = ?)"
 
 
 class Unreadable(Exception):
-    """Nothing of the damaged file can be read."""
+    """Nothing in the damaged file can be read."""
 
 
 class Banks(Protocol):
@@ -249,7 +249,7 @@ class Salvage:
 
     def run(self) -> None:
         """
-        Bring over what can be read. If the file in use began with this damaged one, bring over jobs only: it got all else
+        Copy what can be read. If the file in use began with this damaged one, copy jobs only: it got everything else
         then, and what it lacks now was removed since.
 
         :raises Unreadable: if nothing of the damaged file can be read.
@@ -275,7 +275,7 @@ class Salvage:
 
 def end(path: str, banks: Banks) -> None:
     """
-    Bring over the jobs of a damaged file that are still to come.
+    Copy the jobs of a damaged file that are still to come.
 
     :raises sqlite3.Error: if the file in use cannot be written; the next call goes on.
     """

@@ -14,7 +14,7 @@ from saltext.jobs.core.sqlite import job_index
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
 VERSION = 5  # of the tables, and of the form of values in them
 _INDEX_SINCE = 4  # the first version with the present index
-#: SQLite writes whole pages. Rows of some hundred bytes would fill smaller ones badly.
+#: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
 #: The names of hidden banks begin with this; no other name does.
 HIDDEN = "/"
@@ -39,7 +39,7 @@ def upgrade(sql: sqlite3.Connection) -> None:
     """
     Upgrade a file of an earlier version, unless that is done already. Call it in a transaction.
 
-    Before version 4 the index was another one, so it is made anew. Version 1 kept the function and the user of a load in
+    Before version 4 the index was another one, so it is made again. Version 1 kept the function and the user of a load in
     the columns ``fun`` and ``user`` of ``records``. They stay, unused: removing them would write every row again. Before
     version 5 no value was compressed, which needs no change.
     """

@@ -1,6 +1,6 @@
 """
-Values as they stand in the file: as Salt's serializer writes them, and compressed if they are large and that saves much,
-as SQLite writes everything twice, to -wal and to the file. Pure.
+Values in the form that they have in the file: as Salt's serializer writes them. Large values are compressed if that saves
+much, because SQLite writes everything twice, to -wal and to the file. Pure.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import salt.payload
 
 from saltext.jobs.core.disk import packed
 
-LARGE = 32 << 10  # bytes from which on a value may be compressed: a smaller one is written faster than it is compressed
+LARGE = 32 << 10  # from this many bytes on a value may be compressed; a smaller one is written faster than compressed
 SAMPLE, WORTH = 4096, 3  # how many first bytes are compressed as a test, and by what factor they must shrink
 _SQUEEZED = b"\xc1"  # the first byte of a compressed value; the serializer never begins with it
 
 
 def dumps(value: Any) -> bytes:
-    """Return a value as it is to stand in the file."""
+    """Return a value in the form that it has in the file."""
     data: bytes = salt.payload.dumps(value, use_bin_type=True)
     if len(data) < LARGE or len(zlib.compress(data[:SAMPLE], 1)) * WORTH > SAMPLE:
         return data

@@ -1,8 +1,8 @@
 """
 Wakes one of the processes that wait for their turn: the one that has waited longest.
 
-They sleep on a named pipe, and the process that leaves the queue writes a byte to it. That only saves them from trying again
-and again. No process may rely on it: the one that should write may be killed, or the pipe removed.
+They sleep on a named pipe, and the process that leaves the queue writes a byte to it. So they need not try again and
+again. But no process may rely on being woken: the one that should write may be killed, or the pipe removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Wakeup:
     @contextlib.contextmanager
     def sleeper(self) -> Iterator[Callable[[float], None]]:
         """Yield a function that sleeps until this process is woken, but at most for some seconds."""
-        handle = self._opened(os.O_RDWR) if sys.platform == "linux" else -1  # else a pipe without writers never blocks
+        # On other systems a pipe without writers never blocks.
+        handle = self._opened(os.O_RDWR) if sys.platform == "linux" else -1
         if handle < 0:
             yield lambda seconds: time.sleep(min(seconds, WITHOUT))
             return
