@@ -2,7 +2,7 @@
 Files of the master's user that are replaced as a whole, and locks. All are private, and replaced atomically.
 
 Files that are appended to have modules of their own. What root makes in a directory belongs to that directory's owner:
-the master may run as another user, and must be able to read and replace it. That user may have put a link there, so
+the master may run as another user, and must be able to read and replace the file. That user may have put a link there. So
 root must never follow a link, nor give away a file that it has not made.
 """
 

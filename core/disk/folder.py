@@ -1,7 +1,7 @@
 """
 The files of an engine, by names that are relative to its folder. ``core/site.py`` says what each method does.
 
-It must never report a file as missing because it cannot be looked at.
+It must never report a file as missing that it cannot look at.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.disk.lease import no_fence
 
-#: There is no file of that name, and there can be none.
+#: The errors by which there is no file of that name, and can be none.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 

@@ -73,7 +73,7 @@ def shown_mark(fun: str, user: str) -> tuple[str, str]:
 def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
     """
     Return what is shown of a load beside its mark and its jid: a list of the arguments, the target, its type and any
-    metadata. None if only the load itself can tell.
+    metadata. None if that can be read only from the load itself.
     """
     if not isinstance(load, dict) or not load or not _is_regular(jid):
         return None
@@ -89,7 +89,7 @@ def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
 
 
 def decoded(values: Sequence[bytes | None]) -> list[Any]:
-    """Decode what is shown of jobs, None for a damaged one: all in one call, as a call costs more than most values do."""
+    """Decode what is shown of jobs; None for a damaged one. All in one call, because a call costs more than most values."""
     some = [value for value in values if value is not None]
     try:
         found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))

@@ -2,10 +2,10 @@
 A batch on disk: one append-only file that begins with a snapshot and goes on with the facts since.
 
 It holds no policy, and must never lose a record that ``sync`` has confirmed. Each record is a length, a checksum and
-msgpack, which tells a torn tail from damage. If no whole record follows the bad place (cut off, or filled with zeros by
-a power cut), the tail is torn. It is cut off, because nothing was done yet on its account: the intent to publish is
-synced before the publish. If whole records follow, the file is damaged and StateError is raised: cutting them off would
-forget what was published.
+msgpack, so a torn tail can be told from damage. If no whole record follows a bad place (cut off, or filled with zeros by
+a power cut), the tail is torn, and is cut off. That is safe, because nothing was done yet because of it: the intent to
+publish is synced before the publish. If whole records follow, the file is damaged and StateError is raised: cutting them
+off would lose what was published.
 
 One thread appends and never waits for the disk. The calls that wait (``sync``, ``finish_rewrite``, ``close``) may be
 made in one other thread. During a rewrite, records go into the old file and the new one, so both are complete.
@@ -52,7 +52,7 @@ class Content(NamedTuple):
 
 
 def framed(value: Any) -> bytes:
-    """Return a record as it stands in a journal."""
+    """Return a record in the form that it has in a journal."""
     body: bytes = msgpack.packb(value, use_bin_type=True, default=_packed_time)
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
@@ -191,8 +191,8 @@ class Journal:
 
     def copy(self, content: Content) -> None:
         """
-        Replace the file that holds ``content`` by a copy, and go on with that. A process that still has the old file open
-        then writes to no journal.
+        Replace the file that holds ``content`` by a copy, and go on with the copy. Then a process that still has the old
+        file open can no longer write to the journal.
 
         :raises OSError: with the file kept, and none open.
         """
@@ -208,7 +208,7 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether this process could lose records that were not synced: never here, as the system has each of them."""
+        """Whether this process could lose records that were not synced: never, because the system has each of them."""
         return False
 
     @property

@@ -6,7 +6,7 @@ releases the lock when the process ends. It may also release it while the proces
 durable what it is about to do, then looks whether the file still names it (``check``), and then does it. A process that
 takes over first writes its name into the file, and so finds everything that was begun.
 
-It must never go by a clock, other than to name an epoch.
+It must never rely on a clock, except to name an epoch.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Lease(Lead):
         handle = files.open_lock(self._path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # If the file was removed, another process may hold the lock of a new one.
+            # if the file was removed, another process may hold the lock of a new file
             is_there = os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path))
             if is_there:
                 self._sign(handle)
