@@ -1,7 +1,7 @@
 """
 The clock for an engine's deadlines, and the timer that wakes the engine at the next one.
 
-It must never follow the system's clock: setting that clock must neither end a wait nor prolong it.
+It must never depend on the system's clock: whoever sets that clock must neither end nor prolong a wait.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: An id that Linux makes anew at each boot.
+#: An id that Linux makes at each boot.
 _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -46,7 +46,7 @@ class Clock:
         return self.offset + self._steady()
 
     def go_on_from(self, unix: float) -> None:
-        """Show this time, if an earlier one is shown now."""
+        """Go on from this time, unless the clock shows a later one already."""
         self.offset += max(0.0, unix - self.now())
 
 
@@ -79,7 +79,7 @@ class Alarm:
             self._wait(due)
 
     def close(self) -> None:
-        """Ring no more, unless a new deadline is set."""
+        """Do not ring any more, unless a new deadline is set."""
         self._stop()
         self._due = None
 

@@ -62,7 +62,7 @@ def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
     """
     Return a finding if other users may read or write the given folders, which are private to the master, or may write to
-    those above them, up to the cache directory. Returns at most one finding, since one command mends them all.
+    those above them, up to the cache directory. Returns at most one finding, because one command mends them all.
     """
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]
@@ -124,7 +124,7 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
 
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return the differences between the masters of a site that it does not allow, and the site's own doubts."""
+    """Return the differences that the masters of a site must not have, and the site's own doubts."""
     site, here = site_of(opts, engine), str(opts.get("id") or "")
     try:
         there = [master for master in masters.masters_of(site, engine) if master.is_known]
@@ -185,7 +185,7 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
 
 def about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[str]:
     """
-    Return what a takeover of hot-hot masters may lose because minions do not keep what they have run. Asks them; blocks.
+    Ask minions whether they keep what they have run, and return what a takeover of hot-hot masters may lose. Blocks.
 
     :param who: returns the caller, whose rights count.
     """

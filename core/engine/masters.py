@@ -1,9 +1,9 @@
 """
 Which masters have an engine, and which of them leads; and how an engine waits for the lead, has it, and hands it over.
 
-The lock or the lease alone says who leads. In addition, the engine of each master says every ten seconds that it is there,
-in a file of its own in the engine's folder. An old file means that nothing is known of that master: it may be gone, or cut
-off from the disk or the server.
+Only the lock or the lease says which master leads. Beside it, the engine of each master writes every ten seconds, into a
+file of its own in the engine's folder, that it is there. If that file is old, the master may be gone, or cut off from the
+disk or the server.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Master(NamedTuple):
 
 class Changes(NamedTuple):
     """
-    How often the lead went from one master to another: ``takeovers`` unasked, ``hand_overs`` on request. ``handed``: the
-    epoch that was last handed over.
+    How often the lead has changed from one master to another: ``takeovers`` without a request, ``hand_overs`` on request.
+    ``handed``: the epoch that was last handed over.
     """
 
     takeovers: int = 0
@@ -255,9 +255,9 @@ class Seat:
     """
     An engine's place among those of all masters: it waits for the lead, has it, and hands it over.
 
-    To hand over, the leader publishes nothing more, waits a moment for what is under way, makes durable what it knows, and
-    gives up the lead. The next leader takes over as after a death, with the same checks. The request for the hand-over stays
-    where it is, and the next leader answers it. So an answer means that the engine is led.
+    To hand over, the leader publishes nothing more, waits a moment for what is under way, makes durable what it knows,
+    and gives up the lead. The next leader takes over as after a death, with the same checks. The request for the
+    hand-over stays where it is, and the next leader answers it. So the answer means that another process leads.
 
     :param opts: the master's options.
     :param engine: the engine's name.
@@ -409,7 +409,7 @@ class Seat:
 
     def step_back(self, seconds: float = STEP_BACK, pause: float = 0.1) -> bool:
         """After a release, wait until another process leads. Returns whether one does."""
-        self.say(at_once=True, ends=True)  # until it is started anew, it could not lead
+        self.say(at_once=True, ends=True)  # it could not lead until it is started again
         until = self._steady() + seconds
         while self._steady() < until:
             with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 What every engine process does around its work: take the lead, run a loop until the process ends, and write its figures into
 a file for the textfile collector of Prometheus' node_exporter.
 
-Salt's master restarts an engine as soon as its start() returns, so an engine that has nothing to do must wait.
+Salt's master restarts an engine as soon as its start() returns. So an engine that has nothing to do must wait.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def _remember(loop: Any, history: History, metrics: Callable[[], Sequence[Metric
 def _beat(loop: Any, seat: Seat) -> None:
     """Say now and every ``BEAT`` seconds that the engine's loop turns."""
     loop.call_later(requests.BEAT, _beat, loop, seat)
-    with contextlib.suppress(OSError):  # the engine then looks hung, and the log says what is wrong with the disk
+    with contextlib.suppress(
+        OSError
+    ):  # then the engine looks as if it hung, and the log says what is wrong with the disk
         seat.beat()
 
 

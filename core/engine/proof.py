@@ -2,10 +2,11 @@
 Proves what the masters that share this cachedir have done: publishes, kills and returns. An event proves nothing: any
 accepted minion can fire one in another's name.
 
-With our own job cache the log of each master is the proof: it has each publish, and each return that the master has stored.
-What the bus tells or loses does not matter then; an event only makes the engine read the log sooner. With any other job
-cache, and as long as there is no log, a return that the bus tells of is looked up in the job cache, for many minions at
-once; ``core/master/hearsay.py`` says when. If the job cache is no better evidence than the event, the event counts.
+With our own job cache the log of each master is the proof: it has each publish, and each return that the master has
+stored. Then it does not matter what the bus tells or loses: an event only makes the engine read the log sooner. With any
+other job cache, and as long as there is no log, a return that the bus tells of is looked up in the job cache, for many
+minions at once; ``core/master/hearsay.py`` says when. If the job cache is no better evidence than the event, the event
+counts.
 
 It must never conclude from a missing record that there was no return: if the log may lack records, the listener is told.
 """

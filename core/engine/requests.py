@@ -1,7 +1,7 @@
 """
 How a runner asks an engine for something: a durable file, and a wake-up on the bus.
 
-The file is the request. The wake-up carries no data, so that nobody can control an engine over the bus. A request waits
+The file is the request. The wake-up carries no data, so an engine cannot be controlled over the bus. A request waits
 while the engine is down. Its state is the suffix of its file, changed by an atomic rename:
 
     <id>.request   made, not yet taken: the runner may withdraw it
@@ -186,7 +186,7 @@ def ask(
         the message says what became of the request.
     """
     other = other_version(opts, engine)
-    if other and not keep:  # a stop is read by every version, and must not wait for a restart
+    if other and not keep:  # every version can read a stop, which must not wait for a restart
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     site, request_id = site_of(opts, engine), _new_id()
     folder = site.folder(engine)
@@ -322,7 +322,7 @@ def _give_up(opts: Mapping[str, Any], engine: str, folder: Folder, request_id: s
 
 
 def _absence(opts: Mapping[str, Any], engine: str) -> str:
-    """Say why an engine has not answered, and where to look."""
+    """Return why an engine has not answered, and where to look."""
     if not is_running(opts, engine):
         return "is not running (is it under `engines:` in the master's configuration?)"
     silent, process = silent_for(opts, engine), process_of(opts, engine)

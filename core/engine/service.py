@@ -1,8 +1,8 @@
 """
 An engine's side of the requests of runners: takes each, has it carried out, and answers it or says why not.
 
-It must never leave a request without a reply: the waiting runner is told anything that goes wrong. What nobody can tell yet
-waits, and is taken again with the next requests.
+It must never leave a request without a reply: the waiting runner is told anything that goes wrong. A request whose answer
+is not known yet waits, and is taken again with the next ones.
 """
 
 from __future__ import annotations
