@@ -1,8 +1,8 @@
 """
 The form of records in a segment of the log: a marker, the format's number, a length, a checksum and the body. Pure.
 
-The body is msgpack with texts in UTF-8. Neither UTF-8 nor msgpack itself has a byte 0xC1. So no text of a minion or
-user looks like the beginning of a record, and reading after damage goes on with a true record. That holds only if
+The body is msgpack with texts in UTF-8. Neither UTF-8 nor msgpack itself has a byte 0xC1. So no text of a minion or user
+can look like the beginning of a record, and after damage the next thing read is a genuine record. That holds only if
 everything from outside is packed as text.
 """
 

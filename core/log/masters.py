@@ -1,7 +1,7 @@
 """
 Reads the logs of all masters that share a cachedir as one log: each in its own order, and all together by their clocks.
 
-It must never take a log that appears or goes away for an empty one: it reports a gap.
+When a log appears or goes away, it must never treat the log as empty: it reports a gap.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LogOfAll:
             reader.close()
 
     def _look_for_logs(self) -> None:
-        """Begin to read new logs. The folder's time does not tell of them: the clocks of file systems are coarse."""
+        """Begin to read new logs. The folder's time does not show them, because the clocks of file systems are coarse."""
         try:
             names = [name for name in os.listdir(self._root) if name not in self._readers and not name.startswith(".")]
         except OSError:

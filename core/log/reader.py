@@ -1,8 +1,8 @@
 """
 Reads the log from a position on, in order and each record once.
 
-It depends only on the files, so it may be called at any time. It must never hide what it could not read: it reports a
-gap, and the caller has to look at the job cache instead, once. It blocks only for the disk, and reads a part at a time.
+It depends only on the files, so it may be called at any time. It must never hide that it could not read something: it
+reports a gap, and the caller must then read the job cache, once. It blocks only for the disk, and reads a part at a time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Reader:
         more = False
         if self.there or self._open():
             found, more = self._read_on()
-            # Checked after the records are read: a missing record was marked as a gap before a later one was written.
+            # checked after the records were read: a missing record was marked as a gap before a later one was written
             if not self._is_same():
                 self.close()
                 self._why = "it was removed before it was read"

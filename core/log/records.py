@@ -27,7 +27,8 @@ _LONGEST_USER = 256
 _HARMLESS = frozenset(str(int(sig)) for sig in HARMLESS)
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
-#: Stands for functions that have no names, or too many. It looks like two of them: a kill by one of several proves nothing.
+#: Stands for functions that have no names, or too many. It looks like two functions, because a kill that is one of
+#: several functions proves nothing.
 _UNNAMED = ","
 
 
@@ -37,8 +38,8 @@ class Published(NamedTuple):
 
     * ``functions``: joined by commas; ``,`` if they have no names, or too many.
     * ``origin``: which engine of ours has published it; empty for all other publishers.
-    * ``minions``: the minions that it is for, ``total`` in number; None if they are too many. Then the bank
-      ``jobs/minions`` has them, perhaps with others.
+    * ``minions``: the ``total`` minions that it is for; None if they are too many: then the bank ``jobs/minions`` has
+      them, perhaps with others.
     * ``unused``: up to 0.3.0 a digest of them, which nothing read.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
     * ``work``: the digest of its functions and arguments.

@@ -7,12 +7,12 @@ append to the newest segment, each record with one ``write``:
 * **A record counts if it begins before the segment's length.** A writer whose record begins later writes it again in
   the next segment, which it makes if needed. So a record counts once, however late its writer was: its place decides,
   not its time.
-* **Once there is a next segment, no further record can count in this one.** The process that made the next one had first
-  appended beyond the length of this one. The system carries out appends to a file one after the other, so later ones begin
-  beyond the length too.
+* **Once there is a next segment, no further record can count in this one.** The process that made the next one had
+  appended beyond the length of this one before. The system appends to a file in order, so all later appends begin beyond
+  the length too.
 
-A writer that could not write a record changes the time of the file ``log``, which works on a full disk too. A reader must
-compare that time before it takes a missing record to mean that nothing was done.
+A writer that cannot write a record changes the time of the file ``log``, which works even on a full disk. Before a reader
+concludes from a missing record that nothing was done, it must compare that time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def folder_of(cachedir: str | os.PathLike[str], master: Any) -> pathlib.Path:
 
 
 def boot() -> str:
-    """Return the id of this boot of the machine. What was written in an earlier one and not synced may be gone."""
+    """Return the id of this boot of the machine. Unsynced data of an earlier boot may be gone."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -162,7 +162,7 @@ def mark_gap(folder: pathlib.Path) -> None:
     path = folder / NAME
     before = path.stat().st_mtime_ns
     at = max(before + 1, time.time_ns())
-    for later in (0, 1, 2):  # some file systems keep whole seconds, or every other one
+    for later in (0, 1, 2):  # some file systems keep only whole or even seconds
         os.utime(path, ns=(at + later * 10**9,) * 2)
         if path.stat().st_mtime_ns != before:
             break
