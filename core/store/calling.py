@@ -33,12 +33,12 @@ _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
 _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
 
-# One lock per process id: a lock that another thread held during a fork would never be released in the child.
+# One lock per process id: if another thread holds a lock during a fork, it is never released in the child.
 _LOADING: dict[int, threading.Lock] = {}
 
 
 class Outage(SaltCacheError):  # type: ignore[misc]
-    """The server behind the driver is away: asking it for the next key is pointless."""
+    """The server behind the driver is away: it is useless to ask it for the next key."""
 
 
 class Undecodable(SaltCacheError):  # type: ignore[misc]
@@ -128,7 +128,7 @@ class Calls:
         return modules, calls, fixed
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
-        """Make the first call, in which a driver makes its client: no driver can do that in two threads at once."""
+        """Make the first call, in which a driver makes its client. No driver can do that in two threads at once."""
         run(modules, calls["contains"], NOCACHE, "first", **fixed)
 
     @staticmethod

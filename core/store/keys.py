@@ -1,8 +1,8 @@
 """
 Turns an id into a key that a cache driver neither loses nor confuses with another, and back.
 
-An id that is not one plain path component never becomes a key. Characters that a driver would confuse are written as ``=``
-and two hex digits for each byte. The jids that Salt makes, and common minion ids, are their own keys on every driver.
+Only an id that is one plain path component becomes a key. Characters that a driver would confuse are written as ``=`` and
+two hex digits for each byte. With every driver, the jids that Salt makes and common minion ids are keys as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNSAFE = {
 _ESCAPED = re.compile(rb"=([0-9a-f]{2})")
 # Longest key in bytes: limited by the file name with its ".p", and by the columns that hold "jobs/returns/<jid>".
 _LONGEST = {"localfs": 253, "mysql": 242}
-#: Matches what nearly all ids are: plain, and their own keys unless a driver confuses characters.
+#: Matches nearly all ids: they are plain, and keys as they are unless a driver confuses characters.
 _COMMON, _COMMON_BYTES = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}").fullmatch, 100
 
 
@@ -51,7 +51,7 @@ def are_plain(values: Sequence[Any]) -> bool:
         text = "\0".join(values)
     except TypeError:
         return False
-    # More NULs than gaps: one is within a value.
+    # more NULs than gaps: a value contains one
     if not text or not text.isascii() or "/" in text or "\\" in text or text.count("\0") != len(values) - 1:
         return False
     # A name of at least three characters is neither "." nor "..".

@@ -1,4 +1,4 @@
-"""Jobs as ``jobs.list_jobs`` shows them. The content of a load may come from a minion: no job may hide the others."""
+"""Jobs as ``jobs.list_jobs`` shows them. A load may contain anything, so one job must never hide the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str] | Non
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Pause the garbage collector: a list of jobs is no garbage, and the collector would walk it again and again."""
+    """Pause the garbage collector, which would walk the growing list of jobs again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -115,7 +115,7 @@ def _newest_first(store: Store, count: int) -> Iterator[str]:
     """
     Yield the keys of the loads, newest first.
 
-    Usually few are wanted, so the first ones are picked without sorting all. A jid without a time in it sorts by when its
+    Usually only a few are wanted, so these are picked without sorting all. A jid without a time in it sorts by when its
     load was written.
     """
     if store.driver.index.orders_jids:

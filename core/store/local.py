@@ -71,7 +71,7 @@ class Local(Driver):
             raise self.error("store", bank, key, exc) from exc
 
     def set_aside(self, bank: str, key: str) -> bool:
-        """The file is moved, so the record need not be readable."""
+        """Moves the file, so the record need not be readable."""
         self._do(self._banks.set_aside, "set aside", bank, key)
         return True
 

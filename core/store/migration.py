@@ -1,9 +1,9 @@
 """
 Copies jobs of another job cache, or of another driver, into the store: loads, minions, returns and end times.
 
-It writes nothing that exists already, so it can be interrupted, and run while the master stores jobs. It must never mark a
-job as published; only between drivers of this master does it copy the mark of a publish. Also copies of the file of
-``cache: sqlite``: a backup, and the readable rest of damaged files.
+It writes nothing that exists already, so it can be interrupted, and run while the master stores jobs. It must never mark
+a job as published: it only copies the mark of a publish between drivers of this master. It also copies the file of
+``cache: sqlite`` as a backup, and the readable records of damaged files.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
     for minion, record in () if dry_run else new.items():
         with store.lock(key, minion):
             store.driver.store_new(bank, minion, record)
-    # Last, so that an interrupted run is not taken for a whole copy.
+    # last, so that a copy that was interrupted does not look complete
     if new_load and not dry_run:
         with store.lock(key):
             if _is_better(store, key, load):
@@ -311,7 +311,7 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
             if _is_whole(value) and not store.contains(place, there):
                 writes.append((place, there, value))
                 done["endtimes"] += place == ENDTIMES
-        # If a publish has stored the job already, it knows better which minions the job is for.
+        # a publish that has stored the job already knows better which minions the job is for
         if not records.is_published(store, there):
             ids = publication.ids_in(minions)
             if ids - records.minions_of(store, there) and not dry_run:
@@ -319,7 +319,7 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
             if _is_whole(load) and (_is_whole(mark) or not records.load_of(store, there)):
                 done["loads"] = 1
                 writes.append((LOADS, there, load))
-                if _is_whole(mark):  # last, so that an interrupted run is not taken for a publish
+                if _is_whole(mark):  # last, so that a copy that was interrupted does not look published
                     writes.append((PUBLISHED, there, mark))
         if writes and not dry_run:
             store.driver.store_all(writes)
@@ -383,7 +383,7 @@ def backup(store: Store, path: Any) -> dict[str, Any]:
 
 def recover(store: Store, path: Any = None) -> dict[str, Any]:
     """
-    Bring over the readable records of damaged files.
+    Copy the readable records of damaged files into the file in use.
 
     :param path: one damaged file; None for all that were set aside.
     :return: by the path of each file: read, written and gaps, or error.

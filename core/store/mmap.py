@@ -120,8 +120,8 @@ class Mmap(Driver):
         """
         Create the index of a bank as a sparse file.
 
-        The driver would write zeros. A sparse file of the same size reads the same, for the driver and for the cluster
-        runners, and takes a few pages.
+        The driver would write zeros. A sparse file of the same size looks the same to the driver and the cluster runners,
+        and takes only a few pages.
         """
         folder = os.path.join(self._root, bank)
         index = os.path.join(folder, ".mmap_cache.idx")

@@ -98,7 +98,7 @@ def _marks(values: Collection[str]) -> str:
 
 
 def _refuse_what_is_too_large(own: dict[str, Any], size: int) -> None:
-    """Otherwise the server would drop the connection without a message, and the driver would send the value four times."""
+    """Otherwise the server would drop the connection without a word, and the driver would send the value four times."""
     cursor, _ = own["run_query"](own["__context__"].get("mysql_client"), "SELECT @@max_allowed_packet")
     (limit,) = cursor.fetchone()
     cursor.close()

@@ -1,7 +1,8 @@
 """
 The driver postgresql (cache/postgresql.py), without the driver: its table, read and written by core/postgresql/banks.py.
 
-All that a publish stores is one statement or transaction; so is the removal of a job. Several masters may share a table.
+A publish stores everything in one statement or transaction, and a job is removed in one. Several masters may share a
+table.
 """
 
 from __future__ import annotations

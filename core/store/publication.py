@@ -1,7 +1,7 @@
 """
 The record in ``jobs/published``, which vouches that this master's publish wrote a load.
 
-It has a digest of the load, so a load that was replaced later is not believed, whatever the driver allowed.
+It has a digest of the load. So a load that was replaced later is not believed, even if the driver let it be replaced.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FORMAT = 2
 
 #: The types of nearly all values in a load. No driver changes such values.
 _PLAIN = frozenset((str, bool, type(None)))
-#: How many levels of a value are looked into. What is deeper is taken as Salt packs it: it packs more levels than Python can
-#: make calls.
+#: How many levels of a value are looked into. Deeper levels are used as Salt packs them, because it packs more levels
+#: than Python can make calls.
 _DEPTH = 500
 #: Most borrowers of a jid that are kept: those that came first.
 _MOST_BORROWED = 5

@@ -18,8 +18,8 @@ A record there has:
 * ``at``: when the load was first published; ``last``: when it was last published again;
 * ``by``: the master that published it;
 * ``load``: a digest of the load;
-* ``added``: the minions in ``jobs/minions`` that no publish of the job named. An accepted minion can add some, and so can a
-  user with the right to publish anything, who can name any jid;
+* ``added``: the minions in ``jobs/minions`` that no publish of the job named. An accepted minion can add some, and so can
+  any user who may publish, because a publish can name any jid;
 * ``borrowed``: other jobs that were published under the jid.
 
 Only :py:func:`publish` may create one. Nothing that a minion or a syndic sends may replace a published load. A load that
@@ -68,7 +68,7 @@ class Work(NamedTuple):
     stored: bool = True
 
     def is_done_by(self, load: Mapping[str, Any]) -> bool:
-        """Tell whether a return says that it is of this very work."""
+        """Tell whether a return is of this very work, as far as it says."""
         args = load.get("fun_args", self.args)
         if load["fun"] == self.funs and args == self.args:
             return True
@@ -108,13 +108,13 @@ def publish(
         if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
             by, of = (known.by, known.load) if known else (str(master), digest(there))
             is_same = _is_of_the_same_job(load, there, unlimited)
-        else:  # also if the load was removed, by a cluster or a cleanup, or is not the published one
+        else:  # also if the load was removed, by a cluster or a sweep, or is not the published one
             by, of = str(master), digest(load)
             writes.append((LOADS, key, load))
         before = ids_in(listed)
         # Written even if nothing is added: after a replay the job is kept for the full time again.
         writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
-        # Later than before even if the clock was set back: only a later time shows that there was another publish.
+        # A later time even if the clock was set back: only that shows that there was another publish.
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         if added or not is_same:
             added = added.difference(named) if is_same else added.union(set(named) - before)
@@ -145,7 +145,7 @@ def function_name(load: Mapping[str, Any]) -> str:
 
 
 def store_no_returns(store: Store, key: str) -> None:
-    """Note that a job's returns are not to be stored, unless it was published before without that wish."""
+    """Note that a job's returns are not to be stored, unless the job was published earlier with its returns."""
     if store.contains(NOCACHE, key):
         return
     if is_published(store, key):
@@ -213,7 +213,7 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
         return {}
     if not is_believed(store, key, load, record):
         return {}
-    # If it is not known which minions the job was meant for: those that returned.
+    # if it is not known which minions the job was meant for, those that returned
     minions = ids_in(listed) or {store.decode(name) for name in store.keys(f"{RETURNS}/{key}")}
     if minions:
         load["Minions"] = sorted(minions)
@@ -309,10 +309,10 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
     """
     Tell whether to store a return: None if the job's returns are not stored, False if it is another job's.
 
-    A user with the right to publish anything may name any jid, and a minion runs a jid once. So a return of another function
-    says that the minion ignores the job, and must never count as the job's. Other arguments say so only if another job was
-    published under the jid, because a return need not repeat its arguments unchanged. A return that comes through a syndic
-    may name no function; it counts as the job's.
+    A user with the right to publish anything may name any jid, and a minion runs a jid once. So a return of another
+    function shows that the minion ignores the job, and must never count as the job's. Other arguments show that only if
+    another job was published under the jid, because a return may not repeat its arguments unchanged. A return that comes
+    through a syndic may name no function; it counts as the job's.
 
     :param key: the jid's key.
     :param load: the return, with ``fun``, ``fun_args`` and ``id``.
@@ -380,7 +380,7 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
 
 
 def _index_returns(store: Store, jid: str, minion: str) -> None:
-    """Leave a trace for the sweep: without it, returns that came without a load would stay for ever."""
+    """Leave a trace for the sweep. Without it, returns of a job without a load would stay for ever."""
     if not store.contains(LOADS, jid) and not store.contains(MINIONS, jid):
         store.store(MINIONS, jid, [minion])
 

@@ -2,8 +2,8 @@
 The driver redis, with the keys of Salt's own driver, but several values at a time.
 
 Salt 3008 keeps a bank in two hashes; earlier releases keep each value under a key of its own, and the names in sets. Both
-layouts are used here, through the driver's own client and its own functions for names. If the driver has none of these, or
-if it talks to a cluster of servers, it is used as any other driver.
+layouts are used here, through the driver's own client and its own functions for names. If the driver lacks these, or
+talks to a cluster of servers, it is used like any other driver.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 Removes jobs that are too old or too many. A sweep with nothing to remove reads no load: the time in a jid tells which jobs
 are certainly young.
 
-The age of a job counts from its last write, so that a replay or a copy keeps it for the full time again. Jobs that an engine
-still needs, those of batches and those that the retry queue owes a minion, stay however old they are: the record that
-vouches for a job must exist as long as the job may be sent.
+The age of a job counts from its last write, so that a replay or a copy keeps it for the full time again. Jobs of batches,
+and jobs that the retry queue still owes a minion, stay however old they are, because the record that vouches for a job
+must exist as long as the job may be sent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def trim(store: Store, now: float) -> None:
         return
     used, count = file.used_bytes(), store.driver.index.count_loads()
     while used > store.max_bytes and count:
-        # Half of what would be too many if all jobs had the same size. They do not, so it is done in steps.
+        # Half of what would be too many if all jobs were of one size. They are not, so it is done in steps.
         part = max(1, min(count, int(count * (used - store.max_bytes) / used) // 2))
         _drop_old(store, store.driver.index.oldest_jids(part), RUNNING, now)
         left = store.driver.index.count_loads()
@@ -125,7 +125,7 @@ def _known_young(store: Store, bank: str, keep: float, now: float) -> Young | No
 
 def _perhaps_old(store: Store, bank: str, since: str, keep: float, now: float, large: int) -> list[str]:
     """
-    Return the jids in ``bank`` whose own time does not show that they are young. Usually there are none among many.
+    Return the jids in ``bank`` that do not show by their own time that they are young. Usually there are none.
 
     :param since: a jid. No job with a lower jid is old, nor one with a jid after the young ones. Empty if not known.
     """
@@ -140,8 +140,8 @@ def _listed_outside(store: Store, bank: str, low: str, high: str, keep: float, n
     """
     Return the jids in ``bank`` that are not between ``low`` and ``high``.
 
-    A large bank is not listed again while no jid in it can have become older than ``keep`` seconds: neither one that was
-    there last time, nor one written since.
+    A large bank is listed again only once a jid in it can have become older than ``keep`` seconds, whether it was there
+    the last time or was written since.
     """
     at, first, last = store.swept.pop(bank, (0.0, low, high))
     if now - at >= keep or first < low or last > high:

@@ -1,10 +1,10 @@
 """
 Finds jobs by function, target, minion, user, time, outcome and metadata: newest first, a page at a time.
 
-The driver's index is used for what it covers. For all else the time in the jid is checked first, and then the load. A job
-whose jid does not begin with a date sorts by when its load was written. A page starts where the one before it ended, even if
-jobs came meanwhile. What an operator typed becomes a ``Query`` first. The second half finds the last result of each minion:
-when it last ran a function, and how that ended.
+The driver's index is used as far as it goes. For everything else the time in the jid is checked first, and then the load.
+A job whose jid does not begin with a date sorts by when its load was written. A page starts where the one before it
+ended, even if jobs came meanwhile. What an operator typed becomes a ``Query`` first. The second half finds the last
+result of each minion: when it last ran a function, and how that ended.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _metadata(load: dict[str, Any]) -> Mapping[str, Any]:
 def _is_asked_for(query: Query, tally: JobTally) -> bool:
     if query.minion is not None:
         return query.outcome in tally.of_minion if query.outcome else bool(tally.of_minion)
-    if query.outcome is None or query.minions:  # then that of these minions counts: see ``_is_of_minions``
+    if query.outcome is None or query.minions:  # with minions, their outcome counts: see ``_is_of_minions``
         return True
     return {"returned": tally.returned, "failed": tally.failed, "missing": tally.missing}[query.outcome] > 0
 

@@ -1,8 +1,8 @@
 """
 The driver sqlite (cache/sqlite.py), without the driver: its file, read and written by core/sqlite/banks.py.
 
-All that a publish stores is one transaction; so is the removal of a job. A job's lock is a transaction too, which keeps the
-other processes of this machine out.
+A publish stores everything in one transaction, and a job is removed in one. A job's lock is a transaction too, which
+keeps the other processes of this machine out.
 """
 
 from __future__ import annotations
@@ -129,8 +129,7 @@ class Sqlite(TableDriver):
 
     def tidy(self) -> None:
         """
-        Check the file, bring over the jobs of a damaged one, remove hidden records, and give some free space back to the
-        disk.
+        Check the file, copy the jobs of a damaged one, remove hidden records, and give some free space back to the disk.
 
         The file is checked once per run of the master, which restarts its maintenance process every hour.
         """

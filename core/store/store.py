@@ -102,7 +102,7 @@ class Store:
 
     @functools.cached_property
     def quiet(self) -> Quiet:
-        """For lines that a minion can cause at will."""
+        """For lines of the log that a minion can cause at will."""
         return Quiet(log)
 
     @functools.cached_property
@@ -156,7 +156,7 @@ class Store:
         return engine if known == jid else ""
 
     def takes(self, jid: str) -> bool:
-        """Take a jid; False if another publish of this master has just taken it. True if that cannot be told."""
+        """Take a jid; False if another publish of this master has just taken it. True if that is not known."""
         try:
             return self._locks.take(jid)
         except SaltCacheError as exc:
@@ -274,7 +274,7 @@ def _settings(opts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(settings: dict[str, Any]) -> bytes:
-    """Return settings as they can be compared: some releases turn lists into immutable ones, which equal no list."""
+    """Return settings in a form that can be compared: some releases have immutable lists, which are equal to no list."""
     packed: bytes = salt.payload.dumps(settings)
     return packed
 

@@ -18,7 +18,7 @@ from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.store import Store
 
-# A younger record may belong to a publish that is under way, or be a return that is just being stored.
+# a younger record may belong to a publish that is under way, or be a return that is being stored
 SETTLED_SECONDS = 300
 
 Load = dict[str, Any]
@@ -171,5 +171,5 @@ class Verification:
 
 
 def _is_damage(error: SaltCacheError | None) -> bool:
-    """Tell whether the record is damaged, and not just its access."""
+    """Tell whether the record itself is damaged, and not only unreadable."""
     return error is None or isinstance(error, calling.Undecodable)
