@@ -5,7 +5,7 @@ It behaves like the driver localfs: a bank lists its keys and the banks in it; f
 too; a missing key fetches ``{}``. A bank exists as long as anything is in it. An expired value counts as absent, by the
 server's clock, which is the same for all masters. Each call writes everything or nothing.
 
-It must never take a temporary failure for a refusal: ``core/postgresql/trouble.py`` tells the two apart.
+It must never treat a failure that may pass as a refusal: ``core/postgresql/trouble.py`` tells the two apart.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Banks:
     def store_all(self, items: Sequence[tuple[str, str, Any]], expires: float | None = None) -> None:
         """Store (bank, key, value) triples as a whole; for the same bank and key the last one counts."""
         rows = {(row.bank, row.key): row for row in (_Row(*item, expires) for item in items)}
-        # In the same order as all writers, to avoid deadlocks.
+        # in the same order as all writers, so that they cannot deadlock
         parts = [rows[place].insert(replace=True) for place in sorted(rows)]
         *first, (last, values) = parts
         before = ", ".join(f"p{number} AS ({part})" for number, (part, _) in enumerate(first))
@@ -116,7 +116,7 @@ class Banks:
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the stored bytes of (bank, key) pairs, None for a missing one."""
         banks, keys = [plain_bank(bank) for bank, _ in items], [str(key) for _, key in items]
-        # Each pair by the index, whatever size of the table the server assumes.
+        # each pair by the index, whatever size the server assumes for the table
         query = f"""SELECT w.place, t.value FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (bank, key, place)
             CROSS JOIN LATERAL (
                 SELECT t.value FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = w.key AND {_ALIVE} LIMIT 1) AS t"""
@@ -297,7 +297,7 @@ class LedBanks(Banks):
         self._renew = renew
 
     def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
-        """As that of ``Banks``, in one transaction, as long as this process leads. :raises OSError: when it does not."""
+        """As ``Banks.run``, in one transaction, as long as this process leads. :raises OSError: when it does not."""
 
         def in_lead(connection: Patient) -> Result:
             with connection.transaction():
@@ -307,7 +307,7 @@ class LedBanks(Banks):
         return super().run(in_lead, seconds)
 
     def rows(self, query: str, values: Sequence[Any] = (), seconds: float | None = None) -> Rows:
-        """As that of ``Banks``: reading needs no lead."""
+        """As ``Banks.rows``: a process need not lead to read."""
         return super().run(lambda connection: _do(connection, query, values), seconds)
 
 
@@ -358,7 +358,7 @@ def _remove_older(
 ) -> float | None:
     shared, own = list(banks), [f"{parent}/{name}" for name in names]
     with connection.transaction():
-        # Other writers of these rows wait from here on, and the next statement sees all earlier writes.
+        # from here on other writers of these rows wait, and the next statement sees all earlier writes
         lock = f"SELECT 1 FROM {TABLE} WHERE bank = ANY(%s) AND key = ANY(%s) ORDER BY bank, key FOR UPDATE"
         _do(connection, lock, (shared, list(names)))
         last = f"""greatest((SELECT max(updated) FROM {TABLE} WHERE bank = ANY(%s) AND key = w.name),

@@ -2,7 +2,7 @@
 The connections of one process to one PostgreSQL server: a few for all of its threads, each lent to one at a time.
 
 A connection is never used or closed in a forked child of the process that opened it: the server would end the parent's
-session. Every wait has an end: a frozen server answers nothing, while its kernel goes on acknowledging.
+session. Every wait has an end, because a frozen server does not answer while its kernel still acknowledges.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from saltext.jobs.core.postgresql.trouble import Kind, NoAnswer, kind_of, told
 
 Result = TypeVar("Result")
 
-#: Connections of a parent process: kept, so that they are never closed here.
+#: Connections of the parent process. They are kept, so that they are never closed here.
 _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
 #: Seconds that reading or removing many rows may take.
@@ -127,10 +127,10 @@ class Connections:
         except psycopg.Error:  # libpq's message repeats its input, with the password in it
             raise SettingsError("postgresql.dsn is no connection string that libpq understands") from None
         settings = {
-            # A statement that was given up must not write later, over newer data.
+            # a statement that was given up must not overwrite newer data later
             "lock_timeout": int(options.timeout * 1000),
             "statement_timeout": int(max(options.timeout, LONG) * 1000),
-            # A process that is frozen in a transaction holds up others for at most this long.
+            # a process that is frozen in a transaction keeps others waiting for at most this long
             "idle_in_transaction_session_timeout": int(options.timeout * 2000),
         }
         if options.synchronous_commit:
@@ -204,7 +204,7 @@ class Connections:
                 is_whole = True  # it may be used again; if not, it is closed
                 raise
         finally:
-            # After any other end of the block, an answer may still be under way.
+            # after any other end of the block an answer may still come
             if connection is not None:
                 self._give_back(connection, is_whole)
             self._free.release()

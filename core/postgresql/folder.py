@@ -1,8 +1,8 @@
 """
 The files of an engine in PostgreSQL, and the journals of batches there. ``core/site.py`` says what each method does.
 
-The leader writes in transactions that renew the lease first (``core/postgresql/lease.py``), so that nothing of a former
-leader is written later. A runner, which only writes requests, needs no lease.
+The leader writes in transactions that first renew the lease (``core/postgresql/lease.py``), so a former leader can no
+longer write anything. A runner, which only writes requests, needs no lease.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class TableJournal:
 
     def __init__(self, folder: TableFolder, name: str) -> None:
         self._folder, self.name = folder, name
-        self._lock = threading.Lock()  # over what is below
+        self._lock = threading.Lock()  # guards what is below
         self._is_open = self._has_gap = False
         self._part = self._length = self._begin = self._unsent = 0
         self._waiting: list[bytes] = []  # not sent yet

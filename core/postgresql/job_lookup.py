@@ -16,7 +16,7 @@ from saltext.jobs.core.postgresql.connections import LONG
 FEW, MANY, WINDOW = 40, 1000, 4000
 
 _DATED = re.compile("[0-9]{8}").match
-# In the statement and not a parameter, so that its index is used.
+# in the statement, not as a parameter, so that its index is used
 _OF_LOADS = f"t.bank = '{LOADS}'"
 
 
@@ -35,7 +35,7 @@ class JobLookup:
         more, values = (" AND t.fun = %s AND t.usr = %s", mark) if mark else ("", ())
         query = f"""SELECT t.key FROM {TABLE} AS t WHERE {_OF_LOADS}{more} AND t.key {{}} %s AND t.key >= %s
             ORDER BY t.key DESC LIMIT %s"""
-        # A caller that wants the newest wants few of them.
+        # a caller that wants the newest jobs wants only a few
         rows = self._banks.rows(query.format("<="), (*values, high, low, FEW))
         while rows:
             yield from (row[0] for row in rows if _DATED(row[0]))

@@ -4,14 +4,15 @@ Who leads, of all masters of a site: a row in PostgreSQL that must be renewed.
 Only the server's clock ends a lease. Each transaction of the leader renews it first (``renewed``). A process that takes over
 waits for that transaction, so nothing of the former leader is written later.
 
-A publish cannot be in a transaction. For publishes the leader itself has a deadline (``check``), a third of the lease before
-its end. A thread that does nothing else moves the deadline, by a clock that nobody sets and that goes on while the machine
-is suspended. If a process freezes just after the check, the master's worker refuses its publish (``core/master/passes.py``).
+A publish cannot be in a transaction. So for publishes the leader has a deadline of its own (``check``), a third of the
+lease before its end. A thread that does nothing else moves the deadline, by a clock that nobody sets and that goes on
+while the machine is suspended. If a process freezes just after the check, the master's worker refuses its publish
+(``core/master/passes.py``).
 
-A promoted replica, or a restored server, may lack what was written last. It then has another *history*: its system
-identifier, the timeline of its write-ahead log, and the epoch in which the history began. A lease ends with the history in
-which it was taken. The new history tells the next leader that something may be missing. If the timeline is still the same, a
-master notices by an epoch that is lower than one it has seen.
+A promoted replica, or a restored server, may lack the last writes. It then has another *history*: its system identifier,
+the timeline of its write-ahead log, and the epoch in which the history began. A lease ends with the history in which it
+was taken. The new history tells the next leader that something may be missing. If the timeline is the same, a master
+notices that by an epoch lower than one that it has seen.
 
 It must never work alone: a leader that does not reach the server publishes nothing.
 """
@@ -45,7 +46,8 @@ TTL = 12.0
 CHANNEL = "saltext_jobs"
 #: What separates the secret of a session from its history, and the parts of a history from each other.
 _OF, _SLASH = "@", "/"
-#: An epoch that a failover has lost is not given again, even if the server's clock goes back: the next is up to this higher.
+#: An epoch that a failover has lost is never used again, even if the server's clock goes back: the next one is higher by
+#: up to this.
 _STEP = 1_000_000
 _FOR = "%s * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
@@ -132,7 +134,7 @@ class Lease(Lead):
                 connection.execute(_TAKE.encode(), values)
                 return session
 
-        # If the answer is lost, no process uses the lease that was taken: it ends by itself.
+        # if the answer is lost, no process uses the lease that was taken, and it ends by itself
         session = self._ask(work)
         if not session:
             return False
@@ -165,12 +167,12 @@ class Lease(Lead):
         if epoch > self._highest:
             self._highest = epoch
             if self._path is not None:
-                with contextlib.suppress(OSError):  # as if it had not been seen
+                with contextlib.suppress(OSError):  # as if this epoch had not been seen
                     files.write_atomic(self._path, f"{epoch}\n".encode())
 
     def renewed(self, connection: Patient) -> None:
         """
-        Renew the lease, as the first statement of a transaction. Nobody takes over before the transaction ends.
+        Renew the lease, as the first statement of a transaction. No other process takes over before the transaction ends.
 
         :raises Superseded: when the lease is over; then ``on_lost`` was called.
         """

@@ -1,8 +1,8 @@
 """
 Makes a partition for each month before the month begins, and removes old rows.
 
-Only tables with a ``<table>_default`` partition, as we make them, are partitioned here; of other tables only rows are
-removed. It must never hold up writers for longer than a few seconds: if it cannot get a lock, it tries later.
+Only tables with a ``<table>_default`` partition, as we make them, get partitions here; in other tables only rows are
+removed. It must never keep writers waiting for longer than a few seconds: if it cannot get a lock, it tries later.
 """
 
 from __future__ import annotations

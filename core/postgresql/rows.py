@@ -1,7 +1,8 @@
 """
 Builds the JSON for the tables, and checks it for what PostgreSQL cannot hold, before anything is sent.
 
-Pure except for Salt's way to decode bytes. A record that is not JSON is left out, with the reason, and harms no other.
+Pure except for Salt's way to decode bytes. A record that is not JSON is left out, with the reason, and the others are
+stored.
 """
 
 from __future__ import annotations

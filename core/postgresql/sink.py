@@ -1,8 +1,8 @@
 """
 One connection to PostgreSQL that takes many records in one transaction.
 
-A known record changes nothing, so a caller that is not sure may pass it again. A call stores all its records or none.
-It must never wait for ever: a frozen server answers nothing, while its kernel goes on acknowledging.
+A known record changes nothing, so a caller that is not sure may pass it again. A call stores all its records or none. It
+must never wait for ever: a frozen server does not answer while its kernel still acknowledges.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Sink:
             self._upkeep_of(connection, table)
 
     def _store(self, connection: psycopg.Connection[Any], rows: Rows) -> None:
-        # The server must give up too; else it would go on while the same records are sent again.
+        # the server must give up too, or it would go on while the same records are sent again
         connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
         connection.execute(_DURABLE)
         if rows.loads:

@@ -2,11 +2,11 @@
 The log of a site: what its masters did, in one order. Behaves as the files of ``core/log``.
 
 A record gets its place under a lock that lasts to the end of its transaction. So places become visible in order: a reader
-that is past a place has seen all before it. Appending does not wait for the disk. The job cache's records of a publish
-do wait, and then all that was written before them is on the disk too.
+that is past a place has seen everything before it. Appending does not wait for the disk. But the job cache's records of a
+publish do, and then everything that was written before them is on the disk too.
 
-A reader queries the server in a thread of its own. It must never hide what it may have missed: after an error it reports a
-gap.
+A reader queries the server in a thread of its own. It must never hide that it may have missed something: after an error
+it reports a gap.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SiteReader:
     def __init__(self, server: Connections, positions: Mapping[str, Position] | None = None) -> None:
         self._server = server
         self._position = (positions or {}).get(NAME)
-        self._lock = threading.Lock()  # over what is below
+        self._lock = threading.Lock()  # guards what is below
         self._found: list[tuple[int, bytes | None]] = []
         self._gap = self._trouble = self._site = ""
         self._asked_to = self._told_to = 0
@@ -148,7 +148,7 @@ class SiteReader:
             return False
         try:
             rows = asked(self._server, self._next) if self._site else []
-            # Read after the records: ``removed`` must cover what was removed before them.
+            # read after the records, because ``removed`` must include what was removed before them
             site, last, removed = asked(self._server, lambda connection: connection.execute(_STATE.encode()).fetchone())
         except OSError as exc:
             with self._lock:

@@ -10,8 +10,8 @@ The tables of a site: masters whose engines work as one, on one PostgreSQL serve
 ``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
 =========================  =========================================================================================
 
-A place in the log is a time in microseconds, so a place that was lost in a crash of the server is not given again. Only the
-server's clock decides until when a lease lasts.
+A place in the log is a time in microseconds, so a place that was lost in a crash of the server is never used again. Only
+the server's clock decides until when a lease lasts.
 """
 
 from __future__ import annotations

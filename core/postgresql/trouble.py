@@ -1,5 +1,5 @@
 """
-Tells errors of PostgreSQL that blame the record from those that may pass.
+Tells apart errors of PostgreSQL that blame the record and errors that may pass.
 
 No message contains a password: libpq's messages have none, and ours do not repeat the connection's parameters.
 """
@@ -18,7 +18,7 @@ class Trouble(StateError):
 
 
 class Away(Trouble):
-    """The server cannot do it now; the same may work later. It may also have been done."""
+    """The server cannot do it now, but perhaps later. It may also have been done."""
 
 
 class Rejected(Trouble):
