@@ -1,8 +1,8 @@
 """
 Splits records into calls, for a returner that takes all records of a call or none.
 
-Pure: stdlib only, no clock, no I/O. It must never let one record hold up the others. When a call fails, one record
-alone shows whether the returner is down; if not, halving finds the bad record.
+Pure: stdlib only, no clock, no I/O. It must never let one record hold up the others. When a call fails, a single record
+shows whether the returner is down. If it is not, halving finds the bad record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
     """
     Hand records over in as few calls as possible, and yield the outcome of each as soon as it is known.
 
-    After STOP_AFTER records in a row that failed alone, without being to blame, the returner counts as down: the remaining
+    If STOP_AFTER records in a row fail alone, and no error blames the record, the returner counts as down: the remaining
     records are neither tried nor yielded.
     """
     pieces: deque[Sequence[int]] = deque([numbers] if numbers else [])
@@ -28,7 +28,7 @@ def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
     while pieces and failed_alone < STOP_AFTER:
         piece = pieces.popleft()
         if failed_alone and len(piece) > 1:
-            # The returner may be down: a whole piece would only take longer to show it.
+            # the returner may be down, and a whole piece would only take longer to show that
             pieces.appendleft(piece[1:])
             piece = piece[:1]
         found = take(piece)
@@ -47,7 +47,8 @@ def _divided(piece: Sequence[int], is_fault: bool) -> list[Sequence[int]]:
     if is_fault:
         middle = len(piece) // 2
         return [piece[:middle], piece[middle:]]
-    # One record alone shows whether the returner works. It is the last, since those that are refused again come first.
+    # A single record shows whether the returner works. It is the last one, because those that are refused again come
+    # first.
     rest, last = piece[:-1], piece[-1:]
     middle = (len(rest) + 1) // 2
     return [part for part in (last, rest[:middle], rest[middle:]) if part]

@@ -2,8 +2,8 @@
 Looks in the job cache for loads and returns that were not recorded: after a start, when the bus lost events, and when
 two events differ about one return.
 
-It must never hurry: live events go first, so each job is one step, and no step begins while the intake is full. One job
-that cannot be read must not hold up the others.
+It must never hurry, because live events go first: each job is one step, and no step begins while the intake is full. One
+job that cannot be read must not stop the others.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Jobs(Protocol):
 @dataclasses.dataclass
 class _Dispute:
     at: float  # when the job is looked at next
-    until: float  # a look before this time is not the last one
+    until: float  # after a look before this time another one follows
 
 
 class CatchUp:
@@ -139,7 +139,7 @@ class CatchUp:
         before = self.found
         # The intake itself remembers what this process has taken in recently.
         self._intake.known = await self._disk.call(self._seen.load)
-        # A jid contains the wall clock's time, so only that clock counts here.
+        # jids contain the wall clock's time, so only that clock counts here
         jobs = await self._worker.call(self._cache.jids_since, time.time() - self._look_back)
         failed = 0
         for jid, fun in jobs.items():

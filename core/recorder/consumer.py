@@ -1,10 +1,10 @@
 """
 One returner's side of the recorder: reads the spool, delivers, notes what is done, sets aside what is refused.
 
-It works in a Worker of its own, so a returner that hangs only holds up itself. It must never note a record as done that
-the returner did not take, and must note deliveries at once: a crash between the delivery and the note makes a record
-come twice. After a restart a returner that can be read (``get_jid``) is first asked which records it has; one that takes
-many at once (``store_many``) ignores records that it has.
+It works in a Worker of its own, so a returner that hangs delays only itself. It must never note a record as done that the
+returner did not take. It must note deliveries at once, because a record comes twice if a crash comes between the delivery
+and the note. After a restart a returner that can be read (``get_jid``) is first asked which records it has; one that
+takes many at once (``store_many``) ignores records that it has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = lines.logger(__name__)
 
 #: Bytes of records that wait in memory for one returner; at least one record waits.
 _HELD = 8 << 20
-#: With so many records done above the base, the base is noted anew.
+#: When so many records above the base are done, the base is noted again.
 _REBASE = 1000
 #: Seconds between two notes of the base while there is little to do.
 _REST = 5.0
@@ -185,7 +185,7 @@ class Consumer:
             return
         self._wake = compat.Future()
         timer = self._loop.call_later(due - now, self.kick) if due is not None else None
-        # Records stored since the check above did not wake us up.
+        # records that were stored since the check above did not wake this up
         if self._is_closed or self._has_more():
             self.kick()
         await self._wake
@@ -300,7 +300,7 @@ class Consumer:
         return record.minion in holders[record.jid]
 
     def _put_all_aside(self, refused: Sequence[RefusedRecord]) -> None:
-        # A flood of bad records must not wait for the disk twice for each.
+        # a flood of bad records must not wait twice for the disk for each record
         one_by_one = len(refused) <= _ONE_BY_ONE
         kept = [one for one in refused if self._put_aside(one, one_by_one)]
         if not one_by_one:

@@ -1,8 +1,8 @@
 """
 The recorder's files beside its spool: the position of each returner, what has been recorded, what was set aside.
 
-If a power cut or damage takes some of these files, records are delivered or looked up again, and none is lost. It must
-never grow without bound: each class says what bounds it.
+If some of these files are lost by a power cut or damage, records are delivered or looked up again, and none is lost. They
+must never grow without bound: each class says what bounds it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Progress:
             number, checksum = _MARKED.unpack_from(data, at)
             if checksum != zlib.crc32(_NUMBER.pack(number)):
                 if not numbers:
-                    return []  # without a base the other numbers are useless
+                    return []  # without a base the other numbers mean nothing
                 continue
             numbers.append(number)
         return numbers
@@ -232,7 +232,7 @@ class Aside:
         :param durable: whether it must survive a power cut when this returns; if not, the caller must call ``sync``.
         :raises OSError: when it can't be written.
         """
-        # The letter keeps YAML on a command line from reading it as a number.
+        # because of the letter, YAML on a command line does not read it as a number
         path = self._folder / f"r{number:020d}.p"
         files.write_atomic(path, aside_form(about, payload), durable)
         self._forget(path.stem)

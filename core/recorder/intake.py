@@ -2,8 +2,8 @@
 What comes from the bus and from the job cache, on its way into the recorder's spool.
 
 The loop's thread takes a record in: check, strip, pack. A Worker of its own looks up the loads and writes the spool, a
-batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes. While the
-disk takes nothing, records beyond that are dropped; they are looked for in the job cache once the disk works again.
+batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes. If the
+disk takes nothing, further records are dropped, and looked for in the job cache once the disk works again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Owed:
 @dataclasses.dataclass(frozen=True)
 class Flushed:
     """
-    The outcome of a flush: whether the spool has new records, and whether some were dropped that the job cache may
+    The outcome of a flush: whether the spool has new records, and whether records were dropped that the job cache may
     have.
     """
 
@@ -109,7 +109,7 @@ class Intake:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room for what is not urgent."""
+        """Whether there is room for records that are not urgent."""
         return self._bytes < LIMIT // 4
 
     @property
@@ -175,7 +175,7 @@ class Intake:
 
     def accept_event(self, tag: str, data: Mapping[str, Any]) -> None:
         """
-        Record an event as it came. Dropped events are nowhere else, so they are only counted.
+        Record an event as it came. Dropped events can be found nowhere else, so they are only counted.
 
         Events take at most half of the spool: a sender of many events must not crowd out returns.
         """

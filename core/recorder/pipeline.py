@@ -10,12 +10,12 @@ How to tell a record that the returner refuses (poison) from a returner that is 
   record is at fault.
 * It also counts as refused when the error itself blames the data (``DataError``, ``TypeError``, …). Otherwise many bad
   records in a row would look like a returner that is down, for ever.
-* Any other failure says nothing about the record. After a few in a row the round ends. The next round tries only a few
-  records, others each time, so that one bad record cannot hide that the returner is back. If none of a round was taken,
-  the next one comes after a pause.
+* Any other failure says nothing about the record. After a few of them in a row the round ends. The next round tries only
+  a few records, different ones each time, so that one bad record cannot hide that the returner is back. If a round had no
+  success, the next one comes after a pause.
 
-A refused record is parked: it takes no room from those that wait, and is tried again in growing intervals, a few in a
-round. It is set aside after ``tries`` refusals, or at once when no more can be parked.
+A refused record is parked: it takes no room from waiting records, and is tried again at growing intervals. A round tries
+only a few parked records. It is set aside after ``tries`` refusals, or at once when no more can be parked.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Pipeline:
         return len(self._parked)
 
     def is_in_doubt(self, number: int) -> bool:
-        """Whether the returner may have the record already: ask the returner, if it can tell, before the next try."""
+        """Whether the returner may have the record already: if it can be asked, ask it before the next try."""
         return (self._waiting.get(number) or self._parked[number]).in_doubt
 
     def take(self, number: int, size: int = 0, in_doubt: bool = False) -> None:
@@ -198,7 +198,7 @@ class Pipeline:
     def _count(self, number: int, failure: Failure, others_taken: bool, now: float) -> list[RefusedRecord]:
         is_refusal = others_taken or failure.is_fault
         if number in self._waiting and not is_refusal:
-            # The connection may have broken after the record was stored.
+            # the connection may have broken after the record was stored
             self._waiting[number].in_doubt = self._waiting[number].has_failed = True
             return []
         record = self._remove(number)

@@ -1,8 +1,8 @@
 """
 One returner from Salt's loader, with reliable errors: every failure is raised.
 
-It blocks: use it in one Worker of its own. It must never take a returner's failure for a success. Many of Salt's
-returners (pgjsonb, mysql, …) catch the errors of their database, log them and return as if nothing had happened; so an
+It blocks: use it in one Worker of its own. It must never treat a returner's failure as a success. Many of Salt's
+returners (pgjsonb, mysql, …) catch the errors of their database, log them, and return as if nothing had happened. So an
 error that a returner logs while it stores counts as raised.
 """
 
@@ -73,8 +73,8 @@ class ReturnerModule:
         """
         Hand a job's load to the returner, if it takes loads.
 
-        The minions are left out: a job cache takes them as proof that this master published the job, and the recorder
-        cannot vouch for that. Raises as ``store_return``.
+        The minions are left out: to a job cache they prove that this master published the job, and the recorder cannot
+        vouch for that. Raises as ``store_return``.
         """
         if self.has("save_load"):
             self._store("save_load", jid, dict(load))
@@ -144,7 +144,7 @@ class ReturnerModule:
                 for job in jobs
                 if isinstance(job, Mapping)
             }
-            # Any minion can make up a jid for what it returns, so jids without a time are ignored, however many.
+            # any minion can make up jids for what it returns, so jids without a time are ignored
             times = [at for at in map(_published, found) if at is not None]
             if len(jobs) < count or min(times, default=since) < since:
                 return found
@@ -225,7 +225,7 @@ def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | N
     """
     Yield a list of the errors, as (message, exception), that this thread logs with ``logger`` while the block runs.
 
-    They are not logged: a returner's message that a return is dropped is wrong, because the recorder keeps it.
+    They are not logged, because a returner's message that it drops a return would be wrong: the recorder keeps it.
     """
     complaints: list[tuple[str, BaseException | None]] = []
     thread = threading.get_ident()

@@ -86,7 +86,7 @@ class RecorderShell:
         self._quiet = Quiet(log)
 
     def start(self) -> None:
-        # First, and in this thread, because it decides what is a duplicate.
+        # first, and in this thread, because it decides which records are duplicates
         try:
             self._intake.known = self._intake.what_was_recorded()
         except Exception as exc:
@@ -161,7 +161,8 @@ class RecorderShell:
 
     def _next_audit(self) -> None:
         """
-        Search the job cache now and then: a return can be lost before it becomes an event, or in an unnoticed gap.
+        Search the job cache now and then, because a return can be lost before it becomes an event, or in an unnoticed
+        gap.
         """
         if self._audit_interval:
             self._ports.loop.call_later(self._audit_interval, self._audit)
@@ -234,7 +235,7 @@ class RecorderShell:
                 some = names[start : start + _REDELIVERED]
                 found = [(name, await consumer.aside_payload(name)) for name in some]
                 there = [(name, payload) for name, payload in found if payload is not None]
-                # Write to the spool first: a crash in between then makes a record come twice, instead of losing it.
+                # the spool first: then after a crash in between a record comes twice, and none is lost
                 await self._intake.put_back([payload for _, payload in there], consumer.name)
                 await consumer.forget_aside(*(name for name, _ in there))
                 count += len(there)

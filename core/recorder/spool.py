@@ -1,15 +1,15 @@
 """
 The recorder's spool: one append-only log of records on disk, read by every returner at its own pace.
 
-A record has a number, which rises by one. The log is a row of segment files, each named by the number of its first
-record; a record is a frame of mark, number, length, checksum and payload. What survives:
+Records are numbered. The log is a series of segment files, each named by the number of its first record; a record is a
+frame of mark, number, length, checksum and payload. This survives:
 
 * kill -9 at any moment: everything that append has written. A torn frame at the end is cut off.
-* A power cut: everything whose append had returned: by then it is on the disk.
+* A power cut: everything whose append had returned, because it is on the disk by then.
 * A full disk: an append that fails leaves the log as it was.
-* Damage: everything but the records that it hit. Reading goes on with the next intact frame, and the numbers of the
-  frames tell how many are lost. A minion's return may look like a frame, so a frame that follows damage counts only if
-  its number fits into the damaged space.
+* Damage: all records except the damaged ones. Reading goes on with the next intact frame, and the numbers of the frames
+  tell how many are lost. A minion's return may look like a frame, so a frame that follows damage counts only if its
+  number fits into the damaged space.
 
 One thread appends and trims; any thread may read. It must never read a whole segment into memory.
 """
@@ -367,7 +367,7 @@ def _next_start(stream: BinaryIO, start: int, following: int) -> int:
         mark, number, length, _ = _FRAME.unpack(header)
         behind: int = start + _FRAME.size + length
         if mark == _MARK and number == following:
-            # If the length is right, the payload is damaged, and must not be searched.
+            # if the length is right, the payload is damaged and must not be searched
             if behind == stream.seek(0, io.SEEK_END):
                 return -1
             stream.seek(behind)
