@@ -20,9 +20,9 @@ from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.notices.webhook import Undelivered, Webhook
 from saltext.jobs.core.settings import NoticesSettings, ReturnerChoice, engine_options, is_configured, read_settings
 
-#: Says why a returner cannot be loaded; empty if it can.
+#: Returns why a returner cannot be loaded; empty if it can.
 Missing = Callable[[ReturnerChoice], str]
-#: Hosts to which nothing goes over a network.
+#: Hosts that are reached without a network.
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 

@@ -1,6 +1,6 @@
 """
-What was reported of each batch, owed job and engine, and the notices that have not arrived yet. Both are one record, so that
-a crash loses no notice.
+What was reported about each batch, owed job and engine, and which notices have not arrived yet. Both are in one record,
+so that a crash loses no notice.
 
 Pure: stdlib only. It compares states, and does not rely on events, which can be lost or forged.
 """
@@ -37,7 +37,7 @@ class Ledger:
     ) -> None:
         self._master, self._kinds, self._console = master, frozenset(kinds), console
         kept = record or {}
-        #: At a first start the present states count as reported: last week's news is not sent.
+        #: At a first start the present states count as reported, so that no old news is sent.
         self._is_first = not kept.get("begun", False)
         self._told: dict[str, str] = dict(kept.get("told", {}))
         self._over: set[str] = set(kept.get("over", ()))
@@ -96,7 +96,7 @@ class Ledger:
         """
         Take the owed jobs that were given up, by jid, and return whether anything has changed.
 
-        A job is reported again when it was given up for twice as many minions: for a thousand, that is ten times.
+        A job is reported again when the number of its minions has doubled: for a thousand minions, that is ten times.
         """
         before, counts = self._given_up, {jid: len(one.minions) for jid, one in jobs.items()}
         known = before or {}
@@ -154,7 +154,7 @@ class Ledger:
         notice = written(number, kind, text, now, self._master, seen, self._console, jobs)
         for target, waiting in self.waiting.items():
             if kind == TEST and any(one["kind"] == TEST for one in waiting):
-                continue  # tests, however many, must not push out real notices
+                continue  # any number of tests must not push out a real notice
             waiting.append(notice)
             too_many = len(waiting) - MOST
             if too_many > 0:

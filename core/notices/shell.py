@@ -109,7 +109,7 @@ class NoticesShell:
         self._dropped: dict[str, int] = {}
 
     def start(self) -> None:
-        # Once the bus is heard, the engine looks for what happened before.
+        # once the bus is heard, the engine looks for what happened before
         self._ports.bus.listen(self, self.on_gap)
         self._want_queue()
         self._tick()

@@ -83,7 +83,7 @@ class Webhook:
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
         """Yield a connection to the receiver. It is opened when it is used, and closed after the block."""
         connection = self._connection(self._url)
-        # Each operation has its own time-out. One that goes on byte by byte is ended by closing the connection.
+        # Each operation has its own time-out. One that goes on byte by byte ends when the connection is closed.
         ends = threading.Timer(self._deadline, _cut, [connection])
         ends.daemon = True
         ends.start()
