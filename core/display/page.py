@@ -1,7 +1,7 @@
 """
 What one command prints: lines, tables and a last line that names the next commands, none wider than the terminal.
 
-Every text goes through ``clean`` here, so that the code that draws a page need not care. Pure: the time is an argument.
+Every text goes through ``clean`` here, so the code that draws a page need not do that. Pure: the time is an argument.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-Text from anywhere, made fit for a terminal: nothing in it acts on the terminal, and its width in columns is known.
+Makes text from anywhere safe for a terminal: nothing in it acts on the terminal, and its width in columns is known.
 
-Minion ids, functions, targets and reasons are written by others. Characters that Python calls not printable (control
-characters and escape sequences, marks that turn the direction of writing, invisible and unassigned characters) are
-shown as escapes, such as ``\\x1b``. Pure: stdlib only.
+Minion ids, functions, targets and reasons come from others. Characters that Python calls not printable (control
+characters and escape sequences, marks that turn the direction of writing, invisible and unassigned characters) are shown
+as escapes, such as ``\\x1b``. Pure: stdlib only.
 """
 
 from __future__ import annotations
