@@ -10,9 +10,9 @@ must never run a job again that is recorded as begun, and must never refuse a jo
 unless ``job_once_strict`` says so.
 
 On the disk, below ``<cachedir>/job_once/<minion>``: one file for each run of a job. Its name is the jid, with ``~2``,
-``~3`` if an interrupted job was run again on purpose. A link puts the file there as a whole, so that one of two
-deliveries loses. Each line is a checksum and JSON: first the run itself, then one line for each function that ended. A
-torn line is ignored. The time of the file ``.since`` says since when every job here has had a record.
+``~3`` if an interrupted job was run again on purpose. A link puts the file there as a whole, so that only one of two
+deliveries runs the job. Each line is a checksum and JSON: first the run itself, then one line for each function that
+ended. A torn line is ignored. The time of the file ``.since`` tells since when every job here has had a record.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ MOST, MOST_BYTES = 20_000, 64 << 20
 LARGEST = 1 << 20
 #: Most characters that are kept of what a function has raised.
 LONGEST = 1 << 16
-#: Seconds between two sweeps of the records. One job in SWEEP_ONE_OF also sweeps, so that a flood is bounded too.
+#: Seconds between two sweeps of the records. One job in SWEEP_ONE_OF also sweeps, which bounds a flood too.
 SWEEP, SWEEP_ONE_OF = 3600, 500
 #: Seconds from the beginning of a job to each repeat of its acknowledgement.
 REPEATS = (5, 20, 80, 320)
@@ -169,7 +169,7 @@ def _claim(opts: Mapping[str, Any], data: Mapping[str, Any]) -> Job | Unrecorded
                 f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
                 "job_once_strict in the minion's configuration it would run all the same.",
             )
-        # A job that runs without a record must not count as never seen. A file's time can be set on a full disk too.
+        # A job that runs without a record must not count as never seen. A file's time can be set even on a full disk.
         records.begin_anew()
         log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
         job = Unrecorded(opts, data)
@@ -183,7 +183,8 @@ class Delivery:
     A delivery of a job, and how far Salt has got with its functions; ``passed`` are those that it skipped. ``over`` is
     set when the start need not be acknowledged again.
 
-    A function is looked up when Salt does so, after all earlier ones have ended: these may install what it needs.
+    A function is looked up when Salt looks it up, after all earlier ones have ended, because these may install what it
+    needs.
     """
 
     def __init__(self, opts: Mapping[str, Any], data: Mapping[str, Any]) -> None:
@@ -226,7 +227,7 @@ class Unrecorded(Delivery):
 
 
 class Refused(Delivery):
-    """A job that does not run, and has nothing to return. Its functions are not tried again."""
+    """A job that does not run and has nothing to return. Its functions are not tried again."""
 
     runs: Literal[False] = False
 
@@ -366,7 +367,7 @@ class Job(Delivery):
         )
 
     def interrupted(self) -> str:
-        """Say that a job was begun and has not ended, and how to run it all the same."""
+        """Say that a job was begun and has not ended, and how to run it anyway."""
         jid, minion, key = self.record.jid, self.opts["id"], _key_of(self.data)
         return (
             f"Job {jid} was begun on this minion {_when(self.record.at)} and was interrupted; how far it got is not known. "
@@ -568,7 +569,7 @@ class Records:
         """
         try:
             return self._seen(jid)
-        except Exception as exc:  # one odd record must not hide the others
+        except Exception as exc:  # one strange record must not hide the others
             return {"state": "unknown", "reason": str(exc)}
 
     def _seen(self, jid: str) -> dict[str, Any]:
@@ -666,8 +667,9 @@ class Records:
 
     def _is_time_to_sweep(self, written: int) -> bool:
         """
-        Tell whether to sweep: once in SWEEP seconds, which is noted, and also at random, for about one job of SWEEP_ONE_OF
-        and once for an eighth of MOST_BYTES. It is random because the processes of jobs know nothing of each other.
+        Tell whether to sweep: once in SWEEP seconds, which is noted, and also at random, for about one job of
+        SWEEP_ONE_OF and once for an eighth of MOST_BYTES. It is random, because the processes of jobs do not know of each
+        other.
         """
         marker, now = os.path.join(self.folder, ".swept"), time.time()
         with contextlib.suppress(FileNotFoundError):
@@ -855,7 +857,8 @@ def _published(jid: str, now: float) -> float:
     """
     Return the Unix time in a jid of Salt's form, by the master's clock; 0 for another form, or a time in the future.
 
-    It protects the records of a minion whose own clock was not set yet. The master's zone may differ: it is not exact.
+    It protects the records of a minion whose own clock was not set yet. It is not exact, because the master's zone may
+    differ.
     """
     try:
         parts = [int(jid[:4]), *(int(jid[at : at + 2]) for at in range(4, 14, 2))]
@@ -1002,8 +1005,8 @@ def _acknowledge(opts: Mapping[str, Any], data: Mapping[str, Any], ended: thread
     """
     Tell the master, if it asked for that, that this minion begins a job. Repeat it until the master answers that it knows.
 
-    A minion of Salt 3008 does so itself, once; a proxy does not, on any release. Tag and payload are the same. The job does
-    not wait for any of this, and after its end the return makes it needless.
+    A minion of Salt 3008 does so itself, once; a proxy does not, on any release. Tag and payload are the same. The job
+    does not wait for any of this. After its end there is no need for it, because of the return.
     """
     natively = bool(data.get("start_event"))
     if not natively and not _options(data).get("ack"):
@@ -1130,8 +1133,8 @@ def _nothing(followers: list[str], args: Sequence[Any]) -> None:
     """
     Return None for a function that has returned None, so that no executor after this one runs it again.
 
-    Salt asks the next executor when one returns None. So each later executor gets a guard in this process that skips
-    calls with these arguments: their list is the same object for all executors of one call.
+    Salt asks the next executor when one returns None. So in this process each later executor gets a guard that skips
+    calls with these arguments. It knows them by their list, which is the same object for all executors of one call.
     """
     _at.done = args
     loader = __executors__.value() if hasattr(__executors__, "value") else __executors__
