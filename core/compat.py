@@ -56,8 +56,8 @@ __all__ = [
 
 _MAJOR = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 
-#: Salt 3008 minions announce the start of a job when it was published with ``start_event=True``;
-#: older masters do not pass the wish on.
+#: Minions of Salt 3008 announce the start of a job that was published with ``start_event=True``; masters of earlier
+#: releases drop that option.
 HAS_START_EVENT = _MAJOR >= 3008
 
 #: Salt 3008 runs a batch manager of its own beside ours.
@@ -150,8 +150,8 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
     Return the minions whose key is accepted, and the minions that have a key in any state. Blocks.
 
-    Salt's class is used only if Salt 3008 keeps the keys elsewhere: it takes an unreadable directory for an empty one, and
-    opens each key.
+    Salt's class is used only if Salt 3008 keeps the keys elsewhere, because it treats an unreadable directory as an empty
+    one, and opens each key.
 
     :raises OSError: if a directory of keys cannot be read.
     """
@@ -174,7 +174,7 @@ def matched_minions(opts: Any, tgt: Any, tgt_type: str) -> list[str]:
     Return the minions with an accepted key that a target matches, sorted. Blocks.
 
     Salt's matcher also names what has no key of its own: hosts of a roster (``enable_ssh_minions``), and on Salt 3008
-    resources of minions. Nobody can ask these what they run.
+    resources of minions. These cannot be asked what they run.
 
     :raises Exception: whatever the matcher raises.
     :raises OSError: as ``minion_keys``.

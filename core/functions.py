@@ -1,4 +1,4 @@
-"""Salt's functions that are not jobs like others: signals to other jobs, and questions. Pure: names only."""
+"""Salt's functions that are no ordinary jobs: signals to other jobs, and questions. Pure: names only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HARMLESS = frozenset(
 LOOKS = frozenset(
     {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}
 )
-#: What the names of functions begin with that Salt does not let run beside each other on a minion.
+#: The prefixes of functions that Salt does not let run beside each other on a minion.
 _STATES = "state."
 #: The prefixes of functions that were called on the master itself, as Salt stores them.
 _ON_MASTER = ("runner.", "wheel.")

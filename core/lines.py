@@ -2,8 +2,8 @@
 The loggers of this extension: each message is one line of bounded length, whatever a minion, a user or a server has put
 into it.
 
-Messages contain ids, functions, reasons and errors of others. A line feed in one of them would forge a line of the
-master's log, and a megabyte would fill it. So all code of this extension uses these loggers.
+Messages contain ids, functions, reasons and errors from elsewhere. With a line feed in one of them, a sender could forge
+a line of the master's log, and with a megabyte fill it. So all code of this extension uses these loggers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Modules of Salt's loader that no other loader of this process shares.
 
-Loaders share a module by its name, and with it the options of the loader that came last. So a loader of ours gets a name of
-its own. Python keeps a module until it is removed, with the connections and files that the module has open.
+Loaders share modules by name, and a module has the options of the loader that came last. So each loader of ours gets a
+name of its own. Until a module is removed, Python keeps it, with the connections and files that it has open.
 """
 
 from __future__ import annotations

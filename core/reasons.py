@@ -1,6 +1,5 @@
 """
-Why minions have failed: the reason in a return, and the minions with the same reason. Pure: it is handed one return at a
-time.
+Why minions have failed: the reason in a return, and the minions with the same reason. Pure: it gets one return at a time.
 
 Reasons are the same if their texts are equal apart from ids, addresses, times, numbers and names of temporary files. This
 module must never keep a return: it keeps one text of limited length for each group.
@@ -119,7 +118,7 @@ def _output(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return any value as a text. Deep levels are not indented further: the text would be a thousand times as long."""
+    """Return any value as a text. Deep levels are not indented further, or the text would be a thousand times as long."""
     if isinstance(value, (str, bool)):
         return str(value)
     try:
@@ -161,7 +160,7 @@ def _evened(line: str, patterns: tuple[re.Pattern[str], ...]) -> str:
     was_cut = line.endswith(_CUT)
     for pattern in patterns:
         line = pattern.sub("#", line)
-    # The place of the cut depends on the lengths of ids and numbers before it.
+    # where the text was cut depends on the lengths of ids and numbers before the cut
     return line[:_COMPARED] if was_cut else line
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: Retcodes are 32 bits wide, as exit codes are; all state of the engines can hold that. Anything else is a failure.
+#: Retcodes have 32 bits, as exit codes do, which fits into all state of the engines. Anything else is a failure.
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
 #: Longest name of a function, or of several of one job, that counts as a name.
@@ -37,7 +37,7 @@ def _number(value: Any) -> int:
         return 0
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value)  # some job caches keep it as text
-    # A database without integers gives back a whole float. The limits keep out inf and nan.
+    # a database without integers returns a whole float; the limits keep out inf and nan
     if isinstance(value, (int, float)) and _LOWEST <= value <= _HIGHEST and value == int(value):
         return int(value)
     return 1

@@ -48,7 +48,7 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
         return call(function, signature, args, kwargs)
 
     # Salt writes __user__, __jid_event__ and more into the globals of the called function: these must be the runner's
-    # own. There is no __wrapped__, because Salt would check the arguments by it, in its own way.
+    # own. There is no __wrapped__, because Salt would use it to check the arguments in its own way.
     exposed = types.FunctionType(wrapper.__code__, function.__globals__, function.__name__, None, wrapper.__closure__)
     exposed.__doc__, exposed.__module__, exposed.__qualname__ = (
         function.__doc__,
@@ -189,8 +189,8 @@ def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> Non
     """
     If ``salt-run`` called this very function, write the refusal to standard error, and have Salt print nothing.
 
-    Other callers (an orchestration, the API, another runner) just get the exception. Nobody reads what the reactor and the
-    master's schedule get, so that is logged.
+    Other callers (an orchestration, the API, another runner) just get the exception. A refusal of the reactor or of the
+    master's schedule is logged, because nobody would see it.
     """
     event = _called_by_salt_run(module, name)
     if event is not None:

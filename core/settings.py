@@ -349,7 +349,7 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
         for name, value in source.items():
             if name not in fields:
                 known = ", ".join(sorted(fields))
-                # The value of a misspelt option may be a secret.
+                # the value of a misspelt option may be a secret
                 hides = any(isinstance(field.default, Hidden) for field in fields.values())
                 shown = "" if hides else f" (its value is {value!r})"
                 raise SettingsError(f"{section} has no option {name!r}{shown}; accepted are {known}")

@@ -1,8 +1,9 @@
 """
-What masters have in common if their engines work as one: who leads, the files of each engine, and the log of what they did.
+What masters have in common if their engines work as one: which one leads, the files of each engine, and the log of what
+they did.
 
-A *site* is all masters that share a cachedir or a database; usually it is one master alone. Other modules must never bypass
-this one: none of them knows where these files are, or that they are files.
+A *site* is all masters that share a cachedir or a database; usually it is one master alone. Other modules must never
+bypass this one: they do not know where these files are, nor whether they are files.
 """
 
 from __future__ import annotations

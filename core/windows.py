@@ -1,8 +1,8 @@
 """
 Times at which work may begin: weekly windows and a first moment, as a clock on the wall shows them.
 
-A window is open exactly when the clock of its zone shows a time within it. So a window loses the hour that is skipped when
-clocks are put forward, and gains the hour that is repeated when they are put back.
+A window is open exactly when the clock of its zone shows a time within it. So a window is an hour shorter when clocks are
+put forward within it, and an hour longer when they are put back.
 
 No clock of its own: the time is an argument, in Unix seconds, and so is the zone. ``tz=None`` is the zone of this machine.
 """
