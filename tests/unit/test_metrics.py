@@ -44,7 +44,7 @@ def test_a_runner_shows_the_same_figures_by_name():
     assert figures_of(metrics) == {"a_total": 3, "b": {"held": 1, "dead": 2}}
 
 
-def test_an_infinite_figure_is_one_that_json_can_say():
+def test_an_infinite_figure_is_returned_in_a_form_that_json_has():
     metrics = [gauge("a", "A.", math.inf), gauge("b", "B.", {"held": math.nan, "dead": 2}, "state")]
     assert json.loads(json.dumps(figures_of(metrics), allow_nan=False)) == {"a": None, "b": {"held": None, "dead": 2}}
 

@@ -215,7 +215,7 @@ def test_a_return_that_is_nested_without_end_has_a_text_that_is_not_long(depth):
         assert len(text_of({"return": value})) < 100_000
 
 
-def test_a_deep_return_costs_no_more_than_it_has():
+def test_a_deep_return_takes_little_memory():
     tracemalloc.start()
     try:
         text_of({"return": nested(900, list(range(20_000)))})

@@ -47,7 +47,7 @@ def test_batches_are_listed_by_state_function_user_and_time(catalog, asked, foun
     assert [batch["jid"] for batch in catalog.newest(1, wanted)] == [JIDS[number] for number in found[:1]]
 
 
-def test_a_native_batch_that_is_gone_at_the_second_look_is_refused_like_one_that_never_was(tmp_path):
+def test_a_native_batch_that_disappears_before_the_second_look_is_refused_as_unknown(tmp_path):
     opts, jid = options_in(tmp_path), JIDS[0]
     store, catalog = BatchStore(opts), Catalog(opts)
     store.write_native(jid, {"jid": jid, "driver": "cli"})

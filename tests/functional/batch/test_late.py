@@ -126,7 +126,7 @@ def test_a_return_known_only_from_the_bus_is_looked_for_a_few_times_and_then_for
     run_until(loop, lambda: completed(ports.store) == {"c"}, what="one that is there is found")
 
 
-def test_a_return_of_another_function_is_not_written_and_hides_none_of_the_jobs_own(ports, returns, loop):
+def test_a_return_of_another_function_is_not_written_and_does_not_hide_a_genuine_one(ports, returns, loop):
     ended(ports.store)
     for functions, code in (("test.sleep", 0), ("", 0), ("test.ping", 4)):
         returns.take(JID, "b", code, functions)

@@ -77,7 +77,7 @@ def test_a_nodegroup_that_does_not_exist_is_named(opts):
         nodegroups_of(opts, ["named", "mars", "venus"], ["m1"])
 
 
-def test_a_cache_that_fails_is_no_absence_of_a_value(opts, known, monkeypatch):
+def test_a_failing_cache_does_not_mean_that_a_value_is_absent(opts, known, monkeypatch):
     opts["cache"] = "nosuchdriver"
     with pytest.raises(MinionDataUnreadable, match="m1"):
         values_of(opts, "grains", "rack", ["m1"])

@@ -128,7 +128,7 @@ def test_however_a_journal_is_damaged_it_reads_as_an_error_or_as_the_batch_at_an
     assert store.open_jids() == [JID, "3"]
 
 
-def test_a_journal_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged_one(store):
+def test_a_journal_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(store):
     write(store, Bench("ab", "2"))
     with no_more_files():
         with pytest.raises(OSError, match="Too many open files"):

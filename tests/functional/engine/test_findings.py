@@ -165,7 +165,7 @@ def test_a_sqlite_that_may_lose_a_write_is_reported(version):
 
 
 @pytest.mark.parametrize("version", [(3, 44, 6), (3, 44, 9), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)])
-def test_a_sqlite_in_which_that_is_mended_is_not_reported(version):
+def test_a_sqlite_without_that_fault_is_not_reported(version):
     assert about_sqlite(version) == []
 
 

@@ -258,7 +258,7 @@ def test_a_missing_file_reads_as_none_and_a_broken_one_is_an_error(tmp_path):
         files.read_msgpack(tmp_path / "broken")
 
 
-def test_a_file_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged_one(tmp_path):
+def test_a_file_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="directory"):
         files.read_msgpack(tmp_path / "folder")

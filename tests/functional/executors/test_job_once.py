@@ -169,7 +169,7 @@ def test_a_question_among_the_functions_of_a_job_is_one_of_them(minion, trace, j
     assert minion.seen(jid)[jid]["state"] == "ended"
 
 
-def test_a_job_of_several_functions_that_was_cut_reports_which_of_them_it_did(minion, trace, jid):
+def test_an_interrupted_job_of_several_functions_reports_which_of_them_ran(minion, trace, jid):
     data = {"jid": jid, "fun": ["probe.give", "probe.give"], "arg": []}
     minion.call(data, "probe.give", [trace, "one"])
     _age_process(minion)
@@ -448,7 +448,7 @@ def test_an_empty_record_that_stays_empty_counts_as_interrupted(minion, trace, j
     assert ("interrupted" in text, retcode, minion.runs()) == (True, 1, 1)
 
 
-def test_a_job_that_ends_while_another_delivery_looks_at_its_record_is_not_taken_for_interrupted(
+def test_a_job_that_ends_while_another_delivery_looks_at_its_record_does_not_count_as_interrupted(
     minion, trace, jid, monkeypatch
 ):
     first = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
@@ -559,9 +559,7 @@ def test_a_job_that_was_killed_before_its_record_stood_is_run(minion, trace, jid
 
 
 @pytest.mark.parametrize("birth", ["another", ""])
-def test_another_process_with_the_number_of_the_one_that_began_the_job_is_not_mistaken_for_it(
-    minion, trace, jid, birth
-):
+def test_another_process_with_the_same_number_is_not_mistaken_for_the_one_that_began_the_job(minion, trace, jid, birth):
     minion.deliver(jid, "probe.give", trace)
     _age_process(minion, birth, ended=False)  # the number is that of this process
     assert minion.seen(jid)[jid]["state"] == "interrupted"
@@ -647,7 +645,7 @@ def test_a_record_cut_short_by_a_full_disk_without_links_is_no_record(tmp_path, 
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(minion, trace, jid, caplog, in_thread):
+def test_if_the_disk_fills_while_a_job_runs_only_the_record_of_its_end_is_lost(minion, trace, jid, caplog, in_thread):
     returned = []
     thread = threading.Thread(target=lambda: returned.append(minion.deliver(jid, "probe.fill", trace, "done")))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -872,7 +870,7 @@ def test_a_minion_reports_what_it_has_not_begun_from_the_first_question_of_an_en
     assert minion.records() == []
 
 
-def test_a_job_without_a_record_ends_the_time_for_which_the_records_are_complete(minion, trace, jid, monkeypatch):
+def test_after_a_job_without_a_record_the_records_are_complete_only_from_then_on(minion, trace, jid, monkeypatch):
     minion.deliver(new_jid(), "probe.give", trace)
     since = pathlib.Path(minion.opts["cachedir"], "job_once", "m1", ".since")
     _age(since, 3)
@@ -883,7 +881,7 @@ def test_a_job_without_a_record_ends_the_time_for_which_the_records_are_complete
     assert minion.seen(jid)[jid]["recorded_for"] < 86400
 
 
-def test_a_job_that_runs_while_no_file_can_be_opened_ends_that_time_too(minion, jid):
+def test_a_job_that_runs_while_no_file_can_be_opened_counts_as_one_without_a_record(minion, jid):
     minion.deliver(new_jid(), "test.ping")
     _age(pathlib.Path(minion.opts["cachedir"], "job_once", "m1", ".since"), 3)
     with no_more_files():

@@ -216,7 +216,7 @@ def test_a_rerun_that_the_minion_queues_for_itself_runs_when_its_turn_comes(mini
 # -- resources of a minion of 3008 --------------------------------------------------------------------------------------
 
 
-def test_a_state_run_that_fails_before_those_of_its_resources_has_ended(minion, trace, jid):
+def test_a_state_run_that_fails_before_the_runs_of_its_resources_counts_as_ended(minion, trace, jid):
     data = {"jid": jid, "fun": "state.apply", "arg": [], "resource_targets": [{"id": "r", "type": "dummy"}]}
     minion.call(data, "probe.give", [trace, ["rendering failed"], 1])
     assert minion.seen(jid)[jid]["state"] == "ended"
@@ -253,7 +253,7 @@ def test_the_beginning_of_a_long_exception_text_is_kept(minion, trace, jid):
     assert max(path.stat().st_size for path in minion.records() if path.name == jid) < 100_000
 
 
-def test_values_of_odd_forms_cost_the_job_and_other_answers_nothing(minion, trace, jid):
+def test_values_of_strange_forms_disturb_neither_the_job_nor_other_answers(minion, trace, jid):
     other = new_jid()
     assert minion.deliver(jid, "probe.give", trace, "done", b"odd") == ("done", b"odd")
     minion.deliver(other, "probe.give", trace, {("a", "b"): 1})

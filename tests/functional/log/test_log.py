@@ -84,7 +84,7 @@ def test_all_that_is_there_is_private(folder, writer):
     assert {oct(path.stat().st_mode & 0o777) for path in paths if path.is_file()} == {"0o600"}
 
 
-def test_a_reader_begins_anew_at_any_place_that_it_was_at(folder, writer):
+def test_a_reader_can_go_on_from_any_place_that_it_has_reached(folder, writer):
     reader = started(folder, writer, part=300)
     for number in range(120):
         writer.append(returned(number))

@@ -64,7 +64,7 @@ def test_long_logs_are_read_to_their_ends(masters, log):
     assert (sorted(map(int, jids)), gaps) == (list(range(1, 200)), [])
 
 
-def test_a_reader_goes_on_in_each_log_where_the_one_before_has_got(tmp_path, masters, log):
+def test_a_reader_goes_on_in_each_log_where_the_one_before_ended(tmp_path, masters, log):
     positions = log.positions
     assert set(positions) == {"one", "two"}
     masters[0].returns(1)

@@ -78,7 +78,7 @@ def test_a_return_counts_with_whatever_retcode_it_was_stored(opts, retcode, code
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\xc1", b"\x81\xa6return", b"\xd6\x4e\x00\x00\x00\x00"])
-def test_a_return_that_cannot_be_read_says_nothing_and_keeps_none_from_being_read(ours, bank, damaged, caplog):
+def test_an_unreadable_return_does_not_count_and_the_others_are_read(ours, bank, damaged, caplog):
     for minion in ("a", "b", "c"):
         bank(minion, {"return": True, "retcode": 0})
     path_of(ours, "a").write_bytes(damaged)
@@ -92,13 +92,13 @@ def test_a_return_that_cannot_be_read_says_nothing_and_keeps_none_from_being_rea
 
 
 @pytest.mark.parametrize("record", ["text", 7, [1], b"\xff", True])
-def test_a_return_that_is_no_mapping_says_nothing(ours, bank, record):
+def test_a_return_that_is_no_mapping_does_not_count(ours, bank, record):
     bank("a", record)
     bank("b", {"return": True, "retcode": 0})
     assert JobCache(ours).returned(JID, ["a", "b"]) == {"b": 0}
 
 
-def test_a_job_cache_that_is_down_is_no_empty_one(ours, monkeypatch):
+def test_a_job_cache_that_is_down_does_not_count_as_empty(ours, monkeypatch):
     ours["cache"] = "no_such_driver"
     with pytest.raises(JobCacheError):
         JobCache(ours).returned(JID, ["a"])

@@ -39,7 +39,7 @@ def test_a_job_that_goes_by_grains_is_delivered_to_the_minions_that_it_is_owed_w
     assert matched(tmp_path, *narrowed(job, ODD, ())) == (set(ODD), set(ODD))
 
 
-def test_so_is_one_that_an_operator_has_queued_for_some_of_them(tmp_path):
+def test_a_job_that_goes_by_grains_is_delivered_if_an_operator_has_queued_it_for_some_of_its_minions(tmp_path):
     job = {"tgt": "role:web", "tgt_type": "grain"}
     assert matched(tmp_path, *narrowed(job, ODD, ODD[::2])) == (set(ODD), set(ODD))
 

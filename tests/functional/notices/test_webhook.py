@@ -56,7 +56,7 @@ def test_without_a_secret_it_is_not_signed(receiver):
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 500, 503])
-def test_whatever_is_no_success_is_a_failure_and_a_redirect_is_not_followed(receiver, status):
+def test_any_status_but_success_is_a_failure_and_a_redirect_is_not_followed(receiver, status):
     receiver.answer = status
     with pytest.raises(Undelivered, match=f"answers {status}"):
         Webhook(receiver.url)(NOTICE)

@@ -95,7 +95,7 @@ def test_a_crash_between_two_removals_loses_nothing(folder, monkeypatch):
     assert is_carried_over(folder)
 
 
-def test_damage_costs_what_lies_behind_it_in_its_segment_and_no_more(folder, caplog):
+def test_damage_loses_only_what_follows_it_in_its_segment(folder, caplog):
     path = folder / "spool" / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
     data[-200] ^= 1

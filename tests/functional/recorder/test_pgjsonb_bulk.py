@@ -276,7 +276,7 @@ def test_an_index_of_the_operators_own_will_do(no_tables, sink, postgresql):
     assert not [name for (name,) in names if name.startswith("saltext")]
 
 
-def test_an_index_whose_making_broke_off_is_made_anew(no_tables, sink, postgresql):
+def test_an_index_is_made_again_if_making_it_was_interrupted(no_tables, sink, postgresql):
     postgresql.make_tables()
     postgresql.execute("CREATE UNIQUE INDEX saltext_jobs_salt_returns ON salt_returns (jid, id)")
     postgresql.execute(

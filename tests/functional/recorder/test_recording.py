@@ -84,7 +84,7 @@ def test_an_event_that_announces_another_function_does_not_count_against_the_loa
     assert stage.until(lambda: stage.returns)
 
 
-def test_a_question_that_no_job_cache_keeps_goes_by_its_announcement(stage, jid):
+def test_whether_a_question_that_no_job_cache_keeps_is_recorded_depends_on_its_event(stage, jid):
     stage.bus.bring(f"salt/job/{jid}/new", {"jid": jid, "fun": "saltutil.find_job", "minions": ["m1"] * 1000})
     stage.event(jid, "m1", {}, fun="saltutil.find_job")
     stage.settle()
@@ -441,7 +441,7 @@ def test_records_in_memory_when_the_engine_ends_are_delivered_by_the_next_one(ma
     assert stage.until(lambda: len(stage.returns) == 30)
 
 
-def test_a_question_that_is_in_memory_when_the_engine_ends_is_not_recorded_for_that(make, jid):
+def test_a_question_in_memory_is_not_recorded_when_the_engine_ends(make, jid):
     stage = make(flush_interval=60)
     stage.await_search()
     stage.bus.bring(f"salt/job/{jid}/new", {"jid": jid, "fun": "test.ping", "minions": ["m1"]})

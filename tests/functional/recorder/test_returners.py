@@ -192,7 +192,7 @@ def test_a_line_that_was_only_begun_swallows_no_good_return(opts, tmp_path, begu
     assert json.loads(path.read_text().splitlines()[-1])["id"] == "m1"
 
 
-def test_a_disk_that_gets_full_within_a_line_costs_no_return_after_it(opts, tmp_path):
+def test_a_disk_that_fills_within_a_line_loses_no_later_return(opts, tmp_path):
     path = tmp_path / "returns"
     opts["rawfile_json.filename"] = str(path)
     module = ReturnerModule(opts, "rawfile_json")

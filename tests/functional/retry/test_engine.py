@@ -163,7 +163,7 @@ def test_after_a_new_start_of_the_machine_the_engine_goes_by_the_clock_on_the_wa
     assert (checkpoint.at, clock.now()) == (2000.0, 2000.0)
 
 
-def test_the_first_checkpoint_survives_a_power_cut_which_would_else_make_the_next_start_the_first_one(
+def test_the_first_checkpoint_survives_a_power_cut_so_the_next_start_does_not_look_like_the_first(
     tmp_path, monkeypatch
 ):
     synced, sync = [], os.fsync

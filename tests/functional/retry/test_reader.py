@@ -119,7 +119,7 @@ def test_a_load_that_took_the_place_of_the_published_one_is_not_kept(opts, job_c
     assert JID in caplog.text and "not believed" in caplog.text
 
 
-def test_a_spoilt_note_of_a_publish_is_none(opts, job_cache, caplog):
+def test_a_damaged_record_of_a_publish_counts_as_missing(opts, job_cache, caplog):
     publish(job_cache, ["a"])
     salt.cache.Cache(opts).store("jobs/published", JID, {"by": opts["id"]})
     assert JobReader(opts, job_cache, trust=False).read(JID).job is None
@@ -277,7 +277,7 @@ def test_a_job_cache_that_does_not_say_which_minions_a_job_is_for_is_named_once(
     assert caplog.text.count("does not say which minions a job is for") == 1
 
 
-def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache):
+def test_keys_that_cannot_be_read_do_not_count_as_deleted(opts, job_cache):
     accept(opts, "a")
     reader = JobReader(opts, job_cache, trust=False)
     assert reader.check_keys(("a",)) == KeysRead(frozenset())

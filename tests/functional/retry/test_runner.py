@@ -117,7 +117,7 @@ def test_an_entry_that_is_not_there_cannot_be_shown(runner):
         runner["job_retry.show"](minion="a", jid=JID)
 
 
-def test_a_pause_that_an_engine_which_is_down_has_not_seen_counts_already(opts, runner):
+def test_a_pause_counts_at_once_even_if_the_engine_is_down(opts, runner):
     assert runner["job_retry.stats"]()["paused"] is False
     runner["job_retry.pause"]()
     assert runner["job_retry.stats"]()["paused"] is True
@@ -210,7 +210,7 @@ def test_what_a_running_batch_sends_itself_is_not_queued_by_hand(opts, runner, b
     assert not requests.waiting(opts, JOB_RETRY)
 
 
-def test_minions_with_which_a_batch_is_through_are_queued_by_hand(opts, runner, batch):
+def test_minions_that_have_ended_their_part_in_a_batch_can_be_queued_by_hand(opts, runner, batch):
     runner["job_retry.enqueue"](JID, minions="a")
     batch(facts.Returned("b", 0), facts.Returned("c", 0), facts.Published(), facts.Returned("d", 1))
     runner["job_retry.enqueue"](JID)

@@ -276,7 +276,7 @@ def test_a_claim_outlives_the_engine_though_the_clock_was_ahead_before(make, opt
     assert make().state("a") in UNDER_WAY
 
 
-def test_a_time_in_the_queue_that_no_clock_can_have_shown_is_not_gone_by(make, opts):
+def test_the_engine_does_not_go_by_a_time_in_the_queue_that_no_clock_can_have_shown(make, opts):
     entry = Entry("a", JID, 1e300, 1e301, "was away")
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): entry.as_record()}))
     assert make().clock.now() < time.time() + 60

@@ -122,7 +122,7 @@ def test_a_corrupt_entry_is_held_with_the_reason_and_harms_no_other(opts, rubbis
 
 @pytest.mark.parametrize("name", ["queued_at", "expires_at", "sent_at", "next_at", "attempts", "lost"])
 @pytest.mark.parametrize("number", [float("inf"), float("nan")])
-def test_an_entry_with_a_number_that_is_none_is_held_and_harms_no_other(opts, name, number):
+def test_an_entry_with_an_invalid_number_is_held_and_harms_no_other(opts, name, number):
     store = RetryStore(opts)
     store.write(changes({JID: snapshot_of("a", "b")}, {("a", JID): {**record_of("a"), name: number}}))
     store.write(changes(entries={("b", JID): record_of("b")}))
@@ -130,13 +130,13 @@ def test_an_entry_with_a_number_that_is_none_is_held_and_harms_no_other(opts, na
     assert states == {"a": State.HELD, "b": State.PENDING}
 
 
-def test_a_claim_at_a_time_that_is_none_counts_for_nothing(opts):
+def test_a_claim_with_an_invalid_time_does_not_count(opts):
     store = RetryStore(opts)
     store.write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, {JID: {"a": float("inf")}}))
     assert [entry.state for entry in store.entries(JID, store.snapshot(JID))] == [State.PENDING]
 
 
-def test_a_snapshot_from_a_time_that_is_none_is_set_aside_and_harms_no_other(opts):
+def test_a_snapshot_with_an_invalid_time_is_set_aside_and_harms_no_other(opts):
     store = RetryStore(opts)
     store.write(changes({"1": {**snapshot_of("a"), "published_at": float("nan")}, "2": snapshot_of("a")}))
     assert [jid for jid, _ in store.snapshots()] == ["2"]
@@ -250,7 +250,7 @@ def test_a_corrupt_snapshot_is_set_aside_and_harms_no_other(opts, caplog):
 
 
 @pytest.mark.parametrize("rubbish", [["list"], "text", 7, {"owner": 7}, {"minions": None}])
-def test_a_corrupt_snapshot_that_is_asked_for_by_its_jid_is_none_and_set_aside(opts, rubbish, caplog):
+def test_a_corrupt_snapshot_that_is_asked_for_by_its_jid_is_set_aside_and_counts_as_missing(opts, rubbish, caplog):
     salt.cache.Cache(opts).store("job_retry/jobs", JID, rubbish)
     with caplog.at_level(logging.ERROR):
         assert RetryStore(opts).snapshot(JID) == {}
@@ -399,7 +399,7 @@ def test_every_record_of_a_job_has_its_format(opts):
         assert banks.fetch(bank, JID)["format"] == FORMAT
 
 
-def test_a_format_that_is_none_is_damage(opts):
+def test_an_invalid_format_is_damage(opts):
     RetryStore(opts).write(changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
     put(opts, JOBS, "1", format="x")
     store = RetryStore(opts)

@@ -340,7 +340,7 @@ class Contract:
         job_cache.save_load(JID, LOAD, minions=["early", "late"])
         assert "added" not in job_cache.fetch("jobs/published", JID)
 
-    def test_a_spoilt_note_of_the_publish_is_made_anew_and_leaves_the_load_alone(self, job_cache):
+    def test_a_damaged_record_of_the_publish_is_made_again_and_the_load_is_not_changed(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=["web1"])
         salt.cache.Cache(job_cache.opts).store("jobs/published", JID, "spoilt")
         job_cache.save_minions(JID, ["web2"])
@@ -842,7 +842,7 @@ class Contract:
 class ServerContract(Contract):
     """What is asked of a driver with a server besides."""
 
-    def test_a_server_that_is_gone_is_an_error_that_says_which(self, cache_servers, opts):  # noqa: F811
+    def test_a_server_that_is_away_causes_an_error_that_names_it(self, cache_servers, opts):  # noqa: F811
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
         job_cache.store.driver.patience = 0.1

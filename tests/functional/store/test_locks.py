@@ -13,7 +13,7 @@ from tests.functional.store.test_contract import in_processes
 from tests.open_files import open_files
 
 
-def test_a_lock_that_cannot_be_had_is_an_error_that_says_which_and_leaves_nothing_open(tmp_path, monkeypatch):
+def test_a_lock_that_cannot_be_taken_causes_an_error_that_names_it_and_leaves_nothing_open(tmp_path, monkeypatch):
     locks = Locks(str(tmp_path))
     with locks.hold("a"):
         pass

@@ -100,7 +100,7 @@ def test_nothing_in_a_load_hides_its_publish(job_cache, tail, fun, arg):
 
 
 @pytest.mark.parametrize("others", [["saltutil.find_job"], ["saltutil.find_job"] * 100, ["saltutil.find_job", 3]])
-def test_a_kill_among_several_functions_is_none_that_the_log_alone_proves(job_cache, tail, others):
+def test_the_log_alone_does_not_prove_a_kill_that_is_one_of_several_functions(job_cache, tail, others):
     """Salt permits all of several functions to a user who may run one of them."""
     load = {**LOAD, "jid": JID, "fun": [*others, "saltutil.kill_job"], "arg": [[JID] for _ in (*others, "kill")]}
     job_cache["save_load"](JID, load, minions=["web1"])

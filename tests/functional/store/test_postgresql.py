@@ -461,7 +461,7 @@ class TestFaults:
             assert banks.fetch("jobs/minions", jid) == ["web2"]
             assert banks.contains("jobs/loads", jid) is banks.contains(f"jobs/returns/{jid}", "a")
 
-    def test_a_short_outage_is_ridden_out_by_whatever_salt_keeps(self, cache, server):
+    def test_everything_that_salt_caches_survives_a_short_outage(self, cache, server):
         cache.store("bank", "key", 1)
         server.stop()
         back = threading.Timer(0.7, server.start)

@@ -39,7 +39,7 @@ def test_as_many_slots_as_were_to_be_expected_wait_for_two_per_cent_of_a_run_on_
     assert made.left(BEGIN + 9, flying=100, gathers=True) == 0.0
 
 
-def test_fewer_slots_than_were_to_be_expected_wait_for_longer_and_none_for_more_than_four_per_cent_of_a_run():
+def test_fewer_slots_than_expected_wait_longer_but_none_for_more_than_four_per_cent_of_a_run():
     for made in (after(window(), 100.0, 0.0), after(window(), 100.0, 0.0, 1.0)):
         assert made.left(BEGIN + 1, flying=100, gathers=True) == pytest.approx(3.0)
 
@@ -68,7 +68,7 @@ def test_otherwise_slots_are_gathered_for_the_publish_window_and_no_longer(made,
     assert made.left(BEGIN, **more) == pytest.approx(0.1)
 
 
-def test_the_window_goes_by_recent_runs_and_not_by_those_of_the_beginning():
+def test_the_window_depends_on_recent_runs_and_not_on_the_first_ones():
     made = window()
     for seconds in [100.0] * 500 + [10.0] * 60:
         made.ran(seconds)

@@ -104,7 +104,7 @@ def test_after_a_restart_of_the_master_no_minion_is_sent_to_before_it_has_connec
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_a_minion_that_starts_anew_after_a_publish_without_outcome_is_not_sent_to_again(tmp_path, heard):
+def test_a_minion_that_restarts_after_a_publish_of_unknown_outcome_is_not_sent_to_again(tmp_path, heard):
     minion = FakeMinion("a", seconds=1000)
     minion.acknowledges = False
     with bench_of(tmp_path, minion) as bench:
@@ -123,7 +123,7 @@ def test_a_minion_that_starts_anew_after_a_publish_without_outcome_is_not_sent_t
         assert len(minion.begun) == 1
 
 
-def test_returns_of_minions_that_were_given_up_are_found_which_came_while_no_engine_ran(tmp_path):
+def test_returns_of_given_up_minions_that_came_while_no_engine_ran_are_found(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=300), FakeMinion("b", seconds=2000)) as bench:
         bench.begin("ab", "2", timeout=10.0, gather_job_timeout=5.0)
         bench.run(1)
@@ -296,7 +296,7 @@ def test_a_minion_that_the_retry_queue_refuses_keeps_no_other_one_out(tmp_path):
         assert "accepted key" in batch.queue_refused
 
 
-def test_a_batch_is_refused_that_wants_a_queue_where_there_is_none(tmp_path):
+def test_a_batch_that_needs_the_retry_queue_is_refused_where_there_is_none(tmp_path):
     with away(tmp_path) as bench:
         bench.queue_runs = False
         assert "job_retry" in bench.begin("abc", "2", presence="ping", offline="queue")
@@ -412,7 +412,7 @@ def test_an_announcement_that_fails_stops_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("retcode", [float("inf"), float("nan"), 10**30, "x", None, {"a": float("inf")}])
-def test_whatever_a_return_says_for_a_retcode_the_batch_ends(tmp_path, retcode):
+def test_a_batch_ends_whatever_retcode_a_return_has(tmp_path, retcode):
     with bench_of(tmp_path, FakeMinion("a", seconds=1000)) as bench:
         bench.begin("a", "1")
         bench.run(0.5)

@@ -179,7 +179,7 @@ def test_the_disk_is_full_when_a_return_is_proven_and_nothing_is_forgotten(tmp_p
 
 
 @pytest.mark.parametrize("retcode", [float("inf"), 10**30, "no", [1], {"a": float("nan")}])
-def test_whatever_stands_in_a_forged_or_genuine_return_stops_nothing(tmp_path, retcode):
+def test_no_content_of_a_forged_or_genuine_return_stops_the_engine(tmp_path, retcode):
     with bench_of(tmp_path, *"ab") as bench:
         bench.begin("ab", "1", timeout=600.0)
         for minion in "abx":

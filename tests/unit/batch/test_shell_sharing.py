@@ -89,7 +89,7 @@ def test_a_batch_that_is_paused_or_stopped_takes_only_what_it_has_in_flight(tmp_
     assert bench.master.most == 4
 
 
-def test_a_wave_waits_for_room_too_and_is_no_smaller_for_it(tmp_path):
+def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
     with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
         bench.begin("abcd", "3,100%", jid=A)
         assert bench.end(jid=A).success

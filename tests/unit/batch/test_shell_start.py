@@ -90,9 +90,7 @@ UNREAD = [("open", 1.5), ("ended_jids", 60.0)]
 
 @pytest.mark.parametrize(("name", "before"), UNREAD, ids=["a batch that runs", "a batch that has ended"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
-def test_a_start_that_is_found_again_begins_no_batch_anew_that_cannot_be_read_at_this_moment(
-    bench, name, before, error
-):
+def test_a_repeated_start_does_not_begin_again_a_batch_that_cannot_be_read_at_this_moment(bench, name, before, error):
     bench.begin("abcd", "1", timeout=60.0)
     bench.run(before)
     bench.shell.close()

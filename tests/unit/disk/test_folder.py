@@ -21,7 +21,7 @@ def unreadable(folder):
     return "loop/1"
 
 
-def test_a_file_that_cannot_be_looked_up_is_not_taken_for_absent(folder, unreadable):
+def test_a_file_that_cannot_be_looked_up_does_not_count_as_absent(folder, unreadable):
     for look in (folder.exists, folder.read, folder.modified, folder.remove):
         with pytest.raises(OSError, match="symbolic links"):
             look(unreadable)

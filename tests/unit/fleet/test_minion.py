@@ -84,7 +84,7 @@ def test_a_return_says_of_which_run_it_is():
     assert said == [(1, 1), (2, 2)]
 
 
-def test_a_jid_is_recognised_until_the_minion_starts_anew():
+def test_a_jid_is_recognised_until_the_minion_restarts():
     minion = started()
     run(minion, job())
     assert minion.take(job(), 2.0) == [] and minion.truth.repeats == [(2.0, "m", JID)]

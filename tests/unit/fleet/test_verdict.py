@@ -79,7 +79,7 @@ def test_a_state_that_does_not_fit_is_wrong(state, runs):
     assert verdict.wrong_about(state, runs)
 
 
-def test_salts_own_manager_may_call_failed_what_has_not_returned():
+def test_salts_own_manager_may_report_a_minion_without_a_return_as_failed():
     assert verdict.wrong_about("failed", [ran(how=CUT, delivered=False)], native=True) is None
     assert verdict.wrong_about("failed", [ran()], native=True)
 
@@ -267,7 +267,7 @@ def test_an_engine_answers_in_time_or_not():
         assert is_responsive([sample(0), sample(1, **slow)], within=25.0)
 
 
-def test_seconds_without_a_core_are_not_the_engines():
+def test_seconds_without_a_core_do_not_count_for_the_engine():
     assert is_responsive([sample(0), sample(1, seconds=9.0, waited=7.5)])
     assert is_responsive([sample(0), sample(1, seconds=20.0, waited=19.0, came=False)])
     assert not is_responsive([sample(0), sample(1, seconds=20.0, waited=17.0, came=False)])

@@ -51,7 +51,7 @@ def test_garbage_is_passed_over(garbage):
     assert piece.damaged == len(garbage)
 
 
-def test_no_text_of_a_minion_is_taken_for_a_record_if_the_record_around_it_is_torn():
+def test_no_text_of_a_minion_is_read_as_a_record_if_the_record_around_it_is_torn():
     forged = framing.pack(records.Returned("20261123000000000009", "web9", "state.apply", 0, True, 1.5).fields())
     text = forged.decode("latin-1")
     for name in (text, forged.decode("utf-8", "surrogateescape"), forged.decode("utf-8", "replace")):

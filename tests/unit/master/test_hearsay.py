@@ -75,7 +75,7 @@ def test_a_slow_job_cache_is_asked_less_often(took, pause):
     assert hearsay.next_due == pytest.approx(ended + pause)
 
 
-def test_a_look_up_is_for_so_many_and_the_others_are_next():
+def test_a_look_up_takes_a_limited_number_of_minions_and_the_next_one_the_others():
     hearsay = Hearsay()
     names = [f"m{number}" for number in range(MOST + 50)]
     for name in names:
@@ -249,7 +249,7 @@ def test_a_minion_whose_return_is_not_wanted_any_more_is_not_looked_for(cache, l
     assert {name for _, *minions in cache.asked for name in minions} == {"b"} and cache.doubted == ["b"]
 
 
-def test_a_search_that_is_closed_looks_no_more(cache, loop):
+def test_a_closed_search_does_not_look_any_more(cache, loop):
     cache.search.heard("a")
     cache.search.close()
     cache.search.heard("b")

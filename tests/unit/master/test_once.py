@@ -8,7 +8,7 @@ from saltext.jobs.core.master.once import Record, is_recorded, record_of
 
 
 @pytest.mark.parametrize("answer", [None, "text", {}, {"job_once": "never"}, {"job_once": {"state": ["never"]}}])
-def test_an_answer_without_a_record_is_none(answer):
+def test_an_answer_without_a_record_gives_no_record(answer):
     assert record_of(answer) is None
 
 

@@ -94,7 +94,7 @@ def test_a_retry_that_succeeds_ends_what_was_reported_of_its_batch(stage):
     assert f"Batch {RETRY}, a retry of {JID}, has succeeded." in stage.ledger.waiting["webhook"][1]["text"]
 
 
-def test_a_batch_that_has_ended_is_looked_at_no_more(stage):
+def test_an_ended_batch_is_not_looked_at_any_more(stage):
     stage.look(FAILED)
     assert stage.ledger.to_read([JID, RETRY]) == [RETRY]
 
@@ -131,7 +131,7 @@ def test_a_test_before_the_first_look_does_not_make_old_batches_new_ones():
     assert [notice["kind"] for notice in again.waiting["webhook"]] == ["test"]
 
 
-def test_the_first_look_is_kept_though_there_was_nothing():
+def test_the_first_look_is_kept_even_if_there_was_nothing():
     assert Ledger("m", NOTICES, "", ["webhook"], None).take_batches({}, [], 1.0)
 
 

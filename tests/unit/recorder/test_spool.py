@@ -234,7 +234,7 @@ def test_damage_to_the_last_record_is_counted_once_it_is_known_to_have_been_ther
 
 
 @pytest.mark.parametrize("junk", [b"\0" * 5000, b"\xa5SjR" * 3000, bytes(range(256)) * 40])
-def test_junk_in_the_middle_costs_what_it_overwrites_and_no_more(folder, junk):
+def test_junk_in_the_middle_costs_only_what_it_overwrites(folder, junk):
     spool = filled(folder, 1000, size=50)
     with only_segment(folder).open("r+b") as stream:
         stream.seek((FRAME + 50) * 100 + 10)
@@ -246,7 +246,7 @@ def test_junk_in_the_middle_costs_what_it_overwrites_and_no_more(folder, junk):
     assert reader.lost == len(hit)
 
 
-def test_a_payload_that_looks_like_a_frame_is_none(folder):
+def test_a_payload_that_looks_like_a_frame_does_not_count_as_one(folder):
     inner = filled(folder / "inner", 3, size=50)
     frames = only_segment(folder / "inner").read_bytes()
     inner.close()

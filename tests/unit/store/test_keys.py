@@ -81,7 +81,7 @@ def test_ids_that_are_taken_together_are_each_plain(values):
 
 
 @pytest.mark.parametrize("odd", ["", ".", "..", "a/b", "a\\b", "a\0b", "é", 7, None, b"web1", "x" * 256])
-def test_one_odd_id_among_many_has_them_checked_one_by_one(odd):
+def test_with_one_unusual_id_among_many_all_are_checked_one_by_one(odd):
     many = ["web1.example.com", "web2"]
     assert are_plain(many)
     assert not any(are_plain(values) for values in ([odd, *many], [*many, odd], [odd]))
