@@ -5,11 +5,11 @@ their CPU time divided by what they stored, and the longest wait of one of them.
     python -m benchmarks.job_cache_workers                        1, 5 and 24 workers
     TMPDIR=/dev/shm python -m benchmarks.job_cache_workers --workers 24 --rounds 3
 
-Each worker publishes jobs for ten minions and stores what these return, as fast as it can: for CPU time a certain number
-of jobs, and for the longest wait a certain time, since nobody waits for longer than all of it takes. Its first publish and
-return do not count: ``job_cache_sizes`` has a row for what a process does once. The columns take turns over several rounds,
-and the least of each figure counts. "SQLite alone" stores the same records in one table, in a transaction for each call, and
-waits for others as SQLite itself does: our code cannot be cheaper than that.
+Each worker publishes jobs for ten minions and stores what these return, as fast as it can. For the CPU time it stores a
+certain number of jobs. For the longest wait it goes on for a certain time, because no wait can be longer than the run.
+Its first publish and return do not count: ``job_cache_sizes`` has a row for what a process does once. The columns take
+turns over several rounds, and the least of each figure counts. "SQLite alone" stores the same records in one table, in a
+transaction for each call, and waits for others as SQLite itself does: our code cannot be cheaper than that.
 """
 
 from __future__ import annotations

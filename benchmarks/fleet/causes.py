@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.fleet.truth import Run
 
-#: Most seconds from when the master stores a return until it answers. After that the minion sends the return again; if the
-#: fleet is late, that is later by as much.
+#: Most seconds from when the master stores a return until it answers. After that the minion sends the return again, or as
+#: much later as the fleet is late.
 _ON_THE_WAY = 10.0
 #: Seconds within which an idle engine has heard of an event and has written its consequences to the disk.
 _WRITTEN = 5.0

@@ -89,8 +89,8 @@ class Story:
     def _settled(self, site: Site, judge: Callable[[], tuple[Truth, list[Check]]]) -> Truth:
         """
         Judge what the engines say now. They may not have heard of the latest events yet, such as a late return. So an
-        error counts only if it is still there after they had time to hear; on a busy machine their answers show when that
-        is.
+        error counts only if it is still there once they have had time to hear. On a busy machine their answers show when
+        that is.
         """
         begun = time.monotonic()
         while True:

@@ -83,7 +83,7 @@ def about_clock(folder: pathlib.Path, clock: Callable[[], float] = time.time) ->
         return []
     how = "ahead of" if ahead > 0 else "behind"
     return [
-        f"the clock of the disk of {folder} is {abs(ahead):.0f} s {how} this machine's, so that the age of what is kept "
+        f"the clock of the disk of {folder} is {abs(ahead):.0f} s {how} this machine's, so the age of files "
         "there is misjudged: have one time server set both"
     ]
 

@@ -78,7 +78,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
     if not requests.is_running(opts, engine):
         if not wait and not is_configured(opts, engine):
             return [Advice(f"no {engine} engine runs, and none is configured: add it to `engines:` if it is wanted")]
-        left = "; a request made to it waits until it does" if wait else ""
+        left = "; a request waits for it" if wait else ""
         return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log{left}"]
     silent = requests.silent_for(opts, engine)
     if silent:

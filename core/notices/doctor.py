@@ -69,7 +69,7 @@ def _kept(opts: Mapping[str, Any], found: list[str]) -> Mapping[str, Any]:
     except LaterVersion as exc:
         found.append(f"the engine does not start: {exc}")
     except (StateError, OSError) as exc:
-        found.append(f"which notices wait is not known: {exc}")
+        found.append(f"it is not known which notices wait: {exc}")
     return {}
 
 

@@ -113,8 +113,8 @@ class PostgresqlSite:
         if has_replica and not standbys:
             found.append(
                 Advice(
-                    "PostgreSQL has a replica that it does not wait for: a failover to it loses what it lacks; name it in "
-                    "synchronous_standby_names"
+                    "PostgreSQL does not wait for its replica, so a failover to it can lose the last writes: name the "
+                    "replica in synchronous_standby_names"
                 )
             )
         return found

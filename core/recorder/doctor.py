@@ -49,10 +49,12 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 def _about_options(opts: Mapping[str, Any], settings: RecorderSettings) -> list[str]:
     if opts.get("job_cache", True) is False or opts.get("ext_job_cache"):
         return [
-            "this master stores no returns in a job cache of its own (job_cache: False, or ext_job_cache), so what a "
-            "crash or a gap on the bus takes is not found again"
+            "this master stores no returns in a job cache of its own (job_cache: False, or ext_job_cache), so returns that "
+            "a crash or a gap on the bus takes away cannot be found again"
         ]
-    return [] if settings.catch_up else ["catch_up is 0: what a crash or a gap on the bus takes is not looked for"]
+    return (
+        [] if settings.catch_up else ["catch_up is 0, so returns that a crash or a gap takes away are not looked for"]
+    )
 
 
 def _about_work(opts: Mapping[str, Any]) -> list[str]:

@@ -118,7 +118,7 @@ def _about_database(file: OneFile | None, user: str) -> list[str]:
     damage = file.damage()
     if damage:
         found.append(
-            f"{path} is damaged ({damage}): when the master starts it is set aside, and what can be read of it is kept"
+            f"{path} is damaged ({damage}): when the master starts, it sets the file aside and keeps what can be read"
         )
     found += [
         f"{name} was damaged and set aside; what could be read of it is in use. Check the disk, then remove that file"

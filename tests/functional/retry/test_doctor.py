@@ -85,7 +85,7 @@ def test_an_engine_that_does_not_run_is_reported_with_what_waits_for_it(opts):
     opts["engines"] = [JOB_RETRY]
     assert finding(opts, "no job_retry engine runs").endswith("master's log")
     requests.leave(opts, JOB_RETRY, {"do": "pause"})
-    assert "waits until it does" in finding(opts, "no job_retry engine runs")
+    assert "a request waits for it" in finding(opts, "no job_retry engine runs")
 
 
 def test_an_engine_that_runs_and_does_nothing_is_reported(opts, running):
