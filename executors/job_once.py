@@ -167,7 +167,7 @@ def _claim(opts: Mapping[str, Any], data: Mapping[str, Any]) -> Job | Unrecorded
                 opts,
                 data,
                 f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
-                "job_once_strict in the minion's configuration it would run all the same.",
+                "job_once_strict in the minion's configuration it would run anyway.",
             )
         # A job that runs without a record must not count as never seen. A file's time can be set even on a full disk.
         records.begin_anew()
@@ -363,7 +363,7 @@ class Job(Delivery):
         """Say that a jid was begun here with another function: jobs of two masters can share a jid."""
         return (
             f"Job {self.record.jid} was begun on this minion {_when(self.record.at)} and ran {self.record.fun}, so "
-            f"{_fun_of(self.data)} is not run under this jid. Publish it anew, under a jid of its own."
+            f"{_fun_of(self.data)} is not run under this jid. Publish it again, under a jid of its own."
         )
 
     def interrupted(self) -> str:
@@ -371,7 +371,7 @@ class Job(Delivery):
         jid, minion, key = self.record.jid, self.opts["id"], _key_of(self.data)
         return (
             f"Job {jid} was begun on this minion {_when(self.record.at)} and was interrupted; how far it got is not known. "
-            f"It is not run again. To run it all the same, publish it under a new jid, or have the minion forget it (salt "
+            f"It is not run again. To run it anyway, publish it under a new jid, or have the minion forget it (salt "
             f"'{minion}' {FORGET} {key}) and publish it again under this jid (if it is queued: salt-run job_retry.retry)."
         )
 

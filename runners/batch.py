@@ -115,7 +115,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param dict ret_kwargs: as ``salt --return_kwargs``.
     :param like: the jid of a batch, or of a job in the job cache, to run again. Target, function and options that are not
         given are taken over, except ``start_at``. Arguments are taken over only with the function, ``tgt_type`` only with
-        the target. Keyword arguments that are given are added. The target is matched anew. A user with limited rights needs
+        the target. Keyword arguments that are given are added. The target is matched again. A user with limited rights needs
         the right to that job on all its minions, as for ``batch.retry``.
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.

@@ -516,13 +516,13 @@ def verify(repair: object = False) -> dict[str, Any]:
     problem                 meaning                                             what ``repair=True`` does
     ======================  ==================================================  ==================================
     unreadable-load         the load cannot be read or is no dictionary         sets it aside if it is damaged
-    unreadable-minions      the list of minions cannot be read or is none       writes it anew from the returns
+    unreadable-minions      the list of minions cannot be read or is none       writes it from the returns
     unreadable-return       a return cannot be read                             sets it aside if it is damaged
     secrets-in-load         a token, password or key is stored in the load      removes the secret
     no-load                 returns or markers of a job without a load          removes them
     unpublished-load        the load is not the one that was published          nothing: no reader shows it
     unexpected-return       the return of a minion that was not sent the job    nothing: find out why
-    miscounted-return       searches count a success as a failure, or not a     counts it anew
+    miscounted-return       searches count a success as a failure, or not a     counts it again
                             failure
     ======================  ==================================================  ==================================
 

@@ -238,7 +238,7 @@ def flood(site: Site, args: Arguments) -> Story:
 def forged(site: Site, args: Arguments) -> Story:
     """
     A batch, then three jobs that all are owed, while 10,000 events a second claim that their minions have begun, failed or
-    returned them or started anew, that the batch has halted, and that an operator asks for something.
+    returned them or restarted, that the batch has halted, and that an operator asks for something.
     """
     story = Story()
     site.start()

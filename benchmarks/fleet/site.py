@@ -215,7 +215,7 @@ class Site:
 
     def kill_bus(self) -> float:
         """
-        Kill the process that forwards events, and return the time. Salt 3008 starts it anew, in vain ("This event loop is
+        Kill the process that forwards events, and return the time. Salt 3008 starts it again, in vain ("This event loop is
         already running").
         """
         for process in carriers_of(self.root):

@@ -235,7 +235,7 @@ class Subscription(salt.channel.client.AsyncPubChannel):
         pass
 
     async def _decode_payload(self, payload: dict[str, Any]) -> Any:
-        digest = hashlib.blake2b(payload["load"], digest_size=8).digest()  # each publish is encrypted anew
+        digest = hashlib.blake2b(payload["load"], digest_size=8).digest()  # each publish is encrypted again
         first = digest not in self.loads
         if first:
             decoded = await super()._decode_payload(payload)
@@ -276,7 +276,7 @@ class Identity:
         return self._wire.token(clear)
 
     async def authenticate(self) -> None:
-        """Sign in anew; concurrent callers wait for the same sign-in."""
+        """Sign in again; concurrent callers wait for the same sign-in."""
         if self._underway is None:
             self._underway = asyncio.ensure_future(self._authenticate())
             self._underway.add_done_callback(self._is_over)

@@ -38,7 +38,7 @@ PROGRESS_PAUSE = 1.0
 GATHER = 0.2
 #: Seconds to wait for a retry queue's engine that does not answer.
 QUEUE_PATIENCE = 120.0
-#: Seconds by which the wall clock may drift from the engine's before windows are worked out anew.
+#: Seconds by which the wall clock may drift from the engine's before windows are worked out again.
 CLOCK_SLACK = 0.5
 #: Seconds before a job cache or a disk that failed is tried again.
 RETRY_PAUSE = 5.0
@@ -299,7 +299,7 @@ class Effects:
         self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # computed when called, not now
 
     def heed_clock(self, live: Live) -> facts.OpeningFound | None:
-        """If the wall clock was set, compute anew when a batch may send."""
+        """If the wall clock was set, compute again when a batch may send."""
         ahead, before = self._ports.wall() - self._ports.clock.now(), live.wall_ahead
         if before is not None and abs(ahead - before) < CLOCK_SLACK:
             return None

@@ -4,7 +4,7 @@ may not really match; and when they fetched their pillar, as every starting mini
 
 Blocks: it reads one or two files, or asks a server, for each minion.
 
-A minion without cached data may have any value: it must never be taken for one that lacks the value. Salt's matcher assumes
+A minion without cached data may have any value: it must never count as one that lacks the value. Salt's matcher assumes
 that every target of grains or pillar matches such a minion. So the minion must always be sent the target too, to decide for
 itself.
 """

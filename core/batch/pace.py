@@ -119,7 +119,7 @@ class Pace(Kept):
         self.failures, self.not_before = 0, now
 
     def recover(self, now: float) -> None:
-        """Set all times anew after a restart: the clock may have been set."""
+        """Set all times again after a restart: the clock may have been set."""
         self.publish_at, self.not_before = None, now
         latest = now + self.spec.batch_wait
         self.cooling = collections.deque(min(until, latest) for until in self.cooling)

@@ -1,5 +1,5 @@
 """
-Reaching the next minions: pings find out which are there, and publishes send them the job. It decides how many, of which
+Reaching the next minions: pings find out which are there, and publishes send them the job. It decides how many, in which
 stage, and when; and what follows from a failed ping or publish.
 
 Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. It must never

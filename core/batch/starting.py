@@ -266,7 +266,7 @@ def _new_jid(opts: Mapping[str, Any]) -> str:
 
 
 # -- like another batch or job -----------------------------------------------------------------------------------------
-# This only reads what the other one was asked for. Access, target and sizes are worked out anew, as for any new batch.
+# This only reads what the other one was asked for. Access, target and sizes are worked out as for any new batch.
 
 #: Options that are not copied: a start time holds for one batch only, and the check is added as it is typed.
 _NOT_AGAIN = ("start_at", "check")

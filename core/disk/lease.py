@@ -185,7 +185,7 @@ class Lease(Lead):
         :raises OSError: when that cannot be told now.
         """
         try:
-            # Opened anew, since a network disk then shows what others have written.
+            # Opened again, because a network disk then shows what others have written.
             line = self._path.read_bytes()[:_LONGEST]
         except FileNotFoundError:
             line = b""

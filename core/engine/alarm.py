@@ -1,7 +1,7 @@
 """
 The clock for an engine's deadlines, and the timer that wakes the engine at the next one.
 
-It must never depend on the system's clock: whoever sets that clock must neither end nor prolong a wait.
+It must never depend on the system's clock: setting that clock must neither end nor prolong a wait.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class LogOfAll:
             found.append(news.records)
             gaps += [f"of {name}: {news.gap}"] if news.gap else []
             more = more or news.more
-            # A log can be made anew in its own folder, which does not change the folder above.
+            # A log can be made again in its own folder, which does not change the folder above.
             if not reader.there and name != self._own.name and not (self._root / name).exists():
                 self._readers.pop(name).close()
         if trouble and not found:

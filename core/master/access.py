@@ -79,7 +79,7 @@ class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
         self._covered: dict[str, frozenset[str]] = {}
 
     def forget(self) -> None:
-        """Match anew: keys and grains may have changed."""
+        """Match again: keys and grains may have changed."""
         self._covered.clear()
 
     def validate_tgt(self, valid: str, expr: Any, tgt_type: str, minions: Any = None, expr_form: Any = None) -> bool:

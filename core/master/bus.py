@@ -166,7 +166,7 @@ class Bus:
         self._pause = pause = BEAT if self._beat.heard else FIRST_BEATS
         if self._beat.unheard * pause >= self._patience:
             self._quiet.warning(
-                "silent", "The event bus has been silent for %d seconds: subscribing anew", self._patience
+                "silent", "The event bus has been silent for %d seconds: subscribing again", self._patience
             )
             self._reconnect()
         self.fire(self._beat_tag, self._beat.make())

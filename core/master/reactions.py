@@ -3,7 +3,7 @@ Limits how often the files in ``reactor/`` act: every accepted minion can fire e
 
 It runs in the process of Salt's reactor, so an event beyond the limit costs no runner and no process. The sender of an
 event is unknown, because a minion can hide it. So there is a limit for each file, and for the minion or job that a tag
-names. Counts begin anew with the process. It must never allow more in any period than the limits say.
+names. Counts begin at zero in each process. It must never allow more in any period than the limits say.
 """
 
 from __future__ import annotations

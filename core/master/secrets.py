@@ -25,7 +25,7 @@ def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
     """
     Return a load as the job cache and the retry queue store it.
 
-    ``eauth`` stays: before a replay the access of that backend's user is checked anew.
+    ``eauth`` stays: before a replay the access of that backend's user is checked again.
     """
     return _without(load, SECRETS)
 

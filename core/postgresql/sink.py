@@ -110,7 +110,7 @@ class Sink:
         return rows.refused
 
     def close(self) -> None:
-        """Disconnect. The next records connect anew and check the tables again: it may be another server."""
+        """Disconnect. The next records connect again and check the tables again: it may be another server."""
         self._ready.clear()
         if self._connection is not None:
             with contextlib.suppress(Exception):

@@ -211,7 +211,7 @@ class Spool:
     def _undo(self, tail: io.FileIO, size: int) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(tail.fileno(), size)
-        # If that failed, the next append opens the segment anew and cuts it to size.
+        # If that failed, the next append opens the segment again and cuts it to size.
         self.close()
 
     def _remove(self, first: int) -> None:
