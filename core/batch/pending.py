@@ -131,7 +131,7 @@ class Pending:
 
     def first(self, lane: str, count: int, holder: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:
         """
-        Return the first ``count`` free minions of a lane, without removing them, and the minions passed over before those.
+        Return the first ``count`` free minions of a lane, without removing them, and those that it has passed over.
 
         :param holder: returns the jid of the batch in flight on a minion, or ''. A minion with such a batch is passed over,
             until ``let_go`` is called for it.

@@ -322,7 +322,7 @@ def _give_up(opts: Mapping[str, Any], engine: str, folder: Folder, request_id: s
 
 
 def _absence(opts: Mapping[str, Any], engine: str) -> str:
-    """Return why an engine has not answered, and where to look."""
+    """Return why an engine has not answered, and where to look for the cause."""
     if not is_running(opts, engine):
         return "is not running (is it under `engines:` in the master's configuration?)"
     silent, process = silent_for(opts, engine), process_of(opts, engine)
