@@ -255,7 +255,7 @@ def test_a_batch_that_hands_minions_over_is_refused_without_a_retry_queue(engine
 
 def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_limit(engine, run, store, job):
     engine.start()
-    work = job(lasting(12))
+    work = job(lasting(8))
     jid = start(run, work, "batch=1", *timeouts(2), tgt="f[12]")
     batch = ended(store, jid)
     assert all_completed(batch)
