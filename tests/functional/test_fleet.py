@@ -43,7 +43,7 @@ def test_in_a_minute_and_a_half_of_everything_at_random_nothing_is_lost_doubled_
 
 @pytest.mark.parametrize("scenario", ["publisher", "forged"])
 def test_neither_the_death_of_the_bus_nor_a_flood_of_forged_events_changes_what_runs_and_what_is_recorded(scenario):
-    played(f"{scenario} --minions 24 --workers 2 --rate 100 --limit 300 --answer 30")
+    played(f"{scenario} --minions 24 --size 6 --workers 2 --rate 100 --limit 300 --answer 30")
 
 
 def test_three_masters_go_on_with_all_that_their_leader_had_begun(cache_servers):
