@@ -234,10 +234,11 @@ def salt_cache(redis, opts):
 
 
 def test_salt_cache_on_redis_stores_loads_and_returns(salt_cache):
-    salt_cache.store_load(JID, a_load())
-    salt_cache.store_return(a_return(value="hello"))
-    assert salt_cache.load(JID)["user"] == "anna"
-    assert salt_cache.returns(JID)["m1"]["return"] == "hello"
+    jid = salt.utils.jid.gen_jid({})  # the server has the returns of other tests
+    salt_cache.store_load(jid, a_load(jid))
+    salt_cache.store_return(a_return(jid=jid, value="hello"))
+    assert salt_cache.load(jid)["user"] == "anna"
+    assert salt_cache.returns(jid)["m1"]["return"] == "hello"
 
 
 def test_jobs_recorded_into_salt_cache_do_not_count_as_published_by_this_master(salt_cache, redis, opts):
