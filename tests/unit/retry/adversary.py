@@ -80,6 +80,7 @@ class Adversary(World):
         self.parts = {}  # (minion, jid) -> (published at, recorded at)
         self.heard = set()  # (jid, published at) of heard publishes
         self.begun = set()  # (minion, jid) that began, as this engine process was told
+        self.sent = set()  # (minion, jid) that an engine has ever sent
         self.again = set()  # (minion, jid) that an operator wants to run again
         self.gone = set()  # (minion, jid) that an operator has cancelled or purged
         self.lost = set()  # (minion, jid) of which no record is left
@@ -286,9 +287,16 @@ class Adversary(World):
                 self.begun.add((fact.minion, fact.jid))
 
     def _is_first_claim(self, entry):
-        """Whether a job is being claimed for the first time: the engine does not believe that it began before it is sent."""
-        replay = self.machine.queue.replay(entry.minion, entry.jid, Step.CLAIMING)
-        return replay is not None and replay.sent_before is None
+        """
+        Whether a job is being claimed for the first time, and is not sent yet: a minion that has begun it ignores what is
+        sent now. A claim for many minions takes several steps.
+        """
+        replay = self.machine.queue.replay(entry.minion, entry.jid, Step.CLAIMING, Step.SENDING)
+        return replay is not None and replay.sent_before is None and (entry.minion, entry.jid) not in self.sent
+
+    def has_stored(self, minion, jid, record):
+        is_first = record["state"] == State.CLAIMED and (minion, jid) not in self.sent
+        super().has_stored(minion, jid, {**record, "acknowledged": record["acknowledged"] and not is_first})
 
     def crash(self):
         """kill -9 of the engine: it forgets everything unstored."""
@@ -308,6 +316,7 @@ class Adversary(World):
             self.boot()
 
     def wants_publish(self, jid, names):
+        self.sent |= {(name, jid) for name in names}
         for key in ((name, jid) for name in sorted(names)):
             late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + KILL_NOTED
             self.must(not late, f"{key} is published although an operator killed it")
