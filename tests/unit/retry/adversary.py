@@ -773,7 +773,9 @@ class Operators(CutOff):
             # A job that a frozen minion got late is in the queue, and the engine cannot tell that it runs. Without a log it
             # cannot tell whether the job was published before the kill.
             for jid in self.minions[name].running if self.reaches(name) and self.keeps_order else ():
-                is_waiting = self.shell is not None and self.state(name, jid) is State.PENDING
+                is_there = self.shell is not None and self.shell.restored
+                state = self.state(name, jid) if is_there else self.stored.get((name, jid), {}).get("state")
+                is_waiting = state == State.PENDING
                 is_waiting = is_waiting or any(self._names(each, name, jid) for each in self.requests.values())
                 if not is_waiting and (name, jid) not in self.lost:  # there may be no room for it in the queue
                     self._is_killed(name, jid)
