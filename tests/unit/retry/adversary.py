@@ -35,6 +35,8 @@ STEPS = 0.2
 KILL_NOTED = 8.0
 #: Seconds after which the engine searches for publishes that it did not hear and that were stored late.
 STORED_LATE = LATEST + 10.0
+#: Seconds for which the checkpoint knows a kill at least.
+REMEMBERED = 600.0
 #: Seconds from the loss of a right until the engine must heed it.
 RIGHT_NOTED = 30.0
 #: A window that is open for half of the time.
@@ -981,6 +983,7 @@ class Power(CutOff):
         older = {place: version for place, version in older.items() if version is not None}
         if ("checkpoint", "") in older:
             self.checkpoint = older.pop(("checkpoint", ""))[0]
+        self._forget_removed(older)
         gone = set()
         for (bank, key), (record,) in older.items():
             if record is None:
@@ -1000,6 +1003,14 @@ class Power(CutOff):
         self.reboot(self.fate.randint(synced, len(self.doings)))
         self._forget(gone)
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
+
+    def _forget_removed(self, older):
+        """That an entry was removed is lost with its note. Unless the checkpoint knows its kill, it may be owed again."""
+        for (bank, jid), (note,) in older.items():
+            newest = self.notes.get(jid) if self.banks[bank] is self.notes else None
+            for name in set(newest["settled"]).difference(note["settled"] if note else ()) if newest else ():
+                if self.now > self.last_kill.get((name, jid), self.now) + REMEMBERED:
+                    self.killed_at.pop((name, jid), None)
 
     def _of_disk(self, versions):
         """Return the version of a record on the disk, in a tuple; None if it is the newest."""
