@@ -83,7 +83,7 @@ def metrics_of(
         *([gauge(*in_flight, limit)] if limit is not None else []),
         gauge(
             "saltext_jobs_batches_waiting_for_room",
-            "Batches that send to fewer minions than they could, since other batches have the room or the minions.",
+            "Batches that send to fewer minions than they could, because of other batches.",
             sum(bool(batch.waits_for_room()) for batch in batches),
         ),
         gauge(

@@ -146,7 +146,7 @@ class Consumer:
 
     @property
     def dropped(self) -> int:
-        """Records that this returner lost since the start, to the bounds of the spool or to damage."""
+        """Records that this returner lost since the start, to ``spool_max_bytes`` or to damage."""
         return self._reader.lost + max(0, self._spool.first - self._reader.next) + self._aside_dropped
 
     def tell_drops(self, now: float) -> None:

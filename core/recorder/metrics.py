@@ -12,12 +12,12 @@ from saltext.jobs.core.metrics import Metric, counter, gauge
 #: For each figure of a returner: name, kind, description, and its key in the statistics.
 _OF_RETURNERS = (
     (counter, "delivered_total", "Records that it has got.", "delivered"),
-    (counter, "dropped_total", "Records lost to the bounds of the spool or to damage.", "dropped"),
+    (counter, "dropped_total", "Records lost to spool_max_bytes or to damage.", "dropped"),
     (gauge, "lag_records", "Records that it has not got yet.", "queued"),
     (gauge, "lag_seconds", "Time since the oldest of these was taken in.", "lag"),
     (gauge, "lag_bytes", "Size of these.", "spooled_bytes"),
-    (gauge, "refused_records", "Records that it refused and is given again.", "refused"),
-    (gauge, "set_aside_records", "Records that it refused and is not given again.", "set_aside"),
+    (gauge, "refused_records", "Records that it refused, and that are tried again.", "refused"),
+    (gauge, "set_aside_records", "Records that it refused for good.", "set_aside"),
 )
 
 
@@ -26,7 +26,7 @@ def metrics_of(stats: Mapping[str, Any]) -> list[Metric]:
     prefix, returners = "saltext_jobs_recorder", stats["returners"]
     return [
         counter(f"{prefix}_returns_total", "Returns taken in.", stats["recorded"]),
-        counter(f"{prefix}_events_total", "Events taken in that are recorded as such.", stats["events"]),
+        counter(f"{prefix}_events_total", "Events taken in because of the option events.", stats["events"]),
         counter(f"{prefix}_events_dropped_total", "Of these, dropped for lack of room.", stats["events_dropped"]),
         counter(
             f"{prefix}_found_total",
