@@ -13,6 +13,7 @@ It must never conclude from a missing record that there was no return: if the lo
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Awaitable, Mapping
@@ -36,6 +37,21 @@ log = lines.logger(__name__)
 POLL = 0.5
 #: Seconds between two searches of the job cache that gaps in the log cause.
 GAP_PAUSE = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class CatchUp:
+    """
+    The log does not go on where it was last read, and its records from before the start are being told. Records from before
+    the Unix time ``since`` are left out; -inf for none.
+    """
+
+    since: float
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an earlier start may have told the same records, and others that the log has lost."""
+        return self.since > -math.inf
 
 
 class Listener(Protocol):
@@ -83,20 +99,14 @@ class Proof:
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._make_good)
         self._made_good = -GAP_PAUSE
-        self._since = -math.inf  # earlier records of the log are not told
-        # Whether the log had a gap at the start, and what was written before the start is still being told.
-        self.catches_up = False
+        #: None if the log had no gap at the start, and once all records from before the start have been told.
+        self.catch_up: CatchUp | None = None
         self._quiet = Quiet(log)
 
     @property
     def reads_log(self) -> bool:
         """Whether there is a log: then events about what it tells can be ignored."""
         return self._tail is not None and self._tail.there
-
-    @property
-    def retells(self) -> bool:
-        """Whether an earlier start may have told the same records, and others that the log has lost."""
-        return self._since > -math.inf
 
     @property
     def positions(self) -> Mapping[str, Position]:
@@ -118,7 +128,7 @@ class Proof:
         gap = "it cannot be read" if news is None else news.gap
         found = {name: position.log for name, position in self.positions.items()}
         is_new = bool(found) and all(before.get(name, log) != log for name, log in found.items())
-        self._since, self.catches_up = since if gap and not is_new else -math.inf, bool(gap)
+        self.catch_up = CatchUp(-math.inf if is_new else since) if gap else None
         self._tell(news)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
         return gap
@@ -160,11 +170,12 @@ class Proof:
     def _tell(self, news: News | None) -> None:
         if news is None:
             return
+        since = self.catch_up.since if self.catch_up else -math.inf
         for record in news.records:
-            if record.at >= self._since:
+            if record.at >= since:
                 self._hand_over(record)
         if not news.more:
-            self._since, self.catches_up = -math.inf, False
+            self.catch_up = None
             self._listener.on_read()
 
     def _hand_over(self, record: Record) -> None:

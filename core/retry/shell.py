@@ -310,8 +310,8 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
-            at, heard = self._time_of(record.at, self._read_at), self._ports.log is None
-            for fact in of_record(record, at, heard, self._proof.retells):
+            at, heard, catch_up = self._time_of(record.at, self._read_at), self._ports.log is None, self._proof.catch_up
+            for fact in of_record(record, at, heard, catch_up is not None and catch_up.may_repeat):
                 self.step(fact)
         elif self._logs_returns and self.machine.knows(record.jid):
             self._take_return(record)
@@ -319,7 +319,7 @@ class RetryShell:
     def _take_return(self, record: Returned) -> None:
         job = self.machine.jobs.get(record.jid)
         is_the_job = record.first and (job is None or record.functions == ",".join(job.funs))
-        if self._proof.catches_up and is_the_job:
+        if self._proof.catch_up and is_the_job:
             # The job cache may have lost it, and may be asked later who has not returned the job.
             self.step(facts.Returned(record.jid, frozenset([record.minion]), again=True))
         elif self.waits_for(record.jid, record.minion):
