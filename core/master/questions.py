@@ -34,6 +34,15 @@ class Probed:
 
 
 @dataclasses.dataclass(frozen=True)
+class Keeping:
+    """The minions that were asked whether they keep what they have run: something, nothing, or no answer."""
+
+    something: frozenset[str]
+    nothing: frozenset[str]
+    silent: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Found:
     """
     The minions that were asked about a job.
@@ -181,15 +190,12 @@ class Questions:
             if minion in asked and isinstance(value, list)
         }
 
-    async def keep_nothing(self, minions: Iterable[str], timeout: float) -> Probed:
-        """
-        Ask minions whether they keep what they have run: those that do are ``running``, those that do not ``idle``. Answers
-        are not proven. Raises as ``find_either``.
-        """
+    async def find_keeping(self, minions: Iterable[str], timeout: float) -> Keeping:
+        """Ask minions whether they keep what they have run. Answers are not proven. Raises as ``find_either``."""
         asked = frozenset(minions)
         given = (await self._ask(_RECORDED, ["0"], list(asked), timeout, None)).given
         nothing = frozenset(minion for minion in asked & given.keys() if once.keeps_nothing(given[minion]))
-        return Probed(asked & given.keys() - nothing, nothing, asked - given.keys())
+        return Keeping(asked & given.keys() - nothing, nothing, asked - given.keys())
 
     async def find_either(
         self,

@@ -105,11 +105,11 @@ class Effects:
         """Log which minions keep nothing of what they have run, and how many are silent: for these it is not known."""
         try:
             minions, _ = await self._ports.cache_worker.call(compat.minion_keys, self._opts)
-            found = await self._ports.questions.keep_nothing(minions, self._timeout)
+            found = await self._ports.questions.find_keeping(minions, self._timeout)
         except (OSError, JobCacheError, PublishFailed) as exc:
             log.info("Whether minions keep what they have run is not known: %s", exc)
             return
-        for doubt in once.about_records(len(found.running | found.idle), found.idle):
+        for doubt in once.about_records(len(found.something | found.nothing), found.nothing):
             log.warning("job_retry: %s", doubt)
         if found.silent:
             log.info("Whether silent minions keep what they have run is not known (%d)", len(found.silent))
