@@ -307,11 +307,12 @@ class Retry:
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
     def _requested(self, fact: facts.Requested) -> None:
-        self._requests.append(self._carry_out(fact))
+        self._requests.append(self.carry_out(fact))
         if len(self._requests) == 1 and not self._facts:
             self._work()
 
-    def _carry_out(self, fact: facts.Requested) -> Work:
+    def carry_out(self, fact: facts.Requested) -> Work:
+        """Do what an operator requests, and answer."""
         try:
             done: Work | int = getattr(self.owing, fact.do)(**fact.given)
             answer = facts.Answer((yield from done) if isinstance(done, Generator) else done)

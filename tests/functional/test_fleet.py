@@ -18,7 +18,7 @@ from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.waiting import stretched
 
 ROOT = __file__.rsplit("/tests/", 1)[0]
-WORDS = "random --minions 24 --workers 3 --seconds 90 --rate 200 --executor 0.3 --limit 300 --answer 30"
+WORDS = "random --minions 24 --seconds 90 --rate 200 --executor 0.3 --limit 300 --answer 30"
 #: All that may happen; each of it at least once.
 WHAT = {"batch", "job", "leave", "come_back", "restart", "kill", "burst", "full", "power_cut", "kill_master"}
 

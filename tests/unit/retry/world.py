@@ -579,7 +579,7 @@ class World:
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL, maintenance=self.maintenance)
         self.machine.part = self.part
-        step, carry_out = self.machine.step, self.machine._carry_out
+        step, carry_out = self.machine.step, self.machine.carry_out
 
         def recorded(fact, now, wall=None):
             if not life.alive:  # the engine was killed a moment ago; its unfinished work is dropped
@@ -595,7 +595,7 @@ class World:
             self.begins(fact)
             return (yield from carry_out(fact))
 
-        self.machine.step, self.machine._carry_out = recorded, carried_out
+        self.machine.step, self.machine.carry_out = recorded, carried_out
         self.machine.openings.find = self.find_opening
         self.shell.start()
         if not self._is_running:
