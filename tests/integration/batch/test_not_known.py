@@ -50,7 +50,16 @@ def store(master):
 
 @pytest.fixture
 def job(tmp_path):
-    return lambda **kwargs: CountedJob(tmp_path, random_string("job-"), **kwargs)
+    """Makes jobs. They end with the test: one that a failed test has left would occupy its minion for the others."""
+    made = []
+
+    def make(**kwargs):
+        made.append(CountedJob(tmp_path, random_string("job-"), **kwargs))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.open_gate()
 
 
 def states(look, jid):
