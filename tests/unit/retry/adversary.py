@@ -162,12 +162,16 @@ class Adversary(World):
     def _forbid(self, minion, jid):
         """Assert that a job may be published now: its window is open, and its publisher and its asker have the right."""
         window, zone = self._hours(jid)
-        is_open = not window or any(self._is_open(window, zone, at) for at in (self.wall() - STEPS, self.wall()))
+        is_open = not window or any(self._is_open(window, zone, at) for at in self._shown())
         self.must(is_open or jid in self.urged.get(minion, ()), f"{minion} gets {jid} outside its window")
         asker = self.machine.entry(minion, jid).asker
         for user in ("publisher", asker.user if asker else "publisher"):
             late = self.now > self.revoked.get(user, float("inf")) + RIGHT_NOTED
             self.must(not late or user not in self.denied, f"{minion} gets {jid}, and {user} has lost the right")
+
+    def _shown(self):
+        """Return what the clock on the wall showed since a job that is published now was claimed."""
+        return [self.wall() - STEPS, self.wall()]
 
     def _hours(self, jid):
         """Return the window of a job, and its zone. Both are empty if the job may be published at any time."""
@@ -880,7 +884,7 @@ class Clocks(CutOff):
         # jid -> the least that the clock was ahead when the job, or its kill, was published or stored
         self.dated = {}
         self.unlogged = set()  # jids whose publish or kill is in no log
-        self.last_set = -math.inf  # when the clock was set last
+        self.last_set, self.was_ahead = -math.inf, 0.0  # when the clock was set last, and how far it was ahead before
         super().__init__(seed)
 
     def do_clock(self):
@@ -891,9 +895,14 @@ class Clocks(CutOff):
             self.later(self.hands.uniform(0.0, 30.0), lambda: self._set_clock(-by), engine=False)
 
     def _set_clock(self, by):
+        self.was_ahead = self.clock_ahead
         self.clock_ahead = max(-6 * 3600.0, min(6 * 3600.0, self.clock_ahead + by))
         self.most = max(self.clock_ahead, self.most)
         self.last_set = self.now
+
+    def _shown(self):
+        before = [self.last_set + self.was_ahead] if self.now < self.last_set + STEPS else []
+        return super()._shown() + before
 
     def _is_wanted(self, keys, wanted_at, again=ENDED):
         """If the clock was set after a kill, the engine may order the kill and the request either way."""
