@@ -227,6 +227,8 @@ def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) ->
 
     :param record: the job's record in ``jobs/published``, or ABSENT.
     """
+    if type(record) is dict and record.get("load") == digest(load):  # nearly always; then nothing else in it matters
+        return True
     known = _publication_in(store, record, key)
     if known is None or known.vouches_for(load):
         return True
