@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import os
 import socket
 import threading
@@ -59,10 +60,13 @@ class Calls:
         # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
         self._opts = dict(opts)
         self.name: str = opts.get("cache") or "localfs"
-        # mmap_cache removes the content of a bank that was made with other options than its module has.
-        self._base = own_modules.base_of(self)
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+    @functools.cached_property
+    def _base(self) -> str:
+        # mmap_cache removes the content of a bank that was made with other options than its module has.
+        return own_modules.base_of(self)
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
         """Call a function of the driver. :raises SaltCacheError: naming driver, bank and key."""
