@@ -5,8 +5,8 @@ Each thread of each process has a connection of its own. A connection from befor
 since, is never used again, and never closed, because closing it would release the locks of the connections in use. A
 forked process takes the locks of the connections that it has inherited, because SQLite assumes that it has them.
 
-Four files lie beside it. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or set aside, and by
-the writer that is next (``core/sqlite/file.py``). ``.turn`` is a named pipe on which the waiting writers sleep.
+Three files lie beside it. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or set aside
+(``core/sqlite/file.py``), and has the tickets of the writers that wait (``core/sqlite/turns.py``).
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ from saltext.jobs.core.sqlite.file import (
 )
 
 CACHE_KB = 2048  # the most that a connection's page cache takes; each write by others makes the cache useless
+#: Seconds of writing after which a process lets those that wait go first. Shorter turns would take more CPU time, as each
+#: process has to read again what the others have changed.
+TURN = 0.01
 #: Shortest and longest pause in seconds between two transactions of a bulk removal or copy, in which others can write. A
 #: waiting writer tries at least every 20 ms, so it does not miss a pause.
 PAUSE, LONGEST_PAUSE = 0.03, 1.0
@@ -71,6 +74,8 @@ class Connection:
         self.busy = self.durable = False
         #: For how many seconds the last transaction kept others from writing, and the bytes of -wal when it began.
         self.held, self.log_bytes = 0.0, 0
+        #: For how many seconds it has kept others from writing since it last waited for its turn.
+        self.used = 0.0
         #: How often it has paused, when it may checkpoint again, and whether -wal was above LARGEST_LOG at the last look.
         self.pauses, self.log_at, self.was_huge = 0, 0.0, False
 
@@ -217,6 +222,7 @@ class Database:
                 raise
             finally:
                 connection.busy, connection.held = False, time.monotonic() - began
+                connection.used += connection.held
             if self._full_sync:
                 if not self._is_current(connection):
                     self._give_up(connection)
@@ -231,7 +237,7 @@ class Database:
         """Begin a transaction, on the file that is in place when it is this thread's turn."""
         while True:
             try:
-                self._wait_for_turn(connection.sql)
+                self._wait_for_turn(connection)
                 # Another version of this extension may have changed the tables since the connection was opened.
                 version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
                 if version == schema.VERSION and self._is_current(connection):
@@ -244,14 +250,19 @@ class Database:
             self._give_up(connection)
             connection = self._connection()
 
-    def _wait_for_turn(self, sql: sqlite3.Connection) -> None:
+    def _wait_for_turn(self, connection: Connection) -> None:
         """
-        Begin a transaction. The first of the waiting writers keeps trying; the others sleep until it is their turn to try.
+        Begin a transaction. Writers that wait do so in the order in which they came (``core/sqlite/turns.py``).
 
-        A writer that comes when nobody writes may go first, so that the file is never idle.
+        A writer that comes when nobody writes may go first, so that the file is never idle. If it has had its turn, it lets
+        the first of those that wait begin.
         """
-        if not has_begun(sql):
-            self._file.queue(lambda: has_begun(sql))
+        has_passed = False
+        if connection.used > TURN:
+            connection.used, has_passed = 0.0, self._file.pass_turn()
+        if has_passed or not has_begun(connection.sql):
+            self._file.queue(lambda: has_begun(connection.sql))
+            connection.used = 0.0
 
     def shrink(self, pages: int) -> None:
         """Cut free pages off the file, in a transaction of its own."""

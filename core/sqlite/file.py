@@ -28,7 +28,7 @@ from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.mounts import mounts as mounted
 from saltext.jobs.core.sqlite.mounts import remote_file_system
 from saltext.jobs.core.sqlite.salvage import begin_with
-from saltext.jobs.core.sqlite.wakeup import LONGEST, Wakeup
+from saltext.jobs.core.sqlite.turns import LONGEST, first_of, ticket, wake
 
 log = lines.logger(__name__)
 
@@ -75,7 +75,6 @@ class DatabaseFile:
         self._chosen = chosen
         self._mounts = mounts or mounted
         self._log = f"{path}-wal"
-        self._wakeup = Wakeup(f"{path}.turn")
 
     def identity(self, filled: bool = False) -> tuple[int, int] | None:
         """
@@ -401,7 +400,7 @@ class DatabaseFile:
     @contextlib.contextmanager
     def alone(self) -> Iterator[int]:
         """
-        Hold ``.lock``, and yield its descriptor. Only its holder makes a file, sets one aside, or is the next to write.
+        Hold ``.lock``, and yield its descriptor. Only its holder makes a file, or sets one aside.
 
         A process must never wait for it within a transaction.
         """
@@ -426,27 +425,35 @@ class DatabaseFile:
             # Closing is not enough: a child process that was forked meanwhile has the descriptor too.
             fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
-            self._wakeup.wake()
 
     def queue(self, has_begun: Callable[[], bool]) -> None:
         """
-        Wait until a transaction has begun. The first writer in the queue holds ``.lock`` and tries; the others sleep.
+        Wait until a transaction has begun. The writer that has waited longest tries; the others sleep.
 
-        If the first one does not go on, for example because it is frozen, the others try too after ``PATIENCE``.
+        If that one does not go on, for example because it is frozen, the others try too after ``PATIENCE``.
 
         :param has_begun: tries to begin it.
         :raises sqlite3.OperationalError: if it waits for longer than ``BUSY_SECONDS``.
         """
         began, waited = time.monotonic(), 0.0
-        with self._lock() as handle, self._wakeup.sleeper() as sleep:
-            is_first = _has_locked(handle)
+        with self._lock() as handle, ticket(handle) as (sleep, is_next):
+            is_first = is_next()
             while waited < BUSY_SECONDS:
                 sleep(LOOK if is_first else LONGEST)
                 waited = time.monotonic() - began
-                is_first = is_first or _has_locked(handle)
+                is_first = is_first or is_next()
                 if (is_first or waited > PATIENCE) and has_begun():
                     return
         raise sqlite3.OperationalError("database is locked: other processes write all the time, or one does not go on")
+
+    def pass_turn(self) -> bool:
+        """Let the first of the waiting writers begin, unless it does not go on. Tell whether it has begun."""
+        with self._lock() as handle:
+            first = first_of(handle)
+            if not wake(first):
+                return False
+            time.sleep(LOOK)
+            return first_of(handle) != first
 
     def checked_for(self) -> str:
         """Return what ``note_check`` was last called with."""
@@ -540,14 +547,6 @@ def _is_locked(path: str, span: tuple[int, int]) -> bool:
     except OSError:
         return False
     return bool(struct.unpack(_LOCK, found)[0] != fcntl.F_UNLCK)
-
-
-def _has_locked(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

@@ -14,8 +14,10 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import sqlite3
 import string
+import struct
 import subprocess
 import sys
 import threading
@@ -33,12 +35,11 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.job_summary import job_marks
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.sqlite import schema
+from saltext.jobs.core.sqlite import database, schema, turns
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.file import DatabaseFile, handle_of
 from saltext.jobs.core.sqlite.mounts import remote_file_system
-from saltext.jobs.core.sqlite.wakeup import Wakeup
 from tests.faults import freeze, thaw
 from tests.functional.store.test_contract import in_processes
 from tests.functional.store.test_job_index import dying
@@ -58,14 +59,12 @@ def dense(size):
     return random.randbytes(size)
 
 
-def is_held(path):
-    """Tell whether a process holds the lock on a file."""
-    with open(path, "rb") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+def a_ticket(path, above=0):
+    """Return the number of a writer that waits for its turn, of those with a number above that one; None if none does."""
+    with open(f"{path}.lock", "r+b") as stream:
+        wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, above + 1, 0, 0)
+        kind, _, number, _, _ = struct.unpack("hhqqi", fcntl.fcntl(stream, fcntl.F_OFD_GETLK, wanted))
+    return None if kind == fcntl.F_UNLCK else number
 
 
 def a_writer_behind_a_frozen_one(opts, path):
@@ -81,21 +80,15 @@ def a_writer_behind_a_frozen_one(opts, path):
     second.start()
     with banks_of(opts).transaction():
         begun[0].set()
-        wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
+        number = wait_for(lambda: a_ticket(path), what="it does not wait for its turn")
         freeze(first.pid)
         begun[1].set()
-        wait_for(lambda: has_open(second.pid, f"{path}.turn"), what="it waits behind the other")
+        wait_for(lambda: a_ticket(path, above=number), what="it waits behind the other")
     return first, second
 
 
-def has_open(pid, path):
-    """Tell whether a process has a file open."""
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            if os.readlink(f"{folder}/{name}") == path:
-                return True
-    return False
+def failing(exc, *args):
+    raise exc
 
 
 def state_of(pid):
@@ -538,11 +531,13 @@ class TestManyWriters:
         waiting.start()  # before this process writes, whose locks it would take for its own
         with banks_of(opts).transaction():
             begun.set()
-            wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
+            wait_for(lambda: a_ticket(path), what="it does not wait for its turn")
             freeze(waiting.pid)
         began = time.monotonic()
         for number in range(20):
-            cache.store("bank", "key", number)
+            with banks_of(opts).transaction():
+                cache.store("bank", "key", number)
+                time.sleep(1.1 * database.TURN)  # so each time it has had its turn
         assert time.monotonic() - began < stretched(5)
         thaw(waiting.pid)
         waiting.join(stretched(SOON))
@@ -566,59 +561,65 @@ class TestManyWriters:
         first.join(stretched(SOON))
         assert first.exitcode == 0 and cache.list("bank") == ["0", "1", "key"]
 
-    @pytest.mark.parametrize("there", ["nothing", "a file", "a link", "a full pipe"])
-    def test_writers_go_on_even_if_no_process_wakes_them(self, opts, cache, path, there, tmp_path):
+    @pytest.mark.parametrize("why", ["their sockets get no names", "the system has no tickets"])
+    def test_writers_go_on_even_if_no_process_wakes_them(self, opts, cache, why, monkeypatch):
         cache.store("bank", "key", 0)
-        pipe = None
-        if there == "a file":
-            with open(f"{path}.turn", "wb") as stream:
-                stream.write(b"x")
-        elif there == "a link":
-            os.symlink(tmp_path / "elsewhere", f"{path}.turn")
-        elif there == "a full pipe":
-            os.mkfifo(f"{path}.turn", 0o600)
-            pipe = os.open(f"{path}.turn", os.O_RDWR | os.O_NONBLOCK)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    os.write(pipe, bytes(1 << 12))
+        if why == "the system has no tickets":
+            monkeypatch.setattr(sys, "platform", "freebsd14")
+        else:
+            refuse = functools.partial(failing, OSError(errno.EADDRINUSE, "it is taken"))
+            monkeypatch.setattr(socket.socket, "bind", refuse)
 
         def work(number):
             for turn in range(100):
                 cache.store("bank", f"{number}-{turn}", turn)
-                if there == "nothing":
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(f"{path}.turn")
 
         assert in_processes(6, work) == [None] * 6
         assert len(cache.list("bank")) == 601
-        if there == "a file":
-            assert content_of(f"{path}.turn") == b"x"
-        if there == "a link":
-            assert not (tmp_path / "elsewhere").exists()
-        if pipe is not None:
-            os.close(pipe)
 
     def test_waiters_are_woken_one_by_one_in_the_order_in_which_they_came(self, tmp_path):
-        path, woken = str(tmp_path / "turn"), FORK.Queue()
-        wakeup = Wakeup(path)
+        path, woken = str(tmp_path / "cache"), FORK.Queue()
 
         def wait(number):
-            with wakeup.sleeper() as sleep:
-                sleep(600)
-            woken.put(number)
+            with open(f"{path}.lock", "r+b") as stream, turns.ticket(stream.fileno()) as (sleep, is_next):
+                while not is_next():
+                    sleep(2 * stretched(SOON))
+                woken.put(number)
 
-        sleeping = []
-        for number in range(3):
-            sleeping.append(FORK.Process(target=wait, args=(number,)))
-            sleeping[-1].start()
-            pid = sleeping[-1].pid
-            wait_for(lambda pid=pid: has_open(pid, path) and state_of(pid) == "S", what="it sleeps")
-        for number in range(3):
-            wakeup.wake()
-            assert woken.get(timeout=stretched(SOON)) == number
-        for process in sleeping:
+        waiting, last = [], 0
+        with open(f"{path}.lock", "w+b") as stream, turns.ticket(stream.fileno()) as (_, is_next):
+            for number in range(3):
+                waiting.append(FORK.Process(target=wait, args=(number,), daemon=True))
+                waiting[-1].start()
+                pid = waiting[-1].pid
+                last = wait_for(lambda last=last: a_ticket(path, above=last), what="it waits")
+                wait_for(lambda pid=pid: state_of(pid) == "S", what="it sleeps")
+            assert is_next() and woken.empty()
+        assert [woken.get(timeout=stretched(SOON)) for _ in range(3)] == [0, 1, 2]
+        for process in waiting:
             process.join(stretched(SOON))
-        wakeup.wake()  # nobody sleeps
+
+    def test_of_writers_that_never_pause_each_gets_its_turn(self, opts, cache):
+        cache.store("bank", "0", [0] * 4)
+        held, most = 0.003, 20 * database.TURN / 0.003
+        ended = FORK.Event()
+
+        def work(number):
+            banks, missed = banks_of(opts), [0]
+            own = others = 0
+            while not ended.is_set() and len(missed) < 100:
+                with banks.transaction():
+                    counts = banks.fetch("bank", "0")
+                    if own:
+                        missed.append(sum(counts) - counts[number] - others)
+                    others = sum(counts) - counts[number]
+                    counts[number] = own = own + 1
+                    banks.store("bank", "0", counts)
+                    time.sleep(held)
+            ended.set()
+            assert max(missed) < most, missed
+
+        assert in_processes(4, work) == [None] * 4
 
     def test_a_writer_gets_its_turn_between_the_writes_of_a_busy_one(self, opts, cache):
         banks, pendulum = banks_of(opts), Pendulum(0.002)
