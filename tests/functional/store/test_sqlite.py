@@ -568,7 +568,7 @@ class TestManyWriters:
             monkeypatch.setattr(sys, "platform", "freebsd14")
         else:
             refuse = functools.partial(failing, OSError(errno.EADDRINUSE, "it is taken"))
-            monkeypatch.setattr(socket.socket, "bind", refuse)
+            monkeypatch.setattr(socket.socket, "bind", staticmethod(refuse))
 
         def work(number):
             for turn in range(100):
