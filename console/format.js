@@ -77,8 +77,8 @@ const DEEPEST = 30;
 
 /**
  * Return any value from the API as several lines of text: JSON, or a string as it is. A minion may return anything, so this
- * does not recurse, and stops after the wanted characters.
- * @param {number} most characters after which the text may end; a text longer than this is not whole
+ * does not recurse, and stops soon after `most` characters.
+ * @param {number} most a text longer than this is not whole
  */
 export function block(value, most) {
   if (typeof value === "string") return value.slice(0, most + 1);
@@ -128,9 +128,9 @@ export function bytes(number) {
 }
 
 /**
- * Return the value of text typed into a form: a number, true, false, null, a list or a mapping if it is JSON, else text. A number
- * must read the same again: a jid, which JavaScript cannot hold exactly, a version 1.10, and 12e4, which may be a hash, stay
- * text.
+ * Return the value of text typed into a form: a number, true, false, null, a list or a mapping if it is JSON, else text. What
+ * would not print as it was typed is no number but text: a jid, which JavaScript cannot hold exactly, a version 1.10, and 12e4,
+ * which may be a hash.
  */
 export function typed(text) {
   const trimmed = text.trim();

@@ -160,13 +160,13 @@ def of_lead(
 
     :param since: when the present leader took the lead, in Unix time; ``left``: seconds that its lease lasts.
     :param refused: how often this master's engine was kept from doing something because it did not lead, or could not tell.
-    :param took: seconds that its last sign of life took; ``is_up``: whether that could be given.
+    :param took: seconds that it took to write its last sign of life; ``is_up``: whether it could be written.
     """
     figures = [
         ("leader", "Whether the engine of this master leads.", float(leads)),
         ("lead_since_timestamp_seconds", "When the present leader took the lead.", since),
-        ("site_up", "Whether the disk or the server that the masters share took the last sign of life.", float(is_up)),
-        ("site_seconds", "Time that the last sign of life took there.", took),
+        ("site_up", "Whether the last sign of life could be written where the masters share it.", float(is_up)),
+        ("site_seconds", "Time that it took to write the last sign of life there.", took),
     ]
     if left is not None:
         figures.append(("lease_left_seconds", "Time for which the leader may publish without a renewal.", left))

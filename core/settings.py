@@ -91,7 +91,7 @@ class BatchSettings:
     publish_window: float = option(0.1, seconds(0, 60), instead=f"{_LEAVE_OUT}; the run times of jobs decide")
     #: How often a failed publish is tried again before the batch pauses.
     publish_retries: int = option(5, whole())
-    #: Seconds before the first of those tries; each further one waits twice as long, up to a minute.
+    #: Seconds before a failed publish is first tried again; each further try waits twice as long, up to a minute.
     publish_backoff: float = option(1.0, seconds(0.01, 60), instead=f"{_LEAVE_OUT}, and set publish_retries")
     #: How often a silent minion is asked before it counts as offline.
     probe_attempts: int = option(3, whole(1))

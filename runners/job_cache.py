@@ -193,7 +193,7 @@ def search(
         Most jobs to return. Default: 20.
 
     after
-        Go on after this place: ``next`` of the search before. Jobs that were published meanwhile do not shift the place.
+        Go on after this place: ``next`` of the previous search. Jobs published meanwhile do not shift the place.
 
     kind
         ``jobs``: what ran on minions; ``runners``: what ran on the master (``runner.*``, ``wheel.*``), such as each page of
@@ -410,7 +410,7 @@ def stats() -> dict[str, Any]:
     Return how many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
 
     ``bytes`` is None if the driver keeps its data on a server. With sqlite it is the size of the file, and ``free_bytes`` is
-    the part of it that is free. With mmap_cache, ``bank_bytes`` is the nominal size of every job's index, from
+    the part of it that is free. With mmap_cache each job has an index, and ``bank_bytes`` is its nominal size, from
     ``mmap_cache_size`` and ``mmap_cache_slot_size``. The index is a sparse file that takes a few pages only, as ``bytes``
     shows. A tool that copies it must keep it sparse.
 
@@ -515,8 +515,8 @@ def verify(repair: object = False) -> dict[str, Any]:
     ======================  ==================================================  ==================================
     problem                 meaning                                             what ``repair=True`` does
     ======================  ==================================================  ==================================
-    unreadable-load         the load cannot be read or is no dictionary         sets it aside if it is damaged
-    unreadable-minions      the list of minions cannot be read or is none       writes it from the returns
+    unreadable-load         the load cannot be read or is not a dictionary      sets it aside if it is damaged
+    unreadable-minions      the list of minions cannot be read or is no list    writes it from the returns
     unreadable-return       a return cannot be read                             sets it aside if it is damaged
     secrets-in-load         a token, password or key is stored in the load      removes the secret
     no-load                 returns or markers of a job without a load          removes them

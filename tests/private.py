@@ -9,8 +9,8 @@ import stat
 
 def not_private(folder: pathlib.Path, owner: int | None = None) -> list[str]:
     """
-    Walk a folder, and report everything in it, itself included, that is not a directory, file or socket which belongs to
-    ``owner`` (by default the owner of the folder's parent), which other users may not touch, and which has no other name.
+    Return what is wrong with a folder and with everything in it. All right are directories, files and sockets that belong
+    to ``owner`` (by default the owner of the folder's parent), that others may not touch, and that have no other name.
     """
     owner = folder.parent.stat().st_uid if owner is None else owner
     found = [

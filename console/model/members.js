@@ -6,7 +6,7 @@ import { Followed } from "./followed.js";
 const [PENDING, ACTIVE, COMPLETED, FAILED, LOST, OFFLINE] = ["pending", "active", "completed", "failed", "lost", "offline"].map((state) => STATES.indexOf(state));
 /** The order of the table: minions with failures, then those that run the job, the longest first, those that wait, the others. */
 const WORST_FIRST = ["failed", "timed_out", "lost", "killed", "offline", "active", "pending", "completed"].map((state) => STATES.indexOf(state));
-/** States that a return may still change, since it comes late or settles a doubt. */
+/** States that a return may still change: it may come late, or settle a doubt. */
 const OPEN = [PENDING, ACTIVE, LOST, OFFLINE];
 
 export class Members extends Followed {
@@ -31,13 +31,13 @@ export class Members extends Followed {
     this.names = before.length === names.length && before.every((name, at) => name === names[at]) ? before : names;
     this.records = records;
     this.places = this.names === before ? this.places : new Map(names.map((name, at) => [name, at]));
-    this.states = Uint8Array.from(this.names, (name) => placeOf(records[name].state));
+    this.states = Uint8Array.from(this.names, (name) => stateIndex(records[name].state));
     this.counts = zeros();
     for (const state of this.states) this.counts[STATES[state]] += 1;
     this.changed = null;
   }
 
-  /** Take an event of the batch's job. If it leaves a doubt, the batch's own counts settle it. */
+  /** Apply an event of the batch's job. It never makes a read necessary: `agrees` shows whether an event was missed. */
   follow(event) {
     if (event.kind === "published") for (const name of event.minions) this.#move(name, ACTIVE, [PENDING]);
     if (event.kind === "began") this.#move(event.minion, ACTIVE, [PENDING]);
@@ -93,9 +93,9 @@ export class Members extends Followed {
   }
 }
 
-function placeOf(state) {
-  const place = STATES.indexOf(state);
-  return place < 0 ? PENDING : place;
+function stateIndex(state) {
+  const index = STATES.indexOf(state);
+  return index < 0 ? PENDING : index;
 }
 
 function zeros() {

@@ -15,12 +15,15 @@ export function keyOf(entry) {
 export class Queue extends Followed {
   rows = new Map();
 
-  /** Take entries. */
+  /** Replace all entries. */
   put(list) {
     this.rows = new Map(list.map((entry) => [keyOf(entry), { ...entry }]));
   }
 
-  /** Take an event. No event says when an entry expires, or that it waits for a window, so the list is read again. */
+  /**
+   * Apply an event, and return whether the list must be read again: no event says when an entry expires, or that it waits for a
+   * window.
+   */
   follow(event) {
     const { what, minion, jid } = event;
     const key = keyOf(event);

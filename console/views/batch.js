@@ -136,7 +136,7 @@ export class BatchView {
       ["User", line(batch.user)],
       ["At a time", count(batch.batch_size)],
       ["In flight", count(batch.active)],
-      ["Failures of those allowed", budget(batch)],
+      ["Failure budget used", budget(batch)],
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${one === "start_at" ? moment(value) : line(value, 80)}`).join("; ") : null],
       ["Pace", !rate ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],

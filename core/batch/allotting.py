@@ -92,9 +92,9 @@ class Allotting:
                 self._plan()
         self._reading = False
 
-    def is_whole(self, whole: bool) -> None:
-        """Say whether all batches that have not ended were taken in: before they are, nothing is allotted."""
-        self.sharing.is_whole(whole)
+    def note_completeness(self, complete: bool) -> None:
+        """Note whether all batches that have not ended were taken in: before they are, nothing is allotted."""
+        self.sharing.note_completeness(complete)
         self._plan()
 
     def leave(self, jid: str) -> None:

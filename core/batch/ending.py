@@ -176,19 +176,19 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     It counts as such if the outcome of its publish is not known, if its own records say so, or if it would have been
     heard when it began. A minion that did receive the job ignores the duplicate jid.
     """
-    if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never):
+    if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never_begun):
         return False
-    if flight.anew and not flight.never and minion not in batch.inflight.keepers:
+    if flight.restarted and not flight.never_begun and minion not in batch.inflight.keepers:
         return False  # it may have begun, and would not ignore the job
     if flight.unknown:
         return True
     if minion in batch.spec.unsure:
         return False  # the target may not match it
-    if flight.never:
+    if flight.never_begun:
         return batch.resends[minion] < batch.spec.probe_attempts
     return (
         batch.inflight.says_that_it_begins(minion)
-        and not flight.deaf
+        and not flight.unheard
         and batch.resends[minion] < batch.spec.probe_attempts
     )
 
@@ -219,7 +219,7 @@ def hand_over(batch: BatchState) -> list[Effect]:
     waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
     if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:
         return []
-    if reason := batch.record.overdrawn(over=batch.pace.group):
+    if reason := batch.record.overdrawn(ended_group=batch.pace.group):
         return batch.halt(reason)
     batch.asked_queue = True
     return [facts.Queue(tuple(batch.to_hand_over))]

@@ -73,11 +73,11 @@ class Flight:
     unknown: bool = False  # the outcome of its publish is not known: the job may never have been sent
     began: float = 0.0  # start of its run time: when it said that it had begun, or else when it was sent to
     expired: bool = False  # it exceeded ``max_runtime``, and is being killed for that
-    deaf: bool = False  # its start may have gone unheard, or the minion may have forgotten the jid
+    unheard: bool = False  # its start may have gone unheard, or the minion may have forgotten the jid
     runs: int = 0  # answers in a row that it runs the job
-    never: bool = False  # its own records say that it has not begun the job
+    never_begun: bool = False  # its own records say that it has not begun the job
     acks: bool = False  # it reports its start, because it has the executor; known before it was sent to
-    anew: bool = False  # its process has restarted since it was sent to: it would run the job again
+    restarted: bool = False  # its process has restarted since it was sent to: it would run the job again
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, whose next step is due at ``due``. :raises ValueError: if the table forbids it."""
@@ -171,14 +171,14 @@ class InFlight(Kept):
     def relies_on_hearing(self, minion: str) -> bool:
         """Tell whether silence of a minion would mean that it has not received the job."""
         flight = self.flights.get(minion)
-        return flight is not None and not flight.deaf
+        return flight is not None and not flight.unheard
 
     def may_have_begun(self, minion: str) -> bool:
         """Tell whether a minion in flight, without a return, may have begun the job."""
         flight = self.flights[minion]
         if flight.seen or flight.unknown:
-            return not flight.never
-        return not flight.never and (flight.deaf or not self.says_that_it_begins(minion))
+            return not flight.never_begun
+        return not flight.never_begun and (flight.unheard or not self.says_that_it_begins(minion))
 
     def next_due(self) -> float | None:
         """Return when minions are next overdue, or None."""
@@ -229,7 +229,7 @@ class InFlight(Kept):
             flight.began = now
         flight.runs = 0 if begins else flight.runs + 1
         flight.since, flight.unanswered = now, 0
-        flight.seen, flight.idle, flight.unknown, flight.never = True, 0, False, False
+        flight.seen, flight.idle, flight.unknown, flight.never_begun = True, 0, False, False
         due = self._next_look(minion, now)
         if begins and flight.kills and flight.due is not None:
             due = min(due, flight.due)  # it is asked whether the kill has worked, whatever it says now
@@ -265,7 +265,7 @@ class InFlight(Kept):
     def overdue(self, now: float) -> tuple[list[str], list[str]]:
         """Return the minions to look for and then ask, and those to look for a last time."""
         found: dict[str, None] = {}
-        first = self.next_due()  # drops entries that are out of date, which folding a journal leaves behind
+        first = self.next_due()  # drops entries that are out of date, which reading a journal leaves behind
         if first is not None and first <= now:
             while self.due and self.due[0][0] <= now:
                 entry = heapq.heappop(self.due)
@@ -325,7 +325,7 @@ class InFlight(Kept):
         """The records of minions that do not run the job say that they have not begun it."""
         for minion in minions:
             if minion in self.flights and self.is_idle(self.flights[minion]):
-                self.flights[minion].never = True
+                self.flights[minion].never_begun = True
                 self.keepers.add(minion)
 
     def keep_no_records(self, minions: Iterable[str]) -> None:
@@ -380,13 +380,13 @@ class InFlight(Kept):
     def doubt_silence(self) -> None:
         """Events may have been lost: a minion that was not heard to begin may have begun."""
         for flight in self.flights.values():
-            flight.deaf = flight.deaf or not flight.seen
+            flight.unheard = flight.unheard or not flight.seen
 
     def forget(self, minion: str) -> None:
         """A minion's process has restarted: if it is sent the job again, it runs it again."""
         flight = self.flights.get(minion)
         if flight is not None:
-            flight.deaf = flight.anew = True
+            flight.unheard = flight.restarted = True
 
     def shift(self, by: float) -> None:
         """Move all times by so many seconds, since the clock is another one; ``recover`` sets what is due."""

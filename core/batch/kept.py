@@ -32,7 +32,7 @@ def kept(
     :param make: returns its value in a new batch, and if a snapshot has no such field yet.
     :param write: returns its value in the form of a snapshot: numbers, strings, lists and dicts.
     :param read: the inverse of ``write``.
-    :param name: its name in a snapshot; by default its own.
+    :param name: its name in a snapshot; by default that of the attribute.
     """
     return dataclasses.field(
         init=False, default_factory=make, metadata={"write": write, "read": read, "name": name or ""}

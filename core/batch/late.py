@@ -23,14 +23,14 @@ log = lines.logger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: How often to look into the job cache after a return is heard, every ``GATHER`` seconds. After the last look the event
-#: counts as forged.
+#: How many times to look into the job cache after a return is heard, once every ``GATHER`` seconds. After the last look the
+#: event counts as forged.
 LOOKS = 5
 #: Most batches, and most minions of them together, whose missing returns are kept in memory.
 _REMEMBERED, _MINIONS = 100, 200_000
 
 
-#: Returns: ``{(minion, the functions that it names): retcode}``; None stands for functions that are known to be the job's.
+#: Returns: ``{(minion, functions): retcode}``: the functions that the return names; None if they are known to be the job's.
 Found = dict[tuple[str, str | None], int]
 
 
@@ -58,7 +58,7 @@ class LateReturns:
         self._looks: dict[str, int] = {}  # by jid: how many looks into the job cache are left
         self._timer: Any = None
         self._closed = False
-        self._open: dict[str, _Waiting] = {}  # by jid; used in the job cache's thread only
+        self._awaited: dict[str, _Waiting] = {}  # by jid; used in the job cache's thread only
 
     def take(self, jid: str, minion: str, retcode: int, functions: str | None = None) -> None:
         """
@@ -86,7 +86,7 @@ class LateReturns:
             self._timer = self._ports.loop.call_later(self._gather_time, self._write_down)
 
     async def catch_up(self, jids: Iterable[str]) -> None:
-        """Look for returns for ended batches that came while no engine ran."""
+        """Look for returns that came for ended batches while no engine ran."""
         for jid in jids:
             try:
                 found = await self._ports.cache_worker.call(self._look_up, jid)
@@ -154,16 +154,16 @@ class LateReturns:
 
     def _waiting(self, jid: str) -> _Waiting:
         """Return the minions whose returns would change anything, and the job's functions."""
-        if jid not in self._open:
+        if jid not in self._awaited:
             batch = self._read(jid)
             if batch is None:
-                self._open[jid] = _Waiting("", set())
+                self._awaited[jid] = _Waiting("", set())
             else:
                 minions = {minion for minion in batch.spec.minions if batch.wants_return(minion)}
-                self._open[jid] = _Waiting(function_of({"fun": batch.spec.fun}), minions)
-            while len(self._open) > 1 and self._are_too_many():
-                del self._open[next(iter(self._open))]
-        return self._open[jid]
+                self._awaited[jid] = _Waiting(function_of({"fun": batch.spec.fun}), minions)
+            while len(self._awaited) > 1 and self._are_too_many():
+                del self._awaited[next(iter(self._awaited))]
+        return self._awaited[jid]
 
     def _read(self, jid: str) -> Batch | None:
         try:
@@ -174,6 +174,6 @@ class LateReturns:
 
     def _are_too_many(self) -> bool:
         return (
-            len(self._open) > self._most_batches
-            or sum(len(waiting.minions) for waiting in self._open.values()) > self._most_minions
+            len(self._awaited) > self._most_batches
+            or sum(len(waiting.minions) for waiting in self._awaited.values()) > self._most_minions
         )

@@ -86,8 +86,8 @@ class Batch(BatchState):
 # The outcome of everything that was under way is unknown, and must be found out. No minion may be sent to again before the
 # outcome of its last publish is known.
 
-#: If the master ended together with its engine, publishes of the last so many seconds may not have left it. The batch then
-#: goes on at this master after its restart, or at another one.
+#: If the master ended together with its engine, what it published within so many seconds before that may not have left it.
+#: The batch then goes on at this master after its restart, or at another one.
 DOUBTFUL = 5.0
 
 
@@ -107,8 +107,8 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
         return []
     if batch.finished:
         return [*_halted_again(batch), Close()] if batch.halted else [Announce("complete"), Close()]
-    doubts, ended = fact.taken_over or fact.settled_at > now, batch.stepped_at
-    passed = _follow_clock(batch, fact, now)
+    master_may_have_ended, last_step = fact.taken_over or fact.settled_at > now, batch.stepped_at
+    ahead = _follow_clock(batch, fact, now)
     batch.pace.recover(now)
     batch.publish_window.begin_anew()
     batch.schedule.recover()
@@ -124,7 +124,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
         batch.checks.end()  # it is made again once the owner's right is confirmed
-    in_flight = batch.inflight.recover(now, ended + passed - DOUBTFUL if doubts else None)
+    in_flight = batch.inflight.recover(now, last_step + ahead - DOUBTFUL if master_may_have_ended else None)
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
     batch.catching_up = {*in_flight, *given_up}
     return [*effects, LookUp(in_flight + given_up)] if batch.catching_up else effects

@@ -143,8 +143,8 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
 
 def lanes_of(opts: Mapping[str, Any], by: str, minions: Sequence[str]) -> dict[str, str]:
     """
-    Return ``{minion: name}``: the group of each minion, as ``groups_of`` says. Unlike in ``find_groups``, all minions may be
-    in none.
+    Return ``{minion: name}``: the group of each minion, as ``groups_of`` says. Unlike in ``find_groups``, it is no error if
+    no minion is in any group.
 
     :param by: as ``grouping.parse_by`` takes it.
     :raises ValueError: for nodegroups that do not exist.

@@ -95,26 +95,26 @@ class Outcomes(Kept):
         """Tell whether a minion was killed because it ran too long: it had begun the job, and does not begin it again."""
         return minion in self.ended and self.ended[minion][0] is Outcome.TIMED_OUT
 
-    def overdrawn(self, over: int | None = None) -> str | None:
+    def overdrawn(self, ended_group: int | None = None) -> str | None:
         """
         Return the limit that the failures so far exceed, or None.
 
-        :param over: the place of a group that has ended, which is then judged however few of its minions ran.
+        :param ended_group: the place of a group that has ended, which is then judged however few of its minions ran.
         """
         if self.spec.failhard and self.budget_used:
             return "failhard"
         allowed = self.spec.failures_allowed
         executed = self.counts[Outcome.COMPLETED] + self.budget_used
-        enough = over is not None or executed >= self.spec.min_executed
+        enough = ended_group is not None or executed >= self.spec.min_executed
         if allowed is not None and self.budget_used > allowed and enough:
             return "max_failures"
-        return self._overdrawn_group(over)
+        return self._overdrawn_group(ended_group)
 
-    def _overdrawn_group(self, over: int | None) -> str | None:
-        groups, self.changed = self.changed | ({over} if over is not None else set()), set()
+    def _overdrawn_group(self, ended: int | None) -> str | None:
+        groups, self.changed = self.changed | ({ended} if ended is not None else set()), set()
         for group in sorted(groups) if self.spec.group_failures_allowed else ():
             used = self.group_used[group]
-            enough = group == over or self.completed[group] + used >= self.spec.min_executed
+            enough = group == ended or self.completed[group] + used >= self.spec.min_executed
             if used > self.spec.group_failures_allowed[group] and enough:
                 return f"max_failures in group {self.spec.groups[group][0]}"
         return None

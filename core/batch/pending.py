@@ -110,10 +110,10 @@ class Pending:
                 self._put(minion, self._back)
                 self._back += 1
 
-    # -- by lane, where minions are shared among batches ---------------------------------------------------------------
+    # -- by lane: the groups by which minions in flight are limited over all batches -------------------------------------
 
     def order_by_lanes(self) -> None:
-        """The lanes of the minions have become known."""
+        """Put the minions into their lanes, which have become known."""
         ordered = sorted(self._ids.items(), key=lambda item: item[1])
         self._queues, self._lanes = {}, {}
         for minion, place in ordered:
@@ -213,10 +213,12 @@ class Presence(Kept):
     there: set[str] = kept(set, sorted, set)  # with ``presence=none``: minions known to be there
     first_ping: bool = kept(bool, name="gathering")  # the first ping is not over, and nothing is sent before it is
     pinging: bool = kept(bool)  # a ping is under way
-    ping_at: float = kept(float)  # no ping before, in Unix time
+    ping_at: float = kept(float)  # no ping before this Unix time
     hinted: set[str] = kept(set, sorted, set)  # minions with a sign of life on the bus since the last ping
     heeded: set[str] = kept(set, sorted, set)  # minions that were pinged once more because of that
-    settled_at: float = kept(float)  # no minion is given up before: the master is young, and minions still connect
+    settled_at: float = kept(
+        float
+    )  # no minion is given up before this time: the master is young, and minions still connect
 
     def doubt(self, minions: Iterable[str]) -> None:
         """Wait for a sign of life of pending minions."""

@@ -1,6 +1,6 @@
 """
-The ports of the batch_manager engine's shell: Salt, the disk, the time, and threads for everything that blocks. One of them
-is here itself: calling a runner function.
+The ports of the batch_manager engine's shell: Salt, the disk, the time, and threads for everything that blocks. Only
+``call_runner`` is implemented here.
 
 It must never decide anything. ``engines/batch_manager.py`` wires it, and tests wire it with stand-ins.
 """
@@ -44,7 +44,8 @@ class Ports:
     * ``restarted``: returns the minions of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     * ``acks``: whether minions say when they begin a job.
     * ``keep``: seconds for which ended batches are kept; 0 for ever.
-    * ``is_takeover``: whether the engine before this one was, or may have been, another master's, which may have ended.
+    * ``is_takeover``: whether another master led the engine before, or may have led it; that one may have ended in the
+      middle of anything.
     * ``history``: the history of the database that keeps the journals, as in ``facts.Recovered``; empty if they are files.
     """
 

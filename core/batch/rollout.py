@@ -113,7 +113,7 @@ def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -
     return {"kind": check.kind, "fun": check.fun, "arg": list(arg), "kwargs": dict(kwargs)}
 
 
-def require_gates(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
+def require_stages(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
     """
     :param layout: the result of ``layout_of``.
     :raises Refused: for a check that would never happen, since the batch has one stage.

@@ -104,7 +104,7 @@ def _next_stages(batch: BatchState, now: float) -> list[Effect]:
         if not batch.waiting.available:
             if _group_awaits_signs(batch):
                 return []
-            reason = batch.record.overdrawn(over=batch.pace.group)
+            reason = batch.record.overdrawn(ended_group=batch.pace.group)
             if reason:
                 return batch.halt(reason)
         if batch.rights.doubt_after(batch.pace.stage):

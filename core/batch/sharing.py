@@ -172,7 +172,7 @@ class Sharing:
         self._waiters: dict[str, set[str]] = {}  # {minion: jids of the batches that wait for it}
         self._untold: set[str] = set()  # jids of batches with ``free`` minions
         self._lanes: dict[str, str] = {}  # {minion: lane}, as last read
-        self._changed = self._whole = False
+        self._changed = self._complete = False
         self._rounds = 0
 
     # -- the batches that take part ------------------------------------------------------------------------------------
@@ -195,10 +195,10 @@ class Sharing:
         batch.inflight.moves = []
         self._changed = True
 
-    def is_whole(self, whole: bool) -> None:
-        """Say whether all batches that have not ended were taken in. Until they are, the free room is not known."""
-        self._changed |= whole and not self._whole
-        self._whole = whole
+    def note_completeness(self, complete: bool) -> None:
+        """Note whether all batches that have not ended were taken in. Until they are, the free room is not known."""
+        self._changed |= complete and not self._complete
+        self._complete = complete
 
     def know(self, jid: str, lanes: Mapping[str, str]) -> None:
         """
@@ -325,7 +325,7 @@ class Sharing:
 
     def _knows_all(self) -> bool:
         """Whether all minions in flight are known, and their lanes."""
-        return self._whole and all(member.ready or not member.flying for member in self._members.values())
+        return self._complete and all(member.ready or not member.flying for member in self._members.values())
 
     def _demands(self) -> dict[str, Demand]:
         return {

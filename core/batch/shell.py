@@ -414,7 +414,7 @@ class BatchShell:
         jids = self._ports.store.open_jids()
         for jid in jids:
             self._attempt(f"batch {jid}", self._adopt, jid)
-        self._allotting.is_whole(all(jid in self.live or jid in self._undriven for jid in jids))
+        self._allotting.note_completeness(all(jid in self.live or jid in self._undriven for jid in jids))
 
     def _adopt(self, jid: str) -> None:
         store = self._ports.store

@@ -140,7 +140,7 @@ def new_batch(
     unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
     batch = options.get("batch", BATCH)
     layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
-    rollout.require_gates(check, layout)
+    rollout.require_stages(check, layout)
     wanted = {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options}
     return Spec(
         jid=_new_jid(opts),

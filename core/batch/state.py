@@ -65,7 +65,7 @@ class BatchState(Kept):
     checks: Checks
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
-    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # minions pending again
+    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # are pending again
     resends: Counter[str] = kept(Counter, dict, Counter, name="resent")
     doubtful_starts: Counter[str] = kept(Counter, dict, Counter, name="begun_after_all")
     to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys, name="to_queue")  # to the retry queue
@@ -240,12 +240,12 @@ class BatchState(Kept):
 
     def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
         """
-        Return ``{minion: when it was sent to}`` of those of some minions that are to be sent the job again, and may have
+        Return ``{minion: when it was sent to}`` of those among ``minions`` that are to be sent the job again and may have
         received it. Sending it again is safe while their processes remember the jid.
         """
         flights = {minion: self.flights[minion] for minion in minions if minion in self.flights}
         idle = {minion: flight for minion, flight in flights.items() if self.inflight.is_idle(flight)}
-        return {minion: flight.since for minion, flight in idle.items() if not (flight.seen or flight.anew)}
+        return {minion: flight.since for minion, flight in idle.items() if not (flight.seen or flight.restarted)}
 
     def wants_return(self, minion: str) -> bool:
         """Whether a return of ``minion`` changes anything."""

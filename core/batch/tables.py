@@ -19,7 +19,7 @@ from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headlin
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted, target
 
-#: The outcomes without success of minions that were sent to.
+#: The outcomes, other than success, of minions that were sent to.
 _FAILED = BAD[:-1]
 _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
 #: Most lines of names for a state that needs attention, and for any other state.
@@ -232,7 +232,7 @@ def _typed(value: Any) -> str:
 def engine_trouble(batch: Mapping[str, Any]) -> str | None:
     """Return why a batch does not go on, if that is because of its engine; else None."""
     if batch.get("engine") is False:
-        return "no batch_manager engine runs: nothing goes on until it does"
+        return "no batch_manager engine runs: nothing goes on until one does"
     silent = batch.get("engine_silent_seconds")
     return f"the engine has not answered for {moments.span(silent)}; see salt-run batch.doctor" if silent else None
 

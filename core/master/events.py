@@ -18,7 +18,8 @@ What we announce (payloads are flat dicts with the fields that are named here; S
     ``blocked_reason``: why other batches keep it from sending to more minions; None if they do not.
     At most one event a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
-    ``reason``, ``paused_by`` (its code); ``opens_at`` if it waits for its window (Unix time, or None if that is not known)
+    ``reason``, ``paused_by`` (a code for the reason); ``opens_at`` if it waits for its window (Unix time, or
+    None if that is not known)
 ``salt/batch/<jid>/resumed``
     ``reason`` if its window has opened, or ``user`` if a user has resumed it
 ``salt/batch/<jid>/check``, ``checked``

@@ -111,7 +111,7 @@ class Webhook:
 
 
 def check_address(url: str) -> None:
-    """:raises SettingsError: if it cannot be a webhook's address. That may hold a secret, so it is not in the error."""
+    """:raises SettingsError: if it cannot be a webhook's address. The error does not name it: it may hold a secret."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
@@ -120,8 +120,8 @@ def check_address(url: str) -> None:
         good = False
     if not good:
         raise SettingsError(
-            "job_notices: url is no address of a webhook; accepted is one such as https://ops.example.com/hooks/salt, "
-            "without a user and a password"
+            "job_notices: url is no address of a webhook; accepted is an address such as "
+            "https://ops.example.com/hooks/salt, without a user and a password"
         )
 
 

@@ -66,7 +66,7 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
         return self._system
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **kwargs: Any) -> Result:
-        """As in psycopg, but it ends. :raises NoAnswer: when nothing came, or could be sent, for ``patience`` seconds."""
+        """As in psycopg, but not for ever. :raises NoAnswer: when nothing came or could be sent for ``patience`` seconds."""
         try:
             wanted = next(gen)
             handle, poller = self.pgconn.socket, select.poll()
@@ -156,7 +156,7 @@ class Connections:
         while True:
             was_used = False
             try:
-                with self.lend(anew=is_lost) as (connection, was_used):
+                with self.lend(reopen=is_lost) as (connection, was_used):
                     if seconds is None:
                         return work(connection)
                     with connection.waiting(seconds):
@@ -176,11 +176,11 @@ class Connections:
                 raise told(exc, self.place) from exc
 
     @contextlib.contextmanager
-    def lend(self, anew: bool = False) -> Iterator[tuple[Patient, bool]]:
+    def lend(self, reopen: bool = False) -> Iterator[tuple[Patient, bool]]:
         """
         Lend a connection, and say whether it was used before: then the server may have closed it meanwhile.
 
-        :param anew: whether to open a new one; existing ones count as closed.
+        :param reopen: whether to close the idle ones and open a new one.
         :raises psycopg.Error: when none is available.
         """
         if self._pid != os.getpid():
@@ -191,7 +191,7 @@ class Connections:
         connection: Patient | None = None
         is_whole = False
         try:
-            if anew:
+            if reopen:
                 self.close()
             connection = self._taken()
             is_used = connection is not None

@@ -228,7 +228,7 @@ class Lease(Lead):
         """Renew the lease again and again, and listen for requests meanwhile."""
         while not self._is_over.is_set():
             try:
-                with self._server.lend(anew=False) as (connection, _):
+                with self._server.lend(reopen=False) as (connection, _):
                     connection.execute(f"LISTEN {CHANNEL}".encode())
                     while not self._is_over.is_set():
                         self.renewed(connection)

@@ -74,7 +74,7 @@ class Server:
     user: str = option("salt", _TEXT, "0.2.0")
     password: str = option("salt", _SECRET, "0.2.0")
     db: str = option("salt", _TEXT, "0.2.0")
-    #: These five are as in PostgreSQL's own clients.
+    #: As the option of this name in PostgreSQL's own clients.
     sslmode: str = option("", _FILE, "0.2.0")
     sslcert: str = option("", _FILE, "0.2.0")
     sslkey: str = option("", _FILE, "0.2.0")

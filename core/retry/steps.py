@@ -19,7 +19,7 @@ class Step(enum.Enum):
     TO_ASK = "to ask"  # waits for its turn to be asked whether it runs the job or has run it
     ASKING = "asking"  # waits for the answer
     ANSWERED = "answered"  # the minion does not run the job; waits for another look, since its return may be on the way
-    LOOKING_AGAIN = "looking again"  # that look is under way; a return sent before the answer has arrived by now
+    LOOKING_AGAIN = "looking again"  # that look is under way; it finds any return that was sent before the answer
     TO_SEND = "to send"  # waits for its turn to be sent the job
     CLAIMING = "claiming"  # the claim is being made durable
     SENDING = "sending"  # the job is being published

@@ -1,4 +1,4 @@
-"""A batch that waits for longer than jobs are kept: Salt's own cleanup leaves its job alone until it has ended."""
+"""A batch that waits for longer than jobs are kept: Salt's own cleanup keeps the batch's job until the batch has ended."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def master(tmp_path, request):
 
 
 @pytest.mark.parametrize("reason", WAITS_FOR)
-def test_the_job_of_a_batch_is_kept_for_as_long_as_it_waits_and_goes_like_any_other_then(master, reason):
+def test_the_job_of_a_batch_is_kept_until_the_batch_has_ended_and_then_removed_like_any_other(master, reason):
     jid = master.begin(reason)
     other = str(salt.utils.jid.gen_jid(master.opts))
     master.publish(other)

@@ -1,4 +1,4 @@
-"""From what an operator has asked for to a new batch, with keys and nodegroups of a real master's directory."""
+"""A new batch is made from what an operator has asked for, with keys and nodegroups of a real master's directory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_minion_whose_id_is_a_number_is_found_however_it_is_typed(opts, tgt):
     assert asked_for(opts, tgt).minions == ("1001",)
 
 
-def test_a_list_of_numbers_and_names_is_one(opts):
+def test_a_list_may_mix_numbers_and_names(opts):
     assert asked_for(opts, "1001,web1", tgt_type="list").minions == ("1001", "web1")
 
 
@@ -119,7 +119,7 @@ def test_without_grants_for_function_and_minions_nothing_is_batched(opts):
         asked_for(opts, "web1", who=Caller("root", ({"@runner": ["batch.*"]},)))
 
 
-def test_a_minion_is_refused_unless_it_is_named(opts):
+def test_a_minion_is_refused_unless_allow_peers_names_it(opts):
     with pytest.raises(Refused, match="The minion web1 may look at this"):
         asked_for(opts, "web2", who=Caller("web1", (), peer=True))
     opts["batch_manager"] = {"allow_peers": ["web1"]}
@@ -134,7 +134,7 @@ def test_a_minion_is_refused_unless_it_is_named(opts):
 
 
 def failed(count, of=100, **given):
-    """An ended batch of so many minions; so many of them failed."""
+    """An ended batch of ``of`` minions; the first ``count`` of them failed."""
     names = [f"m{number:03d}" for number in range(of)]
     bench = Bench(names, "100%", **given)
     for number, name in enumerate(names):
@@ -145,7 +145,7 @@ def failed(count, of=100, **given):
     return bench.batch
 
 
-def test_a_budget_in_per_cent_is_counted_anew_over_the_minions_of_a_retry(opts):
+def test_a_budget_in_per_cent_is_computed_again_from_the_minions_of_a_retry(opts):
     parent = failed(10, max_failures="20%", failures_allowed=20.0)
     spec = next_batch(opts, ROOT, parent, "failed")
     assert (len(spec.minions), spec.max_failures, spec.failures_allowed) == (10, "20%", 2.0)
@@ -162,14 +162,14 @@ def test_a_batch_without_a_budget_is_tried_again_without_one(opts):
     assert next_batch(opts, ROOT, failed(10), "failed").failures_allowed is None
 
 
-def test_the_budgets_of_groups_are_counted_anew_over_what_is_left_of_each(opts):
+def test_the_budgets_of_groups_are_computed_again_from_what_is_left_of_each(opts):
     groups = (("eu", 60), ("us", 40))
     parent = failed(10, groups=groups, by="grains:region", max_failures="50%", group_failures_allowed=(30.0, 20.0))
     spec = next_batch({**opts, "batch_manager": {"show_groups_of": ["grains:region"]}}, ROOT, parent, "failed")
     assert (spec.groups, spec.group_failures_allowed, spec.failures_allowed) == ((("eu", 10),), (5.0,), None)
 
 
-def test_sizes_in_per_cent_are_counted_anew_too(opts):
+def test_sizes_in_per_cent_are_computed_again_too(opts):
     parent = failed(10)
     assert (parent.spec.sizes, next_batch(opts, ROOT, parent, "failed").sizes) == ((100,), (10,))
 

@@ -1,4 +1,4 @@
-"""Who asks, by the way in which Salt itself calls a runner. Requests to a master are in the integration tests."""
+"""Who the caller of a runner is, for each way in which Salt calls one. Requests to a master are in the integration tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_in_the_master_a_call_of_unknown_origin_is_refused(in_the_master, user):
         called_in_a_process_of_its_own(user)
 
 
-def test_a_thread_of_such_a_call_is_no_call_of_the_masters_own(in_the_master):
+def test_a_call_of_unknown_origin_is_refused_in_a_thread_too(in_the_master):
     with pytest.raises(Refused, match="not known who asks"):
         called_in_a_process_of_its_own("root", ParallelClient)
 

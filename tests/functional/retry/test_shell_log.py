@@ -106,7 +106,7 @@ def test_a_kill_ends_only_jobs_that_were_published_before_it(make, master, opts)
     stage.until(lambda: stage.state("b") is State.PENDING)
 
 
-def test_a_search_takes_no_kill_again_that_was_taken_already(make, master, opts):
+def test_a_search_does_not_apply_a_kill_again(make, master, opts):
     stage = make(latest=4.0)  # searches now, and once more in four seconds
     master.publish(JID, "a")
     master.kill(JID, "a")
@@ -118,7 +118,7 @@ def test_a_search_takes_no_kill_again_that_was_taken_already(make, master, opts)
     assert stage.state("a") is State.PENDING
 
 
-def test_another_job_under_the_jid_revives_nothing_that_was_killed(make, master):
+def test_a_killed_entry_stays_so_when_another_job_is_published_under_its_jid(make, master):
     stage = make()
     stage.end_searches()  # one would find the kill once more
     master.publish(JID, "a")
@@ -127,7 +127,7 @@ def test_another_job_under_the_jid_revives_nothing_that_was_killed(make, master)
     stage.until(lambda: stage.state("a") is State.CANCELLED)
 
 
-def test_an_engine_goes_on_where_the_last_one_was_and_takes_each_kill_once(make, master, opts):
+def test_an_engine_goes_on_where_the_last_one_stopped_and_applies_each_kill_once(make, master, opts):
     stage = make()
     master.publish(JID, "a")
     stage.until(lambda: stage.state("a") is State.PENDING)
@@ -136,7 +136,7 @@ def test_an_engine_goes_on_where_the_last_one_was_and_takes_each_kill_once(make,
     requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
     stage.take_requests()
     stage.until(lambda: stage.state("a") is State.PENDING and stage.shell.writer.idle)
-    master.publish("20260516111111111111", "b")  # open while no engine drives
+    master.publish("20260516111111111111", "b")  # still open when the engine stops
     stage.until(lambda: "20260516111111111111" in stage.shell.machine.capture.open)
     stage.take_requests()
     again = restart(make, stage)
@@ -208,7 +208,7 @@ def test_records_that_an_engine_has_read_may_be_removed_from_the_log(make, maste
     assert segments.numbers(stage.log_folder) == [1]
 
 
-def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
+def test_the_engine_goes_on_from_a_checkpoint_of_0_2_0(make, master, opts):
     """It has a time and no place in a log. Jobs settled since then are looked at once more, and left as they are."""
     held = {**record_of("a"), "state": "held"}
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): held}))
@@ -244,7 +244,7 @@ def test_a_return_that_a_power_cut_has_left_only_in_the_log_counts(make, master,
 
 @pytest.fixture
 def ahead(opts):
-    """The time of an entry that was queued when the machine's clock was an hour ahead, before it was started anew."""
+    """The time of an entry that an earlier engine queued while the machine's clock was an hour ahead."""
     ahead = time.time() + 3600
     entry = Entry("a", JID, ahead, ahead + 86400, "was away")
     entry.wanted_at = ahead
@@ -276,13 +276,13 @@ def test_a_claim_outlives_the_engine_though_the_clock_was_ahead_before(make, opt
     assert make().state("a") in UNDER_WAY
 
 
-def test_the_engine_does_not_go_by_a_time_in_the_queue_that_no_clock_can_have_shown(make, opts):
+def test_an_impossible_time_in_the_queue_does_not_move_the_clock_of_the_engine(make, opts):
     entry = Entry("a", JID, 1e300, 1e301, "was away")
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): entry.as_record()}))
     assert make().clock.now() < time.time() + 60
 
 
-def test_a_job_that_is_queued_by_hand_is_as_old_by_the_clock_of_the_engine_as_it_really_is(make, master, opts):
+def test_a_job_queued_by_hand_has_its_real_age_by_the_clock_of_the_engine(make, master, opts):
     stage = make()
     master.publish(JID, "a")
     stage.clock.offset -= 3600  # the clock on the wall was set forward since the engine began

@@ -12,7 +12,7 @@ import pytest
 CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
 RUNNERS = "batch|job_retry|job_cache|job_recorder"
 _COMMAND = re.compile(rf"salt-run ((?:{RUNNERS})\.\w+[^`|\n]*?)(?:`|\||;? +salt-run| \(|$)", re.MULTILINE)
-#: What stands for something in a shown command.
+#: The characters that mark a placeholder in a shown command.
 _PLACEHOLDER = re.compile(r"[\[\]…]")
 
 

@@ -4,8 +4,8 @@ Writes what a master with version 0.2.0 leaves behind, by that version's own cod
     git worktree add /tmp/v/saltext/jobs 3c11661        # the last commit of 0.2.0
     PYTHONPATH=/tmp/v .venv/bin/python tests/functional/upgrade/write_0_2_0.py
 
-Never run it with the code of another version: what it writes shows that this one reads what that one wrote. ``said.json``
-is what 0.2.0 itself says of it. That version kept no log of the master.
+Never run it with the code of another version: tests read what it writes, to show that the present version reads data of
+0.2.0. ``said.json`` is what 0.2.0 itself says of these data. That version kept no log of the master.
 """
 
 import json
@@ -121,7 +121,7 @@ def retry():
 
 
 def job_cache():
-    """One that is owed, one that was published when the engine was gone, and one that it had closed."""
+    """Three jobs: one is owed, one was published when the engine was gone, and one the engine had closed."""
     returner.__opts__ = OPTS
     returner.__salt__ = returner.__context__ = {}
     for jid in (OWED, OPEN, CLOSED):

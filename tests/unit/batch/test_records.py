@@ -64,7 +64,7 @@ def test_a_minion_that_was_killed_is_not_asked_for_its_records():
     bench = Bench("a", "1", max_runtime=1.0)
     bench.sent()
     bench.tell(facts.NeverBegun(("a", "nobody")))  # of one that has not said that it is idle it counts for nothing
-    assert not bench.batch.flights["a"].never
+    assert not bench.batch.flights["a"].never_begun
 
 
 def test_a_minion_with_records_would_have_said_that_it_began():

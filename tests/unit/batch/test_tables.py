@@ -161,7 +161,7 @@ def test_an_empty_list_of_batches_says_so():
 
 def test_a_missing_engine_is_reported_once():
     lines = drawn(tables.active, [standing(engine=False)] * 3)
-    assert lines.count("No batch_manager engine runs: nothing goes on until it does.") == 1
+    assert lines.count("No batch_manager engine runs: nothing goes on until one does.") == 1
 
 
 def test_a_highstate_is_distinguished_from_the_run_of_one_formula():
@@ -209,7 +209,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             {"state": "paused", "paused_reason": "its window is shut", "opens_at": NOW + 7200},
             "  paused: its window is shut; opens 2026-05-17 08:40:00 (in 2 h)",
         ),
-        ({"engine": False}, "  engine: no batch_manager engine runs: nothing goes on until it does"),
+        ({"engine": False}, "  engine: no batch_manager engine runs: nothing goes on until one does"),
         ({"engine_silent_seconds": 80}, "  engine: the engine has not answered for 1 min; see salt-run batch.doctor"),
         ({"check": True}, "  a check: is under way"),
         (

@@ -108,8 +108,8 @@ class AStageIsOverBeforeAllHaveEnded(Pace):
 class TheBudgetOfAGroupIsForgotten(Outcomes):
     __slots__ = ()
 
-    def overdrawn(self, over=None):
-        limit = super().overdrawn(over)
+    def overdrawn(self, ended_group=None):
+        limit = super().overdrawn(ended_group)
         return None if limit and "group" in limit else limit
 
 
