@@ -1,6 +1,6 @@
 """
 Send people notices, by a signed webhook and by Salt's own returners: a batch was halted, has failed or waits for an
-approval; owed jobs were given up; an engine hangs; such trouble is over.
+approval; owed jobs were given up; an engine hangs; or one of these is over.
 
 .. code-block:: yaml
 
@@ -14,7 +14,7 @@ approval; owed jobs were given up; an engine hangs; such trouble is over.
 Its options are under ``job_notices:`` in the master's configuration; ``docs/notices.md`` describes them. The ``job_notices``
 runner shows whether notices arrive.
 
-This file only wires: ``core/notices/ledger.py`` decides what is told, input and output are in ``core/notices/shell.py``.
+This file only wires: ``core/notices/ledger.py`` decides what to report, input and output are in ``core/notices/shell.py``.
 
 .. versionadded:: 0.3.0
 """

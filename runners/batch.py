@@ -106,7 +106,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param str presence: ``ping`` (the default) pings all minions first, and sends to those that answer; ``none`` sends
         straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
-        them as failed, ``queue`` hands them to job_retry when all others have ended, and it delivers the job later.
+        them as failed, ``queue`` hands them to job_retry when all others have ended, which delivers the job later.
     :param str ret: returners, as ``salt --return``.
     :param dict metadata: as ``salt --metadata``.
     :param list module_executors: as ``salt --module-executors``.
@@ -520,10 +520,10 @@ def masters() -> dict[str, Any]:
     :return: a dict with master (this one), site (where what they share is), store (``ok``), store_seconds (how long it took
         to answer) and engines: by name, a dict with leader (a master, or None), process, since (Unix time), epoch,
         beat_seconds (since its last sign of life), lease_seconds (for how long it leads without a renewal; None for a
-        lock), takeovers and hand_overs (how often so far) and masters: by name, a dict with state (leads, stands by,
-        or not known, if it has said nothing for 35 seconds), silent_seconds, host, version (of this extension), salt,
-        ahead_seconds (its clock, against the site's) and refused (how often it was kept from acting because it could not
-        be sure that it leads).
+        lock), takeovers and hand_overs (how often so far) and masters: by name, a dict with state (leads, stands by, or not
+        known, if it has said nothing for 35 seconds), silent_seconds, host, version (of this extension), salt,
+        ahead_seconds (by how much its clock is ahead of the site's) and refused (how often it was kept from acting because
+        it could not be sure that it leads).
 
     CLI Example:
 

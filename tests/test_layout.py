@@ -239,7 +239,7 @@ def test_no_import_leads_back_to_where_it_came_from(of):
         below.setdefault(of(name), set()).update({of(other) for other in imports_of(name)} - {of(name), "core"})
     while leaves := {name for name, others in below.items() if not others}:
         below = {name: others - leaves for name, others in below.items() if name not in leaves}
-    assert below == {}, "these import each other, or what does"
+    assert below == {}, "these import each other, or import modules that do"
 
 
 def test_the_order_of_the_packages_itself_is_no_circle():

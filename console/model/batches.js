@@ -173,12 +173,15 @@ function text(value) {
 export class Batches extends Followed {
   rows = new Map();
 
-  /** Take summaries. */
+  /** Replace all summaries. */
   put(list, now) {
     this.rows = new Map(list.map((batch) => [String(batch.jid), { ...batch, jid: String(batch.jid), toldAt: now, leftThen: number(batch.active) + number(batch.pending) }]));
   }
 
-  /** Take an event. All but progress is read again: the event may be forged, and does not tell everything. */
+  /**
+   * Apply an event, and return whether to read again: yes, unless it only reports progress, because it may be forged and does not
+   * tell everything.
+   */
   follow({ jid, what, data }, now) {
     let batch = this.rows.get(jid);
     if (!batch) {

@@ -308,15 +308,15 @@ class Sharing:
         self._changed, self._rounds = False, self._rounds + 1
         self._window.begin_anew()
         self._fresh.clear()
-        passed_over = self._knows_all()
-        while passed_over:
-            passed_over = False
+        again = self._knows_all()
+        while again:
+            again = False
             shares = share(self.limit, self._demands())
             promised = sum(sum(lanes.values()) for lanes in shares.values())
             for jid, lanes in shares.items():
                 fact = self._pick(self._members[jid], lanes, promised)
                 promised -= sum(lanes.values())
-                passed_over |= bool(fact.taken)
+                again |= bool(fact.taken)  # it passed over minions, so slots are left
                 yield jid, fact
                 flights = self._members[jid].batch.flights
                 if any(minion not in flights for minion in fact.minions):

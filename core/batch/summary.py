@@ -121,7 +121,7 @@ _KEPT = (
 
 
 def _waiting(batch: Batch) -> dict[str, Any]:
-    """Return the fields about what other batches keep from this one."""
+    """Return the fields about other batches that hold this one up."""
     reason = batch.waits_for_room()
     return {"blocked_reason": reason or None, "blocked_by": by_batch(batch.room.taken) if reason else {}}
 

@@ -30,7 +30,7 @@ def since_boot() -> float:
 
 class Clock:
     """
-    Unix time that is read once, and then counted on by a clock that cannot be set.
+    Unix time that is read once, and from then on follows a clock that cannot be set.
 
     :param unix: the Unix time to begin with, in seconds; now by default.
     :param steady: returns seconds that only rise. ``offset`` is added to them. A later process can go on with this clock, if

@@ -122,7 +122,7 @@ class Proof:
         :return: why earlier records may be missing, which the caller must then look for; empty if none are.
         """
         if self._tail is None:
-            return "there is none"
+            return "there is no log"
         before = {name: position.log for name, position in self.positions.items()}
         news = self._next_of_log()
         gap = "it cannot be read" if news is None else news.gap

@@ -55,7 +55,7 @@ def oldest_needed(folder: pathlib.Path, log: str) -> int | None:
         try:
             found = files.read_msgpack(path)
             if found is not None:
-                formats.check(path, formats.number_of(found), framing.FORMAT, "its reader begins anew")
+                formats.check(path, formats.number_of(found), framing.FORMAT, "its reader begins again")
                 position = Position.from_record(found)
                 needed += [position.segment] if position.log == log else []
         except (StateError, LaterVersion, OSError, ValueError):

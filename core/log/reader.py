@@ -38,7 +38,7 @@ class News(NamedTuple):
 class Reader:
     """
     :param folder: where the log is.
-    :param position: where to begin; None for the end. If the log does not go on there (it was made anew, or its machine was
+    :param position: where to begin; None for the end. If the log does not go on there (it was made again, or its machine was
         restarted and may have lost records), a gap is reported, and reading begins before all that may be new: at the
         beginning of that segment, or of the oldest one. So some records may be returned a second time.
     :param part: bytes that are read at once.
@@ -111,7 +111,7 @@ class Reader:
             there = []
         if not there:
             if not self._is_absent:
-                self._is_absent, self._gap = True, "there is none"
+                self._is_absent, self._gap = True, "it does not exist"
             return False
         status = os.stat(self._folder / segments.NAME)
         refusal = self._refusal(self._begin)
@@ -142,7 +142,7 @@ class Reader:
         if self._known is None or begin.log != self._known.log:
             return "it is another log than before"
         if begin.boot != self._boot:
-            return "the machine was started anew since it was read"
+            return "the machine was restarted since it was read"
         try:
             size = segments.path_of(self._folder, begin.segment).stat().st_size
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class Reader:
             return False
         if (boots := self._boots()) != self._boot:
             self._boot = boots
-            self._gap = self._gap if self._is_own else "the machine that writes it was started anew"
+            self._gap = self._gap if self._is_own else "the machine that writes it was restarted"
         if status.st_mtime_ns != self._gaps:
             with contextlib.suppress(StateError, OSError):
                 if segments.identity(self._folder) != self._known:

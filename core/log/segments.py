@@ -150,7 +150,7 @@ def _make(folder: pathlib.Path, length: int) -> None:
     except LaterVersion:
         raise
     except StateError as exc:
-        log.error("The log of this master begins anew: %s", exc)
+        log.error("The log of this master begins again: %s", exc)
     record: dict[str, Any] = {formats.FIELD: framing.FORMAT, "log": secrets.token_hex(8), "length": length}
     for number in numbers(folder):
         path_of(folder, number).unlink(missing_ok=True)  # segments of another log

@@ -40,7 +40,7 @@ BEAT = 2.0
 FIRST_BEATS = 0.1
 #: If two beats are this many seconds apart, this process stood still in between, and may have been cut off.
 STALL = 3 * BEAT
-#: Seconds without an echo of a beat after which the subscription is made anew.
+#: Seconds without an echo of a beat after which the engine subscribes again.
 PATIENCE = 10 * BEAT
 
 _TAG_END = b"\n\n"
@@ -65,7 +65,7 @@ class Bus:
     :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
     :param is_direct: whether to use the publisher's sockets; if nothing is heard there, Salt's own client is used.
-    :param patience: seconds of silence after which the subscription is made anew.
+    :param patience: seconds of silence after which the engine subscribes again.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Stream:
     :param loop: the engine's tornado loop.
     :param opts: the master's options.
     :param take: called, on the loop, with each event as the bus carries it: tag, two newlines, payload.
-    :param on_break: called when the connection was lost, before it is made anew.
+    :param on_break: called when the connection was lost, before it is made again.
     """
 
     def __init__(
@@ -349,7 +349,7 @@ class Stream:
         except BlockingIOError:
             pass
         except Exception as exc:  # msgpack raises many kinds for an invalid frame.
-            log.debug("The connection to the event bus is made anew: %s: %s", type(exc).__name__, exc)
+            log.debug("Connecting to the event bus again: %s: %s", type(exc).__name__, exc)
             self._disconnect()
             self._on_break()
             self._timer = self._loop.call_later(_RETRY, self._connect)

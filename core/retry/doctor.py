@@ -141,7 +141,7 @@ def _about_job_cache(cache: JobCache) -> list[str]:
     if unknown:
         return [
             "the job cache has published jobs, and no record of a publish (jobs/published): the master writes it with "
-            "another salt_cache than this extension's, or was not started anew since that was installed"
+            "another salt_cache than this extension's, or was not restarted since that was installed"
         ]
     return []
 

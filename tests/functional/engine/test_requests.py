@@ -280,7 +280,7 @@ def test_a_request_that_cannot_be_read_at_this_moment_is_taken_later_and_keeps_n
     assert list(inbox.take()) == [], "both wait for their answers"
 
 
-def test_a_lock_has_one_holder_and_goes_with_it(tmp_path):
+def test_a_lock_has_one_holder_and_is_released_with_it(tmp_path):
     path = tmp_path / "lock"
     assert not files.is_held(path)
     with files.single_holder(path) as first:

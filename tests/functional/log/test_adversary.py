@@ -47,7 +47,7 @@ def write(folder, name, seed, truth, fills):
 
 
 class Told:
-    """A reader that dies and begins anew at its last checkpoint."""
+    """A reader that dies and begins again at its last checkpoint."""
 
     def __init__(self, folder, name):
         self._folder, self._name, self.found, self.gap_at = folder, name, [], 0.0

@@ -310,7 +310,7 @@ def test_a_log_that_cannot_be_made_refuses_nothing(folder, writer):
 
 def test_a_missing_log_makes_a_gap_once_and_again_when_the_log_is_there(folder, writer):
     reader = Reader(folder)
-    assert all_of(reader) == ([], ["there is none"])
+    assert all_of(reader) == ([], ["it does not exist"])
     assert all_of(reader) == ([], [])
     assert reader.position is None
     assert not reader.there
@@ -320,13 +320,13 @@ def test_a_missing_log_makes_a_gap_once_and_again_when_the_log_is_there(folder, 
     assert numbers(all_of(reader)[0]) == [2]
 
 
-def test_a_removed_log_begins_anew_and_makes_a_gap(folder, writer):
+def test_a_removed_log_begins_again_and_makes_a_gap(folder, writer):
     reader = started(folder, writer)
     place = reader.position
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
-    assert all_of(reader) == ([], ["there is none"])
+    assert all_of(reader) == ([], ["it does not exist"])
     for number in range(100):
         assert writer.append(returned(number))
     assert all_of(reader)[1] == ["it was removed before it was read"]
@@ -340,7 +340,7 @@ def test_after_a_power_cut_the_segment_is_read_again_so_that_nothing_new_is_miss
     writer.append(returned(1))
     before = checkpoints.Position(*reader.position[:4], "another boot")
     found, gaps = all_of(Reader(folder, before))
-    assert (numbers(found), gaps) == ([9999, 1], ["the machine was started anew since it was read"])
+    assert (numbers(found), gaps) == ([9999, 1], ["the machine was restarted since it was read"])
 
 
 @pytest.mark.parametrize("lost", [1, 2, 5])
@@ -358,7 +358,7 @@ def test_records_written_after_a_power_cut_that_took_segments_are_read(folder, w
     again.close()
 
 
-def test_a_log_that_was_made_anew_is_read_from_its_beginning(folder, writer):
+def test_a_log_that_was_made_again_is_read_from_its_beginning(folder, writer):
     reader = started(folder, writer)
     place = reader.position
     (folder / segments.NAME).unlink()
@@ -387,12 +387,12 @@ def test_writers_go_on_after_a_power_cut_that_shortened_the_last_segments(folder
     again.close()
 
 
-def test_a_damaged_name_of_the_log_makes_the_log_begin_anew(folder, writer, caplog):
+def test_a_damaged_name_of_the_log_makes_the_log_begin_again(folder, writer, caplog):
     reader = started(folder, writer)
     writer.close()
     (folder / segments.NAME).write_bytes(b"")
     assert writer.append(returned(1))
-    assert "begins anew" in caplog.text
+    assert "begins again" in caplog.text
     assert len(all_of(reader)[1]) == 1
 
 
@@ -403,7 +403,7 @@ def test_records_of_a_later_version_are_left_alone(folder, writer):
     before = (folder / segments.NAME).read_bytes()
     assert not writer.append(returned(2))
     assert (folder / segments.NAME).read_bytes() == before
-    assert all_of(Reader(folder)) == ([], ["there is none"])
+    assert all_of(Reader(folder)) == ([], ["it does not exist"])
 
 
 def test_a_clock_that_is_set_back_changes_nothing(folder, writer):

@@ -157,7 +157,7 @@ def test_the_position_in_a_log_that_cannot_be_read_yet_is_not_forgotten(tmp_path
 def test_a_reboot_of_another_machine_makes_a_gap(masters, log):
     (masters[1].folder / "boot").write_text("another boot")
     masters[1].returns(1)
-    assert told(log) == (["1"], ["of two: the machine that writes it was started anew"])
+    assert told(log) == (["1"], ["of two: the machine that writes it was restarted"])
     assert told(log) == ([], [])
 
 
@@ -165,7 +165,7 @@ def test_a_reboot_of_another_machine_is_noticed_by_a_reader_that_begins_after_it
     positions = log.positions
     (masters[1].folder / "boot").write_text("another boot")
     gaps = told(LogOfAll(tmp_path, "one", positions))[1]
-    assert gaps == ["of two: the machine was started anew since it was read"]
+    assert gaps == ["of two: the machine was restarted since it was read"]
 
 
 def test_the_log_of_this_machine_makes_no_second_gap_after_a_reboot(masters, log):

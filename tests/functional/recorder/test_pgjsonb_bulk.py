@@ -493,7 +493,7 @@ def test_a_server_that_only_reads_blames_no_data(tables, sink, postgresql):
         postgresql.execute("DROP ROLE standby")
 
 
-#: The server itself notes how it was to answer when a return was stored.
+#: A trigger with which the server notes under which ``synchronous_commit`` it stores a return.
 NOTED = """
     CREATE TABLE noted (synchronous_commit text);
     CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS

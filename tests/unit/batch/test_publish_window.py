@@ -33,7 +33,7 @@ def after(made, seconds, *freed):
     return made
 
 
-def test_as_many_slots_as_were_to_be_expected_wait_for_two_per_cent_of_a_run_on_average():
+def test_slots_that_are_freed_as_often_as_expected_wait_for_two_per_cent_of_a_run_on_average():
     made = after(window(), 100.0, 0.0, 1.0, 2.0, 3.0)  # 100 in flight: four in four seconds
     assert made.left(BEGIN + 3, flying=100, gathers=True) == pytest.approx(0.5)
     assert made.left(BEGIN + 9, flying=100, gathers=True) == 0.0
@@ -58,7 +58,7 @@ def test_no_slot_waits_for_more_than_five_seconds_however_long_the_jobs_run():
     ("made", "more"),
     [
         (after(window(), 100.0, 0.0), {"flying": 20, "gathers": True}),  # none of so few is likely to end meanwhile
-        (after(window(), 100.0, 0.0), {"flying": 100, "gathers": False}),  # all who are left can be sent to
+        (after(window(), 100.0, 0.0), {"flying": 100, "gathers": False}),  # all that are left can be sent to
         (after(window(batch_wait=5.0), 100.0, 0.0), {"flying": 100, "gathers": True}),
         (after(window(), 0.5, 0.0), {"flying": 100, "gathers": True}),  # short jobs
         (after(window(), 0.0, 0.0), {"flying": 100, "gathers": True}),
@@ -80,7 +80,7 @@ def test_the_window_depends_on_recent_runs_and_not_on_the_first_ones():
 
 
 def simulate(durations, size, **more):
-    """Run a batch of minions that run for so long each; (publishes, makespan, mean wait of a freed slot in seconds)."""
+    """Simulate a batch whose minions run for ``durations``. Returns (publishes, makespan, mean wait of a freed slot)."""
     names = [f"m{number:05d}" for number in range(len(durations))]
     batch = Batch(spec(names, str(size), timeout=36000.0, publish_window=0.1, **more), BEGIN)
     runs = dict(zip(names, durations, strict=True))

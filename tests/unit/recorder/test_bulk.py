@@ -1,4 +1,4 @@
-"""How the one refused record among a thousand is found, and told from a returner that is down."""
+"""How the one refused record among a thousand is found, and told apart from a returner that is down."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_a_job_whose_return_was_heard_and_could_not_be_stored_is_held_and_not_ru
 
 
 @pytest.mark.parametrize("said", ["that it begins", "what came of it"])
-def test_a_statement_of_a_minion_of_a_further_publish_while_others_are_asked_is_not_forgotten(said):
+def test_what_a_minion_of_a_further_publish_says_while_others_are_asked_is_not_forgotten(said):
     world = World(minions=("a", "b"), acks=said == "that it begins")
     world.stop("a")
     world.publish("j1", targets=("a",))
@@ -224,7 +224,7 @@ def test_the_answer_of_a_minion_to_a_question_about_another_job_counts(later, th
     world.run(later)
     world.publish("j1", targets=("a",))
     world.run_until(lambda: world.effects(facts.Inquire))
-    world.run(0.5)  # what it runs it has said, and that is waited for, since another one does not answer
+    world.run(0.5)  # it has said what it runs; the engine still waits for the other one, which does not answer
     world.stop("a")
     if then == "is there":
         world.start("a")
@@ -419,7 +419,7 @@ def test_a_kill_of_everything_that_a_search_finds_again_long_afterwards_ends_not
     assert world.runs["b", "j1"] == 1
 
 
-def test_a_note_is_kept_for_as_long_as_is_known_last():
+def test_a_note_is_kept_until_the_latest_time_that_it_was_given():
     changed = {}
     notes = Notes(timers := Timers(), changed)
     notes.add("j1", 100.0, killed={"a": "ann"})
@@ -564,7 +564,7 @@ def test_a_kill_that_is_stored_late_counts_soon_after_that():
     assert world.state("b", "j1") is State.CANCELLED
 
 
-def test_a_part_of_a_kill_whose_record_another_one_precedes_counts():
+def test_a_part_of_a_kill_counts_even_if_a_later_part_is_recorded_first():
     world = World(minions=("a", "b", "c"))
     for name in ("a", "b", "c"):
         world.stop(name)
@@ -700,7 +700,7 @@ def test_a_further_publish_that_a_search_finds_while_others_are_asked_is_not_los
     assert [world.state(name, "j1") for name in "ab"] == [State.PENDING] * 2
 
 
-def test_a_minion_that_said_it_began_a_job_before_a_search_could_find_that_it_was_for_it_does_not_get_it_again():
+def test_a_minion_whose_start_is_heard_before_a_search_finds_its_publish_does_not_get_the_job_again():
     world = World(has_log=False, minions=("a", "c"), duration=500.0)
     world.run(LATEST + 10)
     world.stop("a")
@@ -738,7 +738,7 @@ def test_a_further_publish_that_is_stored_after_a_replay_of_the_same_jid_is_not_
     assert world.state("a", "j1") is State.PENDING
 
 
-def test_a_further_publish_whose_record_another_one_precedes_is_not_lost():
+def test_a_further_publish_is_not_lost_even_if_a_later_one_is_recorded_first():
     world = World(minions=("a", "b", "c"), duration=1.0)
     world.run(LATEST + 10)
     world.stop("b")
@@ -846,7 +846,7 @@ def test_lost_events_of_replays_open_few_of_their_jobs_again():
         assert len(world.machine.capture.open) < 100
 
 
-def test_a_kill_of_a_kill_is_looked_at_and_over():
+def test_a_kill_of_a_kill_changes_nothing_and_leaves_nothing_open():
     world = away(duration=300.0)
     world.run(LATEST)  # and nothing is searched for any more: that would find the kill once more
     signal = world.kill("j1")
@@ -1362,7 +1362,7 @@ def test_an_engine_that_dies_before_its_first_search_is_over_leaves_its_place_in
     assert world.machine.capture.open["j1"].publishes
 
 
-def test_a_log_that_was_made_anew_is_read_whole_whatever_the_clock_is_set_to():
+def test_a_log_that_was_made_again_is_read_whole_whatever_the_clock_is_set_to():
     world = World(minions=("b",))
     world.run(600)
     world.stop("b")
