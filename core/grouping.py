@@ -42,7 +42,7 @@ def parse_by(value: Any) -> By:
     malformed = kind not in KINDS or bool(key) == (kind == "nodegroups") or (kind == "nodegroups" and not order)
     if malformed or not all(order) or len(set(order)) < len(order):
         raise ValueError(
-            f"by is {value!r}; accepted is such as 'grains:rack', 'pillar:site:ring', 'grains:rack:[r7,r2]' "
-            "(r7 and r2 first) or 'nodegroups:[canary,eu,us]'"
+            f"by is {value!r}; accepted is a grain, a pillar key or nodegroups, such as 'grains:rack', 'pillar:site:ring', "
+            "'grains:rack:[r7,r2]' (r7 and r2 first) or 'nodegroups:[canary,eu,us]'"
         )
     return By(kind, key, order)

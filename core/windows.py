@@ -26,7 +26,9 @@ _WINDOW = re.compile(
 )
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})")
 _MOMENT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)\s*(Z|[+-][0-9]{2}:?[0-9]{2})?")
-_ACCEPTED = "accepted is such as '02:00-05:00', 'Sat,Sun 02:00-05:00' or 'Mon-Fri 22:00-06:00; Sat 00:00-24:00'"
+_ACCEPTED = (
+    "accepted are windows such as '02:00-05:00', 'Sat,Sun 02:00-05:00' or 'Mon-Fri 22:00-06:00; Sat 00:00-24:00'"
+)
 
 _DAY = 24 * 60  # minutes
 #: Longest step in seconds when looking for a change: within it a zone's offset changes at most once.
@@ -137,7 +139,8 @@ def parse_moment(text: str, tz: datetime.tzinfo | None) -> float:
         return _first_showing(wall, tz)
     except (ValueError, OverflowError, OSError):
         raise ValueError(
-            f"{text!r} is no date and time; accepted is such as '2026-11-28 02:00' or '2026-11-28T02:00:00+01:00'"
+            f"{text!r} is no date and time; accepted are a date and a time such as '2026-11-28 02:00' or "
+            "'2026-11-28T02:00:00+01:00'"
         ) from None
 
 

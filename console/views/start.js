@@ -167,7 +167,7 @@ export class StartView {
       return;
     }
     const started = await this.app.act("batch.start", wanted, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
-    // The target is matched anew: a minion may have been accepted or removed since.
+    // The target is matched again: a minion may have been accepted or removed since.
     if (started && started.total !== this.total) warn(`${many(this.total, "minion")} matched when they were shown, and ${count(started.total)} when the batch was started.`);
     if (started) keepDraft({});
     if (started && started.jid) location.hash = to("batches", started.jid);

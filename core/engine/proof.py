@@ -95,10 +95,10 @@ class Proof:
     ) -> None:
         self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
         self._tail, self._listener, self._poll = tail, listener, poll
-        self._of: dict[str, Search[int]] = {}  # by jid: the returns to be looked up in the job cache
+        self._searches: dict[str, Search[int]] = {}  # by jid: the returns to be looked up in the job cache
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
-        self._after_gap = Alarm(loop, clock, self._make_good)
-        self._made_good = -GAP_PAUSE
+        self._after_gap = Alarm(loop, clock, self._search_after_gap)
+        self._searched_at = -GAP_PAUSE
         #: None if the log had no gap at the start, and once all records from before the start have been told.
         self.catch_up: CatchUp | None = None
         self._quiet = Quiet(log)
@@ -118,7 +118,7 @@ class Proof:
         Begin to read the log where ``tail`` begins.
 
         :param since: Unix time. If the log does not go on where it was last read, records from before ``since`` are left
-            out. A log that was made anew is told in full, whatever its times are.
+            out. A log that was made again is told in full, whatever its times are.
         :return: why earlier records may be missing, which the caller must then look for; empty if none are.
         """
         if self._tail is None:
@@ -137,7 +137,7 @@ class Proof:
         """Stop all reading and looking."""
         self._next_read.close()
         self._after_gap.close()
-        for jid in list(self._of):
+        for jid in list(self._searches):
             self.forget(jid)
         if self._tail is not None:
             self._tail.close()
@@ -156,7 +156,7 @@ class Proof:
         self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, self._poll)
         self._tell(news)
         if news is not None and news.gap:
-            self._lose(news.gap)
+            self._note_gap(news.gap)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
 
     def _next_of_log(self) -> News | None:
@@ -190,12 +190,12 @@ class Proof:
                 exc_info=exc,
             )
 
-    def _lose(self, why: str) -> None:
+    def _note_gap(self, why: str) -> None:
         self._quiet.warning("gap", "The log may lack records, so the job cache is searched: %s", why)
-        self._after_gap.set(max(self._clock.now(), self._made_good + GAP_PAUSE))
+        self._after_gap.set(max(self._clock.now(), self._searched_at + GAP_PAUSE))
 
-    def _make_good(self) -> None:
-        self._made_good = self._clock.now()
+    def _search_after_gap(self) -> None:
+        self._searched_at = self._clock.now()
         self._listener.on_lost()
 
     # -- the job cache ------------------------------------------------------------------------------------------------
@@ -205,8 +205,8 @@ class Proof:
         if self._cache.why_unauthenticated:
             self._listener.found(jid, {minion: retcode})
             return
-        if jid not in self._of:
-            self._of[jid] = Search(
+        if jid not in self._searches:
+            self._searches[jid] = Search(
                 self._loop,
                 self._clock.now,
                 functools.partial(self._listener.waits_for, jid),
@@ -215,11 +215,11 @@ class Proof:
                 functools.partial(self._say_failed, jid),
                 functools.partial(self._say_doubted, jid),
             )
-        self._of[jid].heard(minion)
+        self._searches[jid].heard(minion)
 
     def forget(self, jid: str) -> bool:
         """Stop looking for returns of a job, and tell whether any were still to be looked for."""
-        search = self._of.pop(jid, None)
+        search = self._searches.pop(jid, None)
         if search is None:
             return False
         search.close()

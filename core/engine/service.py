@@ -20,7 +20,8 @@ from saltext.jobs.core.errors import NotYet
 log = lines.logger(__name__)
 
 #: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, with
-#: ``asked_at``, the Unix time of that, and ``again`` if it was taken before and may have been done. It may raise ``NotYet``.
+#: ``asked_at``, when it was made in Unix time, and ``again`` if it was taken before and may have been done. It may raise
+#: ``NotYet``.
 Verb = Callable[[Mapping[str, Any]], Any]
 
 #: Errors whose message is meant for the operator. The traceback of any other goes to the log.

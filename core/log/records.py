@@ -19,8 +19,8 @@ from saltext.jobs.core.log import framing
 from saltext.jobs.core.returned import function_of, retcode_of
 
 _PUBLISHED, _RETURNED = "p", "r"
-#: If the ids of a publish's minions have more characters than this, its record refers to the bank ``jobs/minions``; those of
-#: so few minions never do.
+#: If the ids of a publish's minions have more characters than this, its record refers to the bank ``jobs/minions``; but not
+#: the record of a publish to at most so many minions.
 _MOST, _FEW = 64 << 10, 256
 #: Most characters of a user's name.
 _LONGEST_USER = 256

@@ -150,7 +150,8 @@ class Access:
         lists = self.lists_of(who)
         if lists is None:
             why = (
-                f"whether {who.name} may still publish {load.get('fun')} is not known: nor is which access list applies"
+                f"whether {who.name} may still publish {load.get('fun')} is not known, since it is not known which access "
+                "list applies"
             )
             return Standing(unsure=dict.fromkeys(wanted, why))
         name = f"minion {who.name}" if who.kind == PEER else who.name

@@ -39,7 +39,7 @@ _DELIMITED = frozenset("GPIJ")
 
 
 def limits_of(jid: str, metadata: Any) -> Limits:
-    """Return what a job says about its replay. What of it is not valid is logged and ignored."""
+    """Return what a job says about its replay. Invalid parts of it are logged and ignored."""
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     if wish is None:
         return Limits()
@@ -148,7 +148,7 @@ class Waiting:
         self._opens: dict[Hours, float | None] = {}
 
     def of(self, entry: Entry, load: Mapping[str, Any]) -> tuple[str | None, float | None]:
-        """Return what a pending entry waits for beside its minion, and when that comes in Unix time, None if unknown."""
+        """Return what a pending entry waits for besides its minion, and when that comes in Unix time, None if unknown."""
         if entry.jid not in self._hours:
             options = load.get("kwargs")
             metadata = options.get("metadata") if isinstance(options, Mapping) else None

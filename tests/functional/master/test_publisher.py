@@ -127,7 +127,7 @@ def test_a_question_whose_answers_are_kept_is_stored_and_not_owed_to_absent_mini
     assert unstored["nocache"] is True
 
 
-def test_publishes_at_a_time_have_a_connection_each_and_do_not_wait_for_one_another(master, publish):
+def test_publishes_at_the_same_time_have_a_connection_each_and_do_not_wait_for_one_another(master, publish):
     master.together = 6  # no caller gets an answer before all have asked
     assert publish(6, timeout=10.0) == [{"a"}] * 6
     assert len(set(master.connections)) == 6
@@ -168,7 +168,7 @@ def test_a_publish_to_unknown_minions_matches_no_minion(master, publish):
         publish()
 
 
-def test_a_key_that_the_master_has_made_anew_is_read_again(master, key, publish):
+def test_a_key_that_the_master_has_made_again_is_read_again(master, key, publish):
     publish()
     key.write_text("the second key")
     genuine = master.answer

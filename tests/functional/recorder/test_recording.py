@@ -311,7 +311,7 @@ def test_no_event_is_recorded_unless_it_is_asked_for(stage):
     assert stage.returner.events == []
 
 
-def test_the_event_of_a_return_can_be_both(make, jid):
+def test_a_return_can_be_recorded_as_a_return_and_as_an_event(make, jid):
     stage = make(events=["salt/job/*"])
     stage.job_cache.publish(jid, "cmd.run")
     stage.event(jid, "m1", "x")

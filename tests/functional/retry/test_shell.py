@@ -290,7 +290,7 @@ def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
     assert not stage.shell.wants("salt/minion/a/stop")
 
 
-def test_a_job_of_a_later_version_is_not_queued_anew(stage, opts, job_cache):
+def test_a_job_of_a_later_version_is_not_queued_again(stage, opts, job_cache):
     accept(opts, "a")
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     banks = salt.cache.Cache(opts)

@@ -1,4 +1,4 @@
-"""What writes the retry queue behind the loop."""
+"""The writer of the retry queue, which works beside the engine's loop."""
 
 from __future__ import annotations
 

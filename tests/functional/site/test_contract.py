@@ -302,7 +302,7 @@ class TestLog:
         assert not gaps
         assert not reader.read().records
 
-    def test_a_position_is_gone_on_from(self, sites, readers):
+    def test_reading_goes_on_from_a_position(self, sites, readers):
         writer = sites[0].log_writer()
         for number in range(3):
             writer.append(self.returned(number))

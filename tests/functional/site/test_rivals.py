@@ -21,7 +21,7 @@ TTL = 2.0
 
 
 class Rivals:
-    """Some such processes, and what they have printed."""
+    """The processes that want to lead, by name, and what they have printed."""
 
     def __init__(self, options, folder, names):
         self.options, self.folder, self.processes = options, folder, {}

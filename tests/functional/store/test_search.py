@@ -377,7 +377,7 @@ class TestCountsBesideTheRecords:
             ]
             assert found == outcomes, minion
 
-    def test_verify_finds_and_counts_anew_what_an_earlier_version_counted_as_a_failure(self, jobs):
+    def test_verify_finds_and_corrects_what_an_earlier_version_counted_as_a_failure(self, jobs):
         jid, store = jid_at(NOW), _store(jobs)
         jobs.add(jid, minions=["web1", "web2"], returns={"web1": "0", "web2": 1})
         banks, _ = _inside(store, jobs.opts)

@@ -55,7 +55,7 @@ def test_a_genuine_return_counts_as_the_job_cache_has_it(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 4.0])
-def test_a_return_that_is_stored_after_its_event_counts_then(tmp_path, seconds, caplog):
+def test_a_return_that_is_stored_after_its_event_counts_once_it_is_stored(tmp_path, seconds, caplog):
     slow = FakeMinion("a", seconds=1)
     slow.stored_after = seconds
     with bench_of(tmp_path, slow, "b") as bench:

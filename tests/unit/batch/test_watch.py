@@ -137,7 +137,7 @@ def test_the_reason_for_a_wait_is_shown_once_with_what_to_do():
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_a_minion_that_is_named_to_act_on_the_terminal_does_not(harmful):
+def test_no_name_of_a_minion_acts_on_the_terminal(harmful):
     summary = {**SUMMARY, "jid": "1", "group": harmful, "group_number": 1, "groups": 2, "paused_reason": harmful}
     lines = lines_of((summary, {f"web{harmful}": {"state": "failed", "retcode": harmful}}))
     assert len(lines) == 3
