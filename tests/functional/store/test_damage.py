@@ -137,7 +137,7 @@ def test_processes_that_meet_the_damage_together_begin_one_file_with_it(filled, 
     assert len(banks_of(filled).damaged()) == 1
 
 
-def test_a_file_that_was_taken_away_is_made_anew_and_empty_whatever_lies_beside_it(filled, path):
+def test_a_file_that_was_taken_away_is_made_again_and_empty_whatever_lies_beside_it(filled, path):
     damage(path, lambda pages: [pages * 4 // 5])
     meet(filled)
     assert banks_of(filled).keys("grains")

@@ -192,7 +192,7 @@ class TestAFileOfAnEarlierVersion:
         assert store.driver.banks_file.is_sound()
 
     @pytest.mark.parametrize("version", EARLIER)
-    def test_the_index_of_another_version_is_made_anew(self, opts, path, first_version, version):
+    def test_the_index_of_another_version_is_made_again(self, opts, path, first_version, version):
         assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
             for name in job_index.NAMES:
@@ -253,7 +253,7 @@ SHOWN = {
     "a large number": {"fun": "a.b", "arg": [2**63, -(2**63), 1.5, None, True]},
     "keys that are no text": {"fun": "a.b", "arg": [{1: 2, None: 3}]},
 }
-#: No time, a month, an hour and a minute that there are not, another end than Salt writes, other digits.
+#: Without a time; with a month, an hour or a minute that does not exist; with another end than Salt's; in other digits.
 ODD_JIDS = ("20260516-special", "20261399120000000000", "20260516250000000000", "20260516126000000000")
 ODD_JIDS += ("20260516120000000000_", "20260516120000000000-7", "202605161200000000001", "٢٠٢٦٠٥١٦١٢٠٠٠٠٠٠٠٠٠٠")
 
@@ -479,7 +479,9 @@ def test_a_job_for_so_many_minions_that_their_list_is_compressed_is_found_and_sh
         ((size,),) = sql.execute("SELECT sum(length(value)) FROM records").fetchall()
         sql.execute("UPDATE records SET value = substr(value, 1, 200) WHERE length(value) > 5000")
     assert size < 60_000
-    assert job_cache.get_load(JIDS[0])["Minions"] == [many[7]], "those who answered, as of the list nothing is known"
+    assert job_cache.get_load(JIDS[0])["Minions"] == [many[7]], (
+        "those that answered, because nothing is known of the list"
+    )
     assert banks.with_minion([JIDS[0]], many[5000]) == set()
 
 

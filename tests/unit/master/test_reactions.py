@@ -19,7 +19,7 @@ def test_two_hundred_events_at_once_do_as_much_as_the_limit_allows(steady):
     assert sum(may_act({}, "start_batch", limiter=limiter) for _ in range(200)) == 10
 
 
-def test_in_no_period_of_that_length_more_is_done_than_the_limit_says(steady):
+def test_in_no_period_is_more_done_than_the_limit_allows(steady):
     limiter, done = Limiter(steady), []
     for _ in range(2000):
         steady.seconds += 0.7

@@ -148,7 +148,7 @@ def claimed(times, **options):
     return world
 
 
-def test_a_minion_that_says_so_while_the_job_is_claimed_again_has_begun_it():
+def test_a_start_that_is_heard_while_the_job_is_claimed_again_is_believed():
     world = claimed(times=2)
     world.tell(facts.Acknowledged("b", "j1"))
     world.run(300)
@@ -156,7 +156,7 @@ def test_a_minion_that_says_so_while_the_job_is_claimed_again_has_begun_it():
     assert world.state("b", "j1") is State.HELD
 
 
-def test_a_minion_that_is_said_to_have_begun_a_job_while_it_is_claimed_for_the_first_time_gets_it():
+def test_a_start_that_is_heard_while_the_job_is_claimed_for_the_first_time_is_not_believed():
     world = claimed(times=1)
     world.tell(facts.Acknowledged("b", "j1"))
     world.run(300)
@@ -182,7 +182,7 @@ def test_a_minion_that_is_said_to_have_begun_a_job_whose_publish_was_refused_get
     assert world.machine.total == 0
 
 
-def test_a_minion_that_says_so_while_the_job_waits_to_be_sent_again_has_begun_it():
+def test_a_start_that_is_heard_while_the_job_waits_to_be_sent_again_is_believed():
     world = World(minions=("b",), acks=True, duration=1e6, backoff=2.0, cooldown=1.0, rate=0.2)
     world.stop("b")
     world.publish("j1")
@@ -224,7 +224,7 @@ def test_the_time_for_a_return_on_its_way_is_not_cut_short_by_a_look_for_another
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_minion_that_begins_a_job_after_it_said_that_it_does_not_run_it_is_left_to_it(again):
+def test_a_minion_that_begins_a_job_after_it_said_that_it_does_not_run_it_is_left_alone(again):
     world = World(minions=("b",), duration=120.0, cooldown=1.0, retry_interrupted=again)
     world.stop("b")
     world.publish("j1")
@@ -468,7 +468,7 @@ def test_nothing_expires_as_long_as_the_job_cache_cannot_be_read():
     assert world.state("b", "j1") is State.EXPIRED
 
 
-def test_keys_that_are_all_gone_at_once_are_not_believed_to_be():
+def test_the_loss_of_all_keys_at_once_is_not_believed():
     world = World()
     world.stop("b")
     world.stop("c")
@@ -706,7 +706,7 @@ def test_repeated_claims_in_the_name_of_one_minion_delay_no_question_to_another(
     assert any("c" in effect.minions for effect in world.effects(facts.Ask)[asked:])
 
 
-def test_returns_that_the_job_cache_has_say_that_the_master_still_hands_on_what_came():
+def test_as_long_as_stored_returns_come_the_master_counts_as_still_forwarding():
     names = "abcdef"
     world, asked = served_slowly(1e6, names=names)
     for number, name in enumerate(names, start=1):
