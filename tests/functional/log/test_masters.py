@@ -110,7 +110,7 @@ def test_a_log_that_goes_away_makes_a_gap_and_keeps_no_other_from_being_read(mas
     masters[0].returns(1)
     jids, gaps = told(log)
     assert jids == ["1"]
-    assert "of two: there is none" in " ".join(gaps)
+    assert "of two: it does not exist" in " ".join(gaps)
     masters[0].returns(2)
     assert told(log) == (["2"], [])
     assert set(log.positions) == {"one"}

@@ -578,7 +578,7 @@ class TestManyWriters:
         assert len(cache.list("bank")) == 601
 
     def test_waiters_are_woken_one_by_one_in_the_order_in_which_they_came(self, tmp_path):
-        path, woken = str(tmp_path / "cache"), FORK.Queue()
+        path, woken = str(tmp_path / "cache"), FORK.SimpleQueue()
 
         def wait(number):
             with open(f"{path}.lock", "r+b") as stream, turns.ticket(stream.fileno()) as (sleep, is_next):
@@ -595,9 +595,10 @@ class TestManyWriters:
                 last = wait_for(lambda last=last: a_ticket(path, above=last), what="it waits")
                 wait_for(lambda pid=pid: state_of(pid) == "S", what="it sleeps")
             assert is_next() and woken.empty()
-        assert [woken.get(timeout=stretched(SOON)) for _ in range(3)] == [0, 1, 2]
         for process in waiting:
             process.join(stretched(SOON))
+        assert [process.exitcode for process in waiting] == [0, 0, 0]
+        assert [woken.get() for _ in waiting] == [0, 1, 2]
 
     def test_of_writers_that_never_pause_each_gets_its_turn(self, opts, cache):
         cache.store("bank", "0", [0] * 4)
