@@ -9,10 +9,10 @@ from tests.waiting import lasting
 
 
 @contextlib.contextmanager
-def batch_master(factories, *names, **overrides):
-    """A running master with short timeouts, and its minions by name in ``fleet``."""
+def batch_master(factories, *names, of_minions=None, **overrides):
+    """A running master with short timeouts, and its minions, with the options ``of_minions``, by name in ``fleet``."""
     daemon = make_master(factories, **{"timeout": 3, "gather_job_timeout": 3, **overrides})
-    with daemon.started(), minions(daemon, *names) as daemons:
+    with daemon.started(), minions(daemon, *names, **(of_minions or {})) as daemons:
         daemon.fleet = {minion.id: minion for minion in daemons}
         yield daemon
 

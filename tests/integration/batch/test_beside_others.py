@@ -18,7 +18,13 @@ BATCHES, LIMIT = 3, 2
 @pytest.fixture(scope="module")
 def master(salt_factories):
     with batch_master(
-        salt_factories, *MINIONS, engines=[{"batch_manager": {"max_in_flight": LIMIT}}], job_retry=False
+        salt_factories,
+        *MINIONS,
+        of_minions={
+            "return_retry_tries": 30
+        },  # as a rule a minion drops its return when the master is away for half a minute
+        engines=[{"batch_manager": {"max_in_flight": LIMIT}}],
+        job_retry=False,
     ) as daemon:
         yield daemon
 
