@@ -61,6 +61,7 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Clocks, 40002606),  # the clock was set between a claim and its publish, which went by the window of before
         (sites.Sites, 40006870),  # two jobs seemed to wait for each other whose windows are never open at the same time
         (sites.Sites, 41000491),  # a wish for a job that is not kept counted although the job was killed since
+        (sites.Refusing, 40003669),  # a job that could not be read in its time to live was published again after a kill
     ],
 )
 def test_worlds_that_once_went_wrong_go_right(profile, seed):
