@@ -46,6 +46,11 @@ _STARTS_BELIEVED = 3
 S = TypeVar("S", bound="BatchState")
 
 
+def _counts(found: Any) -> Counter[str]:
+    """Return the counts that a snapshot has. A Counter would also count what a damaged one has in their place."""
+    return Counter(dict(found))
+
+
 @dataclasses.dataclass(slots=True, init=False, eq=False, repr=False)
 class BatchState(Kept):
     """
@@ -66,8 +71,8 @@ class BatchState(Kept):
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     maybe_received: set[str] = kept(set, sorted, set, name="tried")  # are pending again
-    resends: Counter[str] = kept(Counter, dict, Counter, name="resent")
-    doubtful_starts: Counter[str] = kept(Counter, dict, Counter, name="begun_after_all")
+    resends: Counter[str] = kept(Counter, dict, _counts, name="resent")
+    doubtful_starts: Counter[str] = kept(Counter, dict, _counts, name="begun_after_all")
     to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys, name="to_queue")  # to the retry queue
     asked_queue: bool = made(bool)  # whether the retry queue has been asked to take all of them
     queue_refused: str = kept(str)  # why the retry queue did not take minions

@@ -82,6 +82,12 @@ def test_a_snapshot_of_the_first_release_is_read():
     assert batch.next_due is not None
 
 
+@pytest.mark.parametrize("name", ["resent", "begun_after_all"])
+def test_a_snapshot_whose_counts_are_names_is_refused(name):
+    with pytest.raises(ValueError, match="dictionary update"):
+        Batch.restore({**Batch(spec(), BEGIN).snapshot(), name: ["a", "b"]})
+
+
 def test_a_flight_goes_only_where_the_table_lets_it():
     assert set(TRANSITIONS) == set(Phase)
     flight = Flight(Phase.SENDING, BEGIN)
