@@ -15,9 +15,10 @@ KILLS = frozenset(
     }
 )
 
-#: What ``saltutil.signal_job`` can send to a job without ending it: SIGUSR1 has Salt print where the job is.
+#: What ``saltutil.signal_job`` can send to a job without ending it, as text: SIGUSR1 has Salt print where the job is.
 HARMLESS = frozenset(
-    {
+    str(int(number))
+    for number in (
         0,
         signal.SIGUSR1,
         signal.SIGSTOP,
@@ -28,7 +29,7 @@ HARMLESS = frozenset(
         signal.SIGCHLD,
         signal.SIGURG,
         signal.SIGWINCH,
-    }
+    )
 )
 
 #: Questions about which minions are there and what runs, from people, Salt's own commands and the engines.

@@ -24,7 +24,6 @@ _PUBLISHED, _RETURNED = "p", "r"
 _MOST, _FEW = 64 << 10, 256
 #: Most characters of a user's name.
 _LONGEST_USER = 256
-_HARMLESS = frozenset(str(int(sig)) for sig in HARMLESS)
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
 #: Stands for functions that have no names, or too many. It looks like two functions, because a kill that is one of
@@ -149,7 +148,7 @@ def ended_by(load: Mapping[str, Any]) -> list[str]:
     found = dict[str, None]()
     for function, arg in zip(functions, arguments, strict=False):
         if isinstance(function, str) and function in KILLS:  # one of several may be anything
-            if function == "saltutil.signal_job" and any(sig in _HARMLESS for sig in _arguments(arg, "sig", 1)):
+            if function == "saltutil.signal_job" and any(sig in HARMLESS for sig in _arguments(arg, "sig", 1)):
                 continue
             found[EVERY_JOB if function.endswith("_all_jobs") else _jid_in(arg)] = None
     return [jid for jid in found if jid]

@@ -296,6 +296,13 @@ def test_a_kill_is_not_forgotten_while_the_key_of_its_minion_is_not_accepted():
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.CANCELLED, 0)
 
 
+def is_held_once_the_job_is_found_again(world):
+    world.start("a")
+    world.publish("j1", targets=("b",))
+    world.run(700)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
 def test_a_start_is_not_forgotten_if_the_key_of_its_minion_is_rejected_before_the_job_is_looked_at():
     world = World(minions=("a", "b"), duration=1e6)
     world.publish("j1")
@@ -303,10 +310,7 @@ def test_a_start_is_not_forgotten_if_the_key_of_its_minion_is_rejected_before_th
     world.barred = {"a"}
     world.run(600)
     world.barred = set()
-    world.start("a")
-    world.publish("j1", targets=("b",))
-    world.run(700)
-    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+    is_held_once_the_job_is_found_again(world)
 
 
 def test_a_start_is_not_forgotten_because_there_is_no_room_in_the_queue():
@@ -336,11 +340,8 @@ def test_a_start_is_not_forgotten_because_the_job_cannot_be_read_for_long():
     assert [warning.message for warning in world.effects(facts.Warn)] == [
         "Who missed job j1 is not known: the job cache could not be read in its time to live"
     ]
-    world.start("a")
     world.cache_up = True
-    world.publish("j1", targets=("b",))
-    world.run(700)
-    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+    is_held_once_the_job_is_found_again(world)
 
 
 def test_a_start_is_not_forgotten_that_is_heard_while_others_are_asked():
@@ -354,10 +355,7 @@ def test_a_start_is_not_forgotten_that_is_heard_while_others_are_asked():
     world.acknowledge("a", "j1")
     world.run(60)
     world.barred = set()
-    world.start("a")
-    world.publish("j1", targets=("b",))
-    world.run(700)
-    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+    is_held_once_the_job_is_found_again(world)
 
 
 @pytest.mark.parametrize("back", [303.0, 309.0])  # the search finds the job before it is read, and after that
