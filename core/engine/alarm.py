@@ -59,7 +59,7 @@ class Alarm:
     :param ring: called on the loop, never before the deadline, once for each deadline that was set.
     """
 
-    def __init__(self, loop: Any, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, loop: Any, clock: Clock, ring: Callable[[], object]) -> None:
         self._loop, self._clock, self._ring = loop, clock, ring
         self._timer: Any = None
         self._due: float | None = None

@@ -19,7 +19,7 @@ import math
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
@@ -151,13 +151,21 @@ class Proof:
             self._pause = STORED
             self._next_read.set(soon)
 
-    def _read(self) -> None:
+    async def read_on(self) -> None:
+        """Read the log to its end. It returns at once if the log cannot be read now, or while it is not read at all."""
+        while self._next_read.due is not None and self._read():
+            await compat.sleep(0)
+
+    def _read(self) -> bool:
+        """Read a part of the log, and return whether there is more."""
         news = self._next_of_log()
         self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, self._poll)
+        is_more = news is not None and news.more
+        self._next_read.set(self._clock.now() + (0.0 if is_more else self._pause))
         self._tell(news)
         if news is not None and news.gap:
             self._note_gap(news.gap)
-        self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
+        return is_more
 
     def _next_of_log(self) -> News | None:
         assert self._tail is not None

@@ -40,10 +40,11 @@ class Effects:
         machine: Retry,
         writer: Writer,
         opts: Mapping[str, Any],
-        step: Callable[[facts.Fact], Any],
+        learn: Callable[[facts.Fact], Awaitable[None]],
     ) -> None:
+        """``learn`` takes each outcome."""
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
-        self._step, self._owner, self._opts = step, ports.owner, opts
+        self._learn, self._owner, self._opts = learn, ports.owner, opts
         self._timeout, self._look = answer_time(opts), ports.cache_worker.call
         # Whether other masters may use the same store.
         self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))
@@ -72,7 +73,7 @@ class Effects:
         except Exception as exc:
             fact = self._failed(effect, exc)
         if fact is not None:
-            self._step(fact)
+            await self._learn(fact)
 
     @staticmethod
     def _failed(effect: Any, exc: Exception) -> facts.Fact | None:
@@ -176,7 +177,7 @@ class Effects:
         doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
         async def tell(said: Found) -> None:
-            self._step(await self._asked(jid, said, True))
+            await self._learn(await self._asked(jid, said, True))
 
         def told(said: Found) -> None:
             # Minions that have answered need not wait for the others.
@@ -239,7 +240,8 @@ class Effects:
             return frozenset()
 
     def _claim(self, effect: facts.Claim) -> None:
-        self._writer.claim(effect.jid, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
+        claimed = facts.Claimed(effect.jid, effect.minions)
+        self._writer.claim(effect.jid, lambda: self._loop.spawn_callback(self._learn, claimed))
 
     async def _publish(self, effect: facts.Publish) -> facts.Fact:
         job = self._machine.jobs[effect.jid]
@@ -279,9 +281,13 @@ class Effects:
             log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
     async def _ping(self, effect: facts.Ping) -> None:
-        asked, step = frozenset(effect.minions), self._step
+        asked = frozenset(effect.minions)
+
+        def tell(found: Mapping[str, Any]) -> None:
+            self._loop.spawn_callback(self._learn, facts.SignOfLife(tuple(found), facts.Sign.ANSWER))
+
         # A minion that answers need not wait for those that do not.
-        there = Collected(self._loop, _HEARD, lambda found: step(facts.SignOfLife(tuple(found), facts.Sign.ANSWER)))
+        there = Collected(self._loop, _HEARD, tell)
 
         def heard(minion: str, _value: Any) -> None:
             if minion in asked:

@@ -108,7 +108,7 @@ class RetryShell:
         self._searches: list[float] = []  # the beginnings of the searches that are not over
         # By jid: the time of the newest record that a search has found. A search passes over records that are not newer.
         self._known_to: dict[str, float] = {}
-        self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
+        self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
         verbs = Verbs(
             ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at), self.writer.is_stored
         )
@@ -379,6 +379,14 @@ class RetryShell:
             self._effects.perform(effect)
         self._alarm.set(self.machine.next_due)
 
+    async def _learn(self, fact: facts.Fact) -> None:
+        """
+        Take the outcome of an effect, after what the log tells until now: a kill ends what it met, and no job is published
+        after its kill.
+        """
+        await self._proof.read_on()
+        self.step(fact)
+
     def _tell_part(self) -> None:
         """Tell the bus of some of many changes; others get their turn meanwhile."""
         for _ in range(min(_PART, len(self._untold))):
@@ -415,10 +423,14 @@ class RetryShell:
         return answer
 
     def take_requests(self) -> None:
-        """Carry out what runners have asked for."""
+        """Carry out what runners have asked for, after what the log tells until now."""
         if self.restored:
-            self.service.take()
-            self._requests_taken_at = self._ports.clock.now()
+            self._loop.spawn_callback(self._take_requests)
+
+    async def _take_requests(self) -> None:
+        await self._proof.read_on()
+        self.service.take()
+        self._requests_taken_at = self._ports.clock.now()
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,11 @@ def perform(opts, job_cache, effect, load, **others):
     queue = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
     machine = types.SimpleNamespace(jobs={JID: job}, queue=queue)
     loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
-    effects = Effects(loop, ports, machine, None, {"id": "m"}, told.append)
+
+    async def learn(fact):
+        told.append(fact)
+
+    effects = Effects(loop, ports, machine, None, {"id": "m"}, learn)
     effects.perform(effect)
     asyncio.run(calls.pop())
     (fact,) = told

@@ -24,14 +24,14 @@ from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.steps import Step
-from saltext.jobs.core.retry.store import JOBS
+from saltext.jobs.core.retry.store import ASIDE, JOBS, QUEUE
 from tests import many_worlds
 from tests.unit.retry.truth import Truth
 from tests.unit.retry.world import World, is_sent
 
 #: Seconds that the steps take in which a claimed job is published to many minions.
 STEPS = 0.2
-#: Seconds from the publish of a kill until the engine must know it, while it can read the job cache.
+#: Seconds from the publish of a kill until the engine must know it: without a log, while it can read the job cache.
 KILL_NOTED = 8.0
 #: Seconds after which the engine searches for publishes that it did not hear and that were stored late.
 STORED_LATE = LATEST + 10.0
@@ -329,7 +329,9 @@ class Adversary(World):
     def wants_publish(self, jid, names):
         self.sent |= {(name, jid) for name in names}
         for key in ((name, jid) for name in sorted(names)):
-            late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + KILL_NOTED
+            # The log is read before each publish.
+            noted = STEPS if self.keeps_order else KILL_NOTED
+            late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + noted
             self.must(not late, f"{key} is published although an operator killed it")
             stopped = self.truth.stopped.get(key, math.inf)
             self.must(self.now <= stopped + 1e-3, f"{key} is published although an operator cancelled it")
@@ -962,6 +964,12 @@ class Failing(CutOff):
         super().calm()
         self.share = 0.0
 
+    def judge(self):
+        """A job is set aside, with an error, if the store did not give its record many times while it gave others."""
+        aside = {jid for jid in self.published if f"{JOBS.replace('/', '.')}.{jid}" in self.banks[ASIDE]}
+        self.lost |= {(name, jid) for jid in aside for name in self.minions}
+        super().judge()
+
 
 class Power(CutOff):
     """
@@ -1017,10 +1025,17 @@ class Power(CutOff):
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
 
     def _forget_removed(self, older):
-        """That an entry was removed is lost with its note. Unless the checkpoint knows its kill, it may be owed again."""
-        for (bank, jid), (note,) in older.items():
-            newest = self.notes.get(jid) if self.banks[bank] is self.notes else None
-            for name in set(newest["settled"]).difference(note["settled"] if note else ()) if newest else ():
+        """
+        What is lost of an entry that ended may be owed again, unless the checkpoint knows its kill: the entry itself, its
+        job, or the note that it was removed.
+        """
+        for (bank, jid), (before,) in older.items():
+            newest = self.banks[bank].get(jid) or {}
+            if self.banks[bank] is self.notes:
+                names = set(newest.get("settled", ())).difference(before["settled"] if before else ())
+            else:
+                names = newest.get("minions", ()) if bank == JOBS else [bank[len(QUEUE) + 1 :]]
+            for name in names:
                 if self.now > self.last_kill.get((name, jid), self.now) + REMEMBERED:
                     self.killed_at.pop((name, jid), None)
 

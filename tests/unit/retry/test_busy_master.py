@@ -48,7 +48,7 @@ def test_the_last_job_is_begun_as_soon_as_the_workers_allow(need):
     assert set(world.asked.values()) == {1}
 
 
-@pytest.mark.parametrize("within, publishes", [(10.0, 24), (30.0, 48), (80.0, 70)])
+@pytest.mark.parametrize("within, publishes", [(10.0, 25), (30.0, 48), (80.0, 70)])
 def test_a_fleet_that_comes_back_slowly_takes_few_publishes_and_keeps_the_last_one_waiting_no_longer(within, publishes):
     world = fleet_that_was_away(1.0)
     before = world.publishes

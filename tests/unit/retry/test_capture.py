@@ -62,6 +62,33 @@ def test_a_replay_that_is_killed_is_over():
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 1)
 
 
+@pytest.mark.parametrize("before", [0.0, 1.0, 2.0, 3.0, 4.0])  # seconds since the log was read by itself
+def test_a_job_is_not_delivered_after_its_kill_even_if_the_event_of_the_kill_is_lost(before):
+    world = away(settle=0.0)
+    world.part = 1
+    world.run(60 + before)
+    with world.deaf():
+        for number in range(20):
+            world.publish(f"other{number}", targets=("a",))
+        world.kill("j1")
+    world.start("b")
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
+@pytest.mark.parametrize("before", [0.0, 1.0, 2.0, 3.0, 4.0])
+def test_a_kill_of_everything_ends_what_it_met_even_if_the_minion_answers_before_its_event_is_heard(before):
+    world = away(duration=300.0, retry_interrupted=True, settle=0.0)
+    world.start("b")
+    world.run(60 + before)
+    assert world.state("b", "j1") is State.RUNNING
+    with world.deaf():
+        world.kill("")
+    world.start("b")
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 1)
+
+
 def test_a_job_that_was_killed_while_the_engine_was_down_is_not_run_again():
     world = World(duration=300.0)
     world.publish("j1")

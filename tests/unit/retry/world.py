@@ -349,11 +349,12 @@ class Tail:
     def read(self):
         if self._log != self._world.log_name:
             self._log, self._offset, self._gap = self._world.log_name, 0, "it was removed"
-        found, self._offset = self._world.doings[self._offset :], len(self._world.doings)
+        doings, end = self._world.doings, self._offset + self._world.part
+        found, self._offset = doings[self._offset : end], min(end, len(doings))
         gap, self._gap = self._gap, ""
         kept = self._world.checkpoint
         self._world.reads([record for record in found if not gap or not kept or record.at >= kept["at"]])
-        return News(found, gap, False)
+        return News(found, gap, self._offset < len(doings))
 
     def close(self):
         pass
@@ -438,7 +439,9 @@ class World:
     opts = OPTS
     start_at = START
     has_own_cache = True  # if False, the job cache is not ours, and is trusted
-    part = 10_000  # entries that a request changes in one step, and timers that ring in one
+    part = (
+        10_000  # entries that a request changes in one step, timers that ring in one, and records that are read at once
+    )
     maintenance = MAINTENANCE  # seconds between two checkpoints of the engine
 
     def __init__(
