@@ -9,6 +9,7 @@ engine it reads only the entries.
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import contextlib
 import dataclasses
@@ -108,7 +109,11 @@ class Life:
         self.loop.remove_timeout(timer)
 
     def _call(self, call, *args):
-        return call(*args) if self.alive else None
+        if self.alive:
+            return call(*args)
+        for unbegun in filter(asyncio.iscoroutine, args):
+            unbegun.close()  # else Python warns that nobody awaits it
+        return None
 
     def _end(self, over):
         if self.alive:
@@ -329,8 +334,9 @@ class Reader(JobReader):
 class Tail:
     """Reads the master's log from a position, or from its end."""
 
-    def __init__(self, world, begin):
-        self._world = world
+    def __init__(self, life, begin):
+        self._life, self._world = life, life.world
+        world = life.world
         self._gap = "" if begin and begin.boot == world.boots else "it may lack records"
         self._log, self._boot, self._offset = world.log_name, world.boots, 0
         if begin is None:
@@ -347,6 +353,8 @@ class Tail:
         return {OPTS["id"]: Position(self._log, 1, self._offset, 0, self._boot)}
 
     def read(self):
+        if not self._life.alive:
+            return News([], "", False)
         if self._log != self._world.log_name:
             self._log, self._offset, self._gap = self._world.log_name, 0, "it was removed"
         doings, end = self._world.doings, self._offset + self._world.part
@@ -396,11 +404,11 @@ class Inbox:
 
     engine = JOB_RETRY
 
-    def __init__(self, world):
-        self._world, self._taken = world, set()
+    def __init__(self, life):
+        self._life, self._world, self._taken = life, life.world, set()
 
     def take(self):
-        for number in sorted(self._world.requests.keys() - self._taken):
+        for number in sorted(self._world.requests.keys() - self._taken) if self._life.alive else ():
             again = {"again": True} if number in self._world.taken else {}
             self._taken.add(number)
             self._world.taken.add(number)
@@ -569,11 +577,11 @@ class World:
             store_worker=Worker(life, lambda: self.store_up),
             clock=self.clock,
             acks=self.acks,
-            inbox=Inbox(self),
+            inbox=Inbox(life),
             checkpoint=Kept(self),
             owner=OPTS["id"],
             folder=Folder(self.files),
-            log=(lambda positions: Tail(self, positions.get(OPTS["id"]))) if self.has_log else None,
+            log=(lambda positions: Tail(life, positions.get(OPTS["id"]))) if self.has_log else None,
             wall=self.wall,
         )
         entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
