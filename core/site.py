@@ -192,6 +192,9 @@ class Log(Protocol):
     def read(self) -> News:
         """Return what was appended since, or a part of it. :raises OSError: when nothing can be read at this moment."""
 
+    def look(self) -> Callable[[], bool]:
+        """Look at the log now. Returns what tells whether that is over: then ``read`` has all that was appended before."""
+
     def close(self) -> None:
         """Release it."""
 

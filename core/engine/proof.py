@@ -35,6 +35,8 @@ log = lines.logger(__name__)
 
 #: Longest pause in seconds between two looks at the log.
 POLL = 0.5
+#: Seconds between two looks whether a server has told of its log.
+_LOOKING = 0.005
 #: Seconds between two searches of the job cache that gaps in the log cause.
 GAP_PAUSE = 5.0
 
@@ -152,9 +154,13 @@ class Proof:
             self._next_read.set(soon)
 
     async def read_on(self) -> None:
-        """Read the log to its end. It returns at once if the log cannot be read now, or while it is not read at all."""
-        while self._next_read.due is not None and self._read():
-            await compat.sleep(0)
+        """Read the log to its end, unless it cannot be read now, or is not read at all."""
+        is_over = self._tail.look() if self._tail is not None else None
+        while is_over is not None and self._next_read.due is not None:
+            was_over, more = is_over(), self._read()
+            if was_over and not more:
+                break
+            await compat.sleep(0.0 if more else _LOOKING)
 
     def _read(self) -> bool:
         """Read a part of the log, and return whether there is more."""

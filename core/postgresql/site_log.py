@@ -12,7 +12,7 @@ it reports a gap.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.log import framing, records
@@ -102,7 +102,8 @@ class SiteReader:
         self._gap = self._trouble = self._site = ""
         self._asked_to = self._told_to = 0
         self._quiet = Quiet(log)
-        self._is_over = threading.Event()
+        self._is_over, self._is_wanted = threading.Event(), threading.Event()
+        self._begun = self._ended = 0  # looks
         self._look()
         threading.Thread(target=self._ask, name="site log", daemon=True).start()
 
@@ -134,17 +135,29 @@ class SiteReader:
         self._told_to = found[-1][0] if found else self._told_to
         return News([record for record in told if record is not None], gap, more)
 
+    def look(self) -> Callable[[], bool]:
+        """Look at the log now. Returns what tells whether that is over: then ``read`` has all that was appended before."""
+        wanted = self._begun + 1  # the look that is under way may have begun too early
+        self._is_wanted.set()
+        return lambda: self._ended >= wanted
+
     def close(self) -> None:
         """Stop reading."""
         self._is_over.set()
+        self._is_wanted.set()
 
     def _ask(self) -> None:
-        while not self._is_over.wait(0.0 if self._look() else _EVERY):
-            pass
+        while not self._is_over.is_set():
+            self._begun += 1
+            if self._look():
+                self._ended = self._begun
+                self._is_wanted.wait(_EVERY)
+            self._is_wanted.clear()
 
     def _look(self) -> bool:
-        """Take what is new, and tell whether there is more."""
+        """Take a part of what is new, and tell whether that was the last."""
         if len(self._found) >= _MOST:
+            self._is_over.wait(_EVERY)
             return False
         try:
             rows = asked(self._server, self._next) if self._site else []
@@ -153,7 +166,7 @@ class SiteReader:
         except OSError as exc:
             with self._lock:
                 self._trouble, self._gap = str(exc), "the server was away"
-            return False
+            return True
         with self._lock:
             self._trouble = ""
             if not self._site:
@@ -162,7 +175,7 @@ class SiteReader:
                 self._gap = "it was not read for so long that older records are gone"
             self._found += rows
             self._asked_to = rows[-1][0] if rows else self._asked_to
-        return len(rows) == _PART
+        return len(rows) < _PART
 
     def _next(self, connection: Patient) -> list[tuple[int, bytes | None]]:
         found: list[tuple[int, bytes | None]] = connection.execute(_READ.encode(), (self._asked_to,)).fetchall()

@@ -302,6 +302,22 @@ class TestLog:
         assert not gaps
         assert not reader.read().records
 
+    def test_after_a_look_all_is_read_that_was_appended_before_it(self, sites, readers):
+        writer, reader = sites[1].log_writer(), readers(0)
+        writer.append(self.returned(0))
+        wait_for(lambda: (reader.read(), reader.there)[1])
+        for begin in range(1, 3000, 1000):  # a server tells of a thousand at once
+            given = [self.returned(number) for number in range(begin, begin + 10 + begin)]
+            for record in given:
+                assert writer.append(record)
+            wait_for(reader.look())
+            found, news = [], reader.read()
+            found += news.records
+            while news.more:
+                news = reader.read()
+                found += news.records
+            assert found[-len(given) :] == given
+
     def test_reading_goes_on_from_a_position(self, sites, readers):
         writer = sites[0].log_writer()
         for number in range(3):

@@ -364,6 +364,9 @@ class Tail:
         self._world.reads([record for record in found if not gap or not kept or record.at >= kept["at"]])
         return News(found, gap, self._offset < len(doings))
 
+    def look(self):
+        return lambda: True
+
     def close(self):
         pass
 
