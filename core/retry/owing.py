@@ -93,8 +93,11 @@ class Owing:
             taken = self.kills.pop(kill)
             self.kills[dataclasses.replace(kill, spared=kill.spared | kill.minions.intersection(minions))] = taken
 
-    def restore(self, kills: Iterable[facts.Kill]) -> Work:
-        """Carry out again what is known of kills: a power cut may have taken from the store what they ended."""
+    def restore(self, kills: Iterable[facts.Kill] = ()) -> Work:
+        """
+        Carry out again what is known of kills: a power cut may have taken from the store what they ended, and they do not
+        know what was taken over since.
+        """
         self.remember(kills)
         for kill in list(self.kills):
             there = (entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None))
@@ -188,6 +191,7 @@ class Owing:
             new = self.take_up(jobs, its)
             count += new
             yield new
+        yield from self.restore()
         self._queue.timers.set(("sweep",), self._queue.now)
         return count
 

@@ -829,13 +829,18 @@ def test_an_entry_purged_while_its_job_is_looked_at_again_after_a_restart_stays_
     assert world.machine.total == 0
 
 
-def _adopts(world, entry):
-    """Another master has left this entry, and an operator adopts it."""
+def _is_of_another_master(world, entry):
+    """Another master has left this entry."""
     load = {"jid": entry.jid, "fun": "state.apply", "tgt": "*", "tgt_type": "glob", "user": "root"}
     world.loads[entry.jid] = load
     snapshot = {"owner": "there", "published_at": START - 100.0, "load": load, "minions": ["b"], "format": FORMAT}
     world.banks["job_retry/jobs"][entry.jid] = snapshot
     world.banks["job_retry/queue/b"][entry.jid] = {**entry.as_record(), "format": FORMAT}
+
+
+def _adopts(world, entry):
+    """Another master has left this entry, and an operator adopts it."""
+    _is_of_another_master(world, entry)
     world.request("adopt", owner="there")
     world.run(2)
 
@@ -861,6 +866,20 @@ def test_a_kill_from_before_a_takeover_counts_for_no_entry_that_was_taken_over_n
     world.restart()
     world.run(5)
     assert world.state("b", "j9") is State.PENDING
+
+
+@pytest.mark.parametrize("after", [0.005, 0.03, 0.05, 0.1])
+def test_a_kill_that_follows_the_request_for_a_takeover_counts_for_what_is_taken_over(after):
+    world = World()
+    world.stop("b")
+    entry = Entry("b", "j9", START - 100.0, START + 8000.0, "was away")
+    _is_of_another_master(world, entry)
+    world.request("adopt", owner="there")
+    world.run(after)
+    world.kill("j9")
+    world.run(5)
+    assert world.answers == [1]
+    assert world.state("b", "j9") is State.CANCELLED
 
 
 def test_a_takeover_that_an_engine_carries_out_again_after_its_death_is_no_error():
