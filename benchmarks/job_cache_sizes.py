@@ -368,9 +368,8 @@ def draw(data, path):
     names = {"local": "local_cache", "native": "Salt's salt_cache", "ours": "ours, localfs", "sqlite": "ours, sqlite"}
     for place, row in zip(places.flat, CURVES, strict=True):
         for column in colours:
-            points = sorted(
-                (int(size), found[column][row]) for size, found in data.items() if row in found.get(column, {})
-            )
+            shown = ((int(size), _shown(data, size, column, row)) for size in data)
+            points = sorted(point for point in shown if point[1] is not None)
             if points:
                 place.plot(
                     *zip(*points, strict=True), marker="o", markersize=3, color=colours[column], label=names[column]

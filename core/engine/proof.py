@@ -35,7 +35,7 @@ log = lines.logger(__name__)
 
 #: Longest pause in seconds between two looks at the log.
 POLL = 0.5
-#: Seconds between two looks whether a server has told of its log.
+#: Seconds between the first two looks whether a server has told of its log. Each pause is twice as long as the one before.
 _LOOKING = 0.005
 #: Seconds between two searches of the job cache that gaps in the log cause.
 GAP_PAUSE = 5.0
@@ -155,12 +155,15 @@ class Proof:
 
     async def read_on(self) -> None:
         """Read the log to its end, unless it cannot be read now, or is not read at all."""
-        is_over = self._tail.look() if self._tail is not None else None
-        while is_over is not None and self._next_read.due is not None:
+        if self._tail is None:
+            return
+        is_over, pause = self._tail.look(), _LOOKING
+        while self._next_read.due is not None:
             was_over, more = is_over(), self._read()
             if was_over and not more:
-                break
-            await compat.sleep(0.0 if more else _LOOKING)
+                return
+            await compat.sleep(0.0 if more else pause)
+            pause = min(2 * pause, self._poll)  # the server may be away for long
 
     def _read(self) -> bool:
         """Read a part of the log, and return whether there is more."""
