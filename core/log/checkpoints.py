@@ -18,7 +18,7 @@ _SUFFIX = ".reader"
 class Position(NamedTuple):
     """
     A place in a log. ``log``: which log; ``segment``, ``offset``: where in it; ``gaps``: the time of the last known
-    gap, in nanoseconds; ``boot``: the machine's boot: after another one, unsynced data may be gone.
+    gap, in nanoseconds; ``boot``: the machine's boot. A later boot may have lost unsynced data.
     """
 
     log: str
@@ -46,7 +46,7 @@ def write(folder: pathlib.Path, reader: str, position: Position) -> None:
 
 def oldest_needed(folder: pathlib.Path, log: str) -> int | None:
     """
-    Return the oldest segment that a reader still needs, or None. A reader whose place cannot be read may need all.
+    Return the oldest segment that a reader still needs, or None. A reader whose position cannot be read may need all.
 
     :raises OSError: when the folder cannot be read.
     """

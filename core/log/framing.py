@@ -2,7 +2,7 @@
 The form of records in a segment of the log: a marker, the format's number, a length, a checksum and the body. Pure.
 
 The body is msgpack with texts in UTF-8. Neither UTF-8 nor msgpack itself has a byte 0xC1. So no text of a minion or user
-can look like the beginning of a record, and after damage the next thing read is a genuine record. That holds only if
+can look like the start of a record, and after damage the reader finds the next genuine record. That holds only if
 everything from outside is packed as text.
 """
 
@@ -35,8 +35,8 @@ class Framed(NamedTuple):
 
 class Piece(NamedTuple):
     """
-    The content of a part of a segment. ``end``: up to where it was read. ``damaged``: how many of these bytes are not
-    records.
+    The content of a part of a segment. ``end``: where reading stopped. ``damaged``: how many of the bytes before ``end``
+    are not records.
     """
 
     records: list[Framed]
@@ -75,7 +75,7 @@ def scan(data: bytes, final: bool = False) -> Piece:
     """
     Return the records in ``data``.
 
-    An incomplete record may still be being written. It counts as damage once a whole record follows it.
+    A writer may still be at work on an incomplete record. So it counts as damage only once a complete record follows it.
 
     :param final: nothing is appended to ``data`` any more, so an incomplete record is damage.
     """

@@ -1,7 +1,7 @@
 """
 Reads the logs of all masters that share a cachedir as one log: each in its own order, and all together by their clocks.
 
-When a log appears or goes away, it must never treat the log as empty: it reports a gap.
+It must never treat a log that appears or goes away as an empty one: it reports a gap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = lines.logger(__name__)
 
 
 def shares(cachedir: str | os.PathLike[str], master: str) -> bool:
-    """Tell whether a master, by its id, writes its log into this cachedir."""
+    """Tell whether the master with this id writes its log into this cachedir."""
     return bool(master) and (folder_of(cachedir, master) / NAME).exists()
 
 
@@ -74,7 +74,7 @@ class LogOfAll:
             found.append(news.records)
             gaps += [f"of {name}: {news.gap}"] if news.gap else []
             more = more or news.more
-            # A log can be made again in its own folder, which does not change the folder above.
+            # As long as its folder is there, a new log may be made in it.
             if not reader.there and name != self._own.name and not (self._root / name).exists():
                 self._readers.pop(name).close()
         if trouble and not found:
@@ -92,11 +92,11 @@ class LogOfAll:
             reader.close()
 
     def _look_for_logs(self) -> None:
-        """Begin to read new logs. The folder's time does not show them, because the clocks of file systems are coarse."""
+        """Begin to read new logs. The folder is listed each time, since its modification time is too coarse to show them."""
         try:
             names = [name for name in os.listdir(self._root) if name not in self._readers and not name.startswith(".")]
         except OSError:
-            return  # there is none yet, or it is looked at again the next time
+            return  # there is no log yet, or the next read lists the folder again
         for name in names:
             if (self._root / name / NAME).exists():
                 self._readers[name] = Reader(self._root / name, self._begin.pop(name, None), is_own=False)

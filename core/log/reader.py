@@ -27,7 +27,7 @@ PART = 256 << 10
 
 class News(NamedTuple):
     """
-    What was read. ``gap``: why records may be missing in it, or empty. ``more``: whether more can be read at once.
+    What was read. ``gap``: why records may be missing, or empty. ``more``: whether more can be read at once.
     """
 
     records: list[records.Record]
@@ -39,8 +39,8 @@ class Reader:
     """
     :param folder: where the log is.
     :param position: where to begin; None for the end. If the log does not go on there (it was made again, or its machine was
-        restarted and may have lost records), a gap is reported, and reading begins before all that may be new: at the
-        beginning of that segment, or of the oldest one. So some records may be returned a second time.
+        restarted and may have lost records), a gap is reported. Then reading begins early enough to miss nothing: at the
+        start of that segment, or of the oldest one. So some records may be returned a second time.
     :param part: bytes that are read at once.
     :param is_own: whether it is the log of this machine's master. Another machine may restart while its log is read.
     """
@@ -81,7 +81,7 @@ class Reader:
         more = False
         if self.there or self._open():
             found, more = self._read_on()
-            # checked after the records were read: a missing record was marked as a gap before a later one was written
+            # Checked after the read: a writer that loses a record marks the gap before it writes the next record.
             if not self._is_same():
                 self.close()
                 self._why = "it was removed before it was read"
@@ -96,7 +96,7 @@ class Reader:
             self._handle = -1
 
     def _boots(self) -> str:
-        """Return the boots of the two machines: of this one, which reads, and of the one that writes."""
+        """Return the ids of two boots: that of this machine, and that of the machine that writes the log."""
         return f"{boot()}/{segments.boot_of_writer(self._folder)}"
 
     # -- where to begin -----------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Reader:
         return True
 
     def _first_unread(self, there: list[int]) -> int:
-        """Return the newest of these segments before which everything is known to have been read."""
+        """Return the newest of these segments with nothing unread before it."""
         begin = self._begin
         if begin is None or self._known is None or begin.log != self._known.log:
             return there[0]
@@ -177,7 +177,7 @@ class Reader:
         damaged, length = piece.damaged, self._known.length if self._known else 0
         for framed in piece.records:
             if self._offset + framed.begin >= length:
-                continue  # its writer has written it again in the next segment
+                continue  # the writer writes such a record again, in the next segment
             if framed.body is None:
                 self._gap = "a later version of saltext-jobs has written to it"
                 continue
@@ -205,7 +205,7 @@ class Reader:
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # it is checked again the next time
+            return True  # checked again at the next read
         if status.st_ino != self._inode:
             return False
         if (boots := self._boots()) != self._boot:
@@ -214,6 +214,6 @@ class Reader:
         if status.st_mtime_ns != self._gaps:
             with contextlib.suppress(StateError, OSError):
                 if segments.identity(self._folder) != self._known:
-                    return False  # another log, whose file got the former one's inode
+                    return False  # the file of another log got the inode of the former one
             self._gap, self._gaps = "a record could not be written", status.st_mtime_ns
         return bool(os.fstat(self._handle).st_nlink) or os.path.exists(self._next)

@@ -1,10 +1,10 @@
 """
-The records of the log: publishes of this master, and returns that it has stored. They are made here of a publish's load and
-of a minion's message.
+The records of the log: publishes of this master, and returns that it has stored. This module makes them from a publish's
+load and from a minion's message.
 
 They must never hold more than is needed to know what was done: neither arguments nor what a minion returned. Everything
-from outside is checked here, and packed as text (``core/log/framing.py`` says why). Making one must never fail because of a
-load's content: that would prevent the publish.
+from outside is checked here, and packed as text (``core/log/framing.py`` says why). A load's content must never keep its
+record from being made: that would prevent the publish.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from saltext.jobs.core.log import framing
 from saltext.jobs.core.returned import function_of, retcode_of
 
 _PUBLISHED, _RETURNED = "p", "r"
-#: If the ids of a publish's minions have more characters than this, its record refers to the bank ``jobs/minions``; but not
-#: the record of a publish to at most so many minions.
+#: The record of a publish names the minions if their ids have at most ``_MOST`` characters in all, or if they are at most
+#: ``_FEW``. Otherwise it refers to the bank ``jobs/minions``.
 _MOST, _FEW = 64 << 10, 256
 #: Most characters of a user's name.
 _LONGEST_USER = 256
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
-#: Stands for functions that have no names, or too many. It looks like two functions, because a kill that is one of
-#: several functions proves nothing.
+#: Stands for functions that have no names, or too many. It reads as several functions: the log does not prove a kill
+#: among several, so the engine reads it in the job cache.
 _UNNAMED = ","
 
 
@@ -39,10 +39,10 @@ class Published(NamedTuple):
     * ``origin``: which engine of ours has published it; empty for all other publishers.
     * ``minions``: the ``total`` minions that it is for; None if they are too many: then the bank ``jobs/minions`` has
       them, perhaps with others.
-    * ``unused``: up to 0.3.0 a digest of them, which nothing read.
+    * ``unused``: up to 0.3.0 a digest of the minions. Nothing reads it.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
     * ``work``: the digest of its functions and arguments.
-    * ``sent``: False if a load was only stored, and nothing published.
+    * ``sent``: False if the load was only stored, and nothing was published.
     * ``at``: Unix time.
     """
 
@@ -65,8 +65,8 @@ class Published(NamedTuple):
 
 class Returned(NamedTuple):
     """
-    This master has stored a return. ``functions``: as the minion named them. ``retcode``: as it was checked, 0 for
-    success. ``first``: whether it was the minion's first return of this job, which is kept.
+    This master has stored a return. ``functions``: as the minion named them. ``retcode``: checked; 0 for success.
+    ``first``: whether it was the minion's first return of this job, which is the one that is kept.
     """
 
     jid: str
@@ -147,7 +147,7 @@ def ended_by(load: Mapping[str, Any]) -> list[str]:
         return []
     found = dict[str, None]()
     for function, arg in zip(functions, arguments, strict=False):
-        if isinstance(function, str) and function in KILLS:  # one of several may be anything
+        if isinstance(function, str) and function in KILLS:  # the list may hold anything
             if function == "saltutil.signal_job" and any(sig in HARMLESS for sig in _arguments(arg, "sig", 1)):
                 continue
             found[EVERY_JOB if function.endswith("_all_jobs") else _jid_in(arg)] = None
@@ -160,7 +160,7 @@ def _jid_in(arg: Any) -> str:
 
 
 def _arguments(arg: Any, name: str, place: int) -> list[str]:
-    """Return what a signal was given under a name, in each of Salt's forms, and then what it was given in a place."""
+    """Return the values of a signal's argument: those given by name, in each of Salt's forms, then the one by position."""
     values = list(arg) if isinstance(arg, (list, tuple)) else [arg]
     named = [value[name] for value in values if isinstance(value, Mapping) and name in value]
     named += [value.partition("=")[2] for value in values if isinstance(value, str) and value.startswith(f"{name}=")]

@@ -5,11 +5,11 @@ A folder has a file ``log``, with the log's name and the length of a segment, an
 append to the newest segment, each record with one ``write``:
 
 * **A record counts if it begins before the segment's length.** A writer whose record begins later writes it again in
-  the next segment, which it makes if needed. So a record counts once, however late its writer was: its place decides,
-  not its time.
-* **Once there is a next segment, no further record can count in this one.** The process that made the next one had
-  appended beyond the length of this one before. The system appends to a file in order, so all later appends begin beyond
-  the length too.
+  the next segment, which it makes if needed. So each record counts once, however slow its writer is: the record's place
+  decides, not its time.
+* **Once there is a next segment, no further record can count in this one.** A process makes the next segment only after
+  it has appended beyond the length of this one. The system appends to a file in order, so all later appends begin beyond
+  that length too.
 
 A writer that cannot write a record changes the time of the file ``log``, which works even on a full disk. Before a reader
 concludes from a missing record that nothing was done, it must compare that time.
@@ -37,7 +37,7 @@ log = lines.logger(__name__)
 LENGTH = 4 << 20
 #: The file that identifies the log.
 NAME = "log"
-#: How often, and after how many seconds each, to look for a log that another process is about to make.
+#: How often to look for a log that another process is about to make, and seconds between two looks.
 _TRIES, _PAUSE = 100, 0.01
 #: The file that says in which boot of its machine the log was written last.
 _BOOT_OF_WRITER = "boot"
@@ -131,7 +131,7 @@ def ensure(folder: pathlib.Path, length: int = LENGTH) -> LogIdentity:
             known = identity(folder)
         except LaterVersion:
             raise
-        except StateError:  # the power went before it was on the disk
+        except StateError:  # a power cut came before the file was on the disk
             known = None
         if known is not None:
             return known

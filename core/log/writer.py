@@ -1,6 +1,6 @@
 """
-Appends to the log, in each of the master's processes: each record with one ``write``, which waits for no other process and
-not for the disk.
+Appends to the log, in each of the master's processes. Each record takes one ``write``, which waits neither for another
+process nor for the disk.
 
 It must never prevent a publish or a return: a record that cannot be written is marked as a gap.
 ``core/log/segments.py`` says how processes stay out of each other's way.
@@ -24,14 +24,14 @@ log = lines.logger(__name__)
 
 #: Bytes of all segments by default.
 SIZE = 128 << 20
-#: Segments that always stay: a reader may be this far behind its noted position.
+#: The newest segments, which always stay for readers that lag.
 _LEAST = 4
 
 
 class Writer:
     """
     :param folder: where the log is.
-    :param size: bytes of all segments; beyond it the oldest go, even if a reader needs them.
+    :param size: bytes of all segments; beyond it the oldest are removed, even if a reader needs them.
     :param length: bytes of a segment of a new log.
     """
 
@@ -42,7 +42,7 @@ class Writer:
         self._known = segments.LogIdentity("", 0)
         self._number = 0
         self._handle = -1
-        self._unmarked = False  # a record is missing, and readers could not be told
+        self._unmarked = False  # a record is missing, and the gap could not be marked for readers
         self._quiet = Quiet(log)
 
     def append(self, record: Record) -> bool:
@@ -90,7 +90,7 @@ class Writer:
     def _open(self) -> int:
         """Open the newest segment of the log that is there now, and return its descriptor."""
         self._close()
-        segments.tell_boot(self._folder)  # first, so that a reader that finds the log finds the boot too
+        segments.tell_boot(self._folder)  # first: a reader that finds the log must find the boot too
         self._known = segments.ensure(self._folder, self._length)
         self._take(0)
         return self._handle
@@ -127,6 +127,6 @@ class Writer:
                 size -= path.stat().st_size
                 path.unlink()
         except FileNotFoundError:
-            pass  # another process removes them too
+            pass  # another process is removing them as well
         except OSError as exc:
             self._quiet.error("old", "Old segments of the log cannot be removed: %s", exc)
