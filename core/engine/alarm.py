@@ -33,8 +33,8 @@ class Clock:
     Unix time that is read once, and from then on follows a clock that cannot be set.
 
     :param unix: the Unix time to begin with, in seconds; now by default.
-    :param steady: returns seconds that only rise. ``offset`` is added to them. A later process can go on with this clock, if
-        ``steady`` is the same there.
+    :param steady: returns seconds that only rise. ``offset`` is added to them. A later process with the same ``steady`` can
+        go on with this clock.
     """
 
     def __init__(self, unix: float | None = None, steady: Callable[[], float] = time.monotonic) -> None:
@@ -79,7 +79,7 @@ class Alarm:
             self._wait(due)
 
     def close(self) -> None:
-        """Do not ring any more, unless a new deadline is set."""
+        """Drop the deadline. A new one can be set."""
         self._stop()
         self._due = None
 
@@ -88,7 +88,7 @@ class Alarm:
 
     def _wake(self) -> None:
         due, self._timer = self._due, None
-        # A loop may wake a moment early.
+        # The loop may call a moment early.
         if due is not None and due > self._clock.now():
             self._wait(due)
             return

@@ -1,7 +1,7 @@
 """
-Answers to questions: gathered as they come, or read from the job cache. Any accepted minion can forge an event. If
-``JobCache.why_unauthenticated`` is empty, a return is stored under the name of the minion whose key it came with.
-Otherwise the events are believed.
+Answers to questions: gathered as they come, or read from the job cache. Any accepted minion can forge an event. So answers
+are read from the job cache if it stores each return under the name of the minion whose key it came with
+(``JobCache.why_unauthenticated`` is empty). Otherwise the events are believed.
 
 The job cache is used in its Worker.
 """

@@ -61,8 +61,8 @@ def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any
 
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
     """
-    Return a finding if other users may read or write the given folders, which are private to the master, or may write to
-    those above them, up to the cache directory. Returns at most one finding, because one command mends them all.
+    Return a finding if other users may read or write the given folders, which are private to the master, or write to the
+    folders above, up to the cache directory. Returns at most one finding, because one command mends them all.
     """
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]
@@ -73,7 +73,7 @@ def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
 
 
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return the finding about an engine that does not run, or that runs and takes no requests."""
+    """Return a finding if an engine does not run, or runs and takes no requests."""
     wait = requests.longest_wait(opts, engine)
     if not requests.is_running(opts, engine):
         if not wait and not is_configured(opts, engine):
@@ -96,8 +96,8 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
     if process is None or process.user == user:
         return [other] if other else []
     return [
-        f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
-        f"what it writes: end that process, and have {site_of(opts, engine).folder(engine).where()} belong to {user}"
+        f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read the "
+        f"engine's files: end that process, and make {user} the owner of {site_of(opts, engine).folder(engine).where()}"
     ]
 
 
@@ -117,7 +117,7 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
         return []
     return [
         Advice(
-            f"so far, {len(masters)} of the {len(peers) + 1} masters of this cluster wrote to {opts['cachedir']}; "
+            f"so far, {len(masters)} of the {len(peers) + 1} masters of this cluster have written to {opts['cachedir']}; "
             f"unless all of them share that directory, {what}"
         )
     ]
@@ -157,7 +157,8 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     if engine != JOB_RECORDER and leader and is_several and not any(master.name != leader.master for master in there):
         found.append(
             Advice(
-                f"no master is known to stand by for {engine}: if {leader.master} dies, its work stops until it is back"
+                f"no master is known to stand by for {engine}: if {leader.master} dies, the engine's work stops until that "
+                "master is back"
             )
         )
     return found
@@ -225,7 +226,7 @@ def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:
         return []
     return [
         Advice(
-            f"event_return stores an event of the {engine} engine every two seconds, which nobody ever reads: set "
+            f"event_return stores an event of the {engine} engine every two seconds, and nobody reads these events: set "
             "event_return_blacklist: ['saltext/jobs/*/beat/*'] in the master's configuration"
         )
     ]

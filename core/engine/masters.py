@@ -1,9 +1,9 @@
 """
-Which masters have an engine, and which of them leads; and how an engine waits for the lead, has it, and hands it over.
+Which masters have an engine, and which of them leads; and how an engine waits for the lead, holds it, and hands it over.
 
-Only the lock or the lease says which master leads. Beside it, the engine of each master writes every ten seconds, into a
-file of its own in the engine's folder, that it is there. If that file is old, the master may be gone, or cut off from the
-disk or the server.
+Only the lock or the lease says which master leads. Besides, each master's engine says every ten seconds that it is there:
+it writes a file of its own in the engine's folder. If that file is old, the master may be gone, or cut off from the disk or
+the server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = lines.logger(__name__)
 
 #: The engines that one master leads for all, in the order in which they are handed over.
 LED = (JOB_NOTICES, JOB_RETRY, BATCH_MANAGER)
-#: Seconds of silence after which it is not known whether a master is still there.
+#: Longest silence in seconds of a master that counts as there.
 KNOWN = requests.SILENT
 #: Seconds of silence after which a master is forgotten.
 _FORGOTTEN = 86400.0
@@ -46,9 +46,9 @@ class Master(NamedTuple):
     """
     What the engine of a master has said of itself.
 
-    ``ends``: whether its process was about to end, and another one follows. ``silent``: seconds since it said so.
+    ``ends``: whether its process was about to end, to be followed by another one. ``silent``: seconds since it wrote this.
     ``ahead``: seconds by which its clock was ahead of the site's. ``refused``: how often it was kept from doing something
-    because it did not lead, or could not tell.
+    because it did not lead, or could not tell whether it did.
     """
 
     name: str
@@ -245,7 +245,7 @@ def _so_far(done: Mapping[str, Any]) -> str:
 
 # -- an engine's place among the masters -----------------------------------------------------------------------------------
 
-#: Seconds for which a hand-over waits for what is under way; the next leader finds what takes longer.
+#: Seconds for which a hand-over waits for what is under way. If something takes longer, the next leader finds it.
 SETTLE = 1.0
 #: Seconds for which a process that has handed over leaves the lead to others.
 STEP_BACK = 5.0
@@ -253,7 +253,7 @@ STEP_BACK = 5.0
 
 class Seat:
     """
-    An engine's place among those of all masters: it waits for the lead, has it, and hands it over.
+    An engine's place among those of all masters: it waits for the lead, holds it, and hands it over.
 
     To hand over, the leader publishes nothing more, waits a moment for what is under way, makes durable what it knows,
     and gives up the lead. The next leader takes over as after a death, with the same checks. The request for the
@@ -281,7 +281,7 @@ class Seat:
         self._opts, self._engine, self._site, self._fire = opts, engine, site, fire
         self._steady, self._wall = steady, wall
         self._master = str(opts.get("id") or "")
-        self._folder = site.folder(engine)  # without the lease: a master that does not lead writes there too
+        self._folder = site.folder(engine)  # without the lease, since masters that do not lead write there too
         self._changes, self._epoch = Changes(), 0
         self._refused_before = -1  # the count of this master's former processes; -1 until it was read
         self._said_at = -math.inf
@@ -291,7 +291,7 @@ class Seat:
 
     @property
     def refused(self) -> int:
-        """How often this master's engine was kept from doing something because it did not lead, or could not tell."""
+        """``Master.refused`` of this master, with what this process was kept from."""
         return max(0, self._refused_before) + self.lease.refused
 
     def take(self) -> bool:
@@ -409,7 +409,7 @@ class Seat:
 
     def step_back(self, seconds: float = STEP_BACK, pause: float = 0.1) -> bool:
         """After a release, wait until another process leads. Returns whether one does."""
-        self.say(at_once=True, ends=True)  # it could not lead until it is started again
+        self.say(at_once=True, ends=True)  # this process cannot lead again
         until = self._steady() + seconds
         while self._steady() < until:
             with contextlib.suppress(OSError):

@@ -76,7 +76,7 @@ def warn_of_deprecated(name: str, kind: type[Any], *sources: Any) -> None:
 def master_age() -> float:
     """Return for how many seconds the master, the parent of an engine's process, has been running."""
     begun = _master_begun()
-    # The master has just ended, and so will this process.
+    # The master has just ended, and this process is about to end.
     return math.inf if begun is None else max(0.0, since_boot() - begun / os.sysconf("SC_CLK_TCK"))
 
 
@@ -87,7 +87,7 @@ def run_of_master() -> str:
 
 
 def _master_begun() -> int | None:
-    """Return the ticks from the boot to the start of the master, which no clock can change; None if it has ended."""
+    """Return the master's start in ticks since the boot, which does not change if a clock is set; None if it has ended."""
     try:
         status = pathlib.Path(f"/proc/{os.getppid()}/stat").read_bytes()
     except OSError:
@@ -134,27 +134,25 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], 
         loop.add_callback(_beat, loop, seat)
         log.info("The %s engine runs", name)
         loop.start()
-    # Nothing else ends the loop. Salt restarts the engine, which then waits for its turn.
+    # The loop ends only when the lead is handed over or lost. Salt restarts the engine, which then waits for its turn.
     if seat.is_handing:
         is_taken = seat.step_back()
-        log.info("The %s engine ends: %s", name, "another one leads" if is_taken else "nobody has taken over so far")
+        log.info("The %s engine ends: %s", name, "another one leads" if is_taken else "no other one leads so far")
         return
     seat.say(at_once=True, ends=True)
     log.error("The %s engine ends: while it was frozen or cut off, another one has taken over", name)
 
 
 def _remember(loop: Any, history: History, metrics: Callable[[], Sequence[Metric]]) -> None:
-    """Keep the engine's figures now and every minute, as long as the loop turns."""
+    """Keep the engine's figures now and every minute, as long as the loop runs."""
     loop.call_later(History.INTERVAL, _remember, loop, history, metrics)
     history.take(time.time(), metrics())
 
 
 def _beat(loop: Any, seat: Seat) -> None:
-    """Say now and every ``BEAT`` seconds that the engine's loop turns."""
+    """Say now and every ``BEAT`` seconds that the engine's loop runs."""
     loop.call_later(requests.BEAT, _beat, loop, seat)
-    with contextlib.suppress(
-        OSError
-    ):  # then the engine looks as if it hung, and the log says what is wrong with the disk
+    with contextlib.suppress(OSError):  # then the engine seems to hang, and the log names the fault
         seat.beat()
 
 
@@ -259,7 +257,7 @@ def _text(engine: str, figures: Iterable[Metric], now: float) -> str:
 
 
 def _replace(path: pathlib.Path, text: str) -> None:
-    # The collector may not enter a directory that this process makes.
+    # The directory is not made here: the collector might have no right to enter it.
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {path.parent}; make it, or correct metrics_dir")
     # The collector runs as another user.

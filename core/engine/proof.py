@@ -4,8 +4,8 @@ accepted minion can fire one in another's name.
 
 With our own job cache the log of each master is the proof: it has each publish, and each return that the master has
 stored. Then it does not matter what the bus tells or loses: an event only makes the engine read the log sooner. With any
-other job cache, and as long as there is no log, a return that the bus tells of is looked up in the job cache, for many
-minions at once; ``core/master/hearsay.py`` says when. If the job cache is no better evidence than the event, the event
+other job cache, and as long as there is no log, a return on the bus is looked up in the job cache, together with those of
+other minions; ``core/master/hearsay.py`` says when. If the job cache is no better evidence than the event, the event
 counts.
 
 It must never conclude from a missing record that there was no return: if the log may lack records, the listener is told.
@@ -44,15 +44,15 @@ GAP_PAUSE = 5.0
 @dataclasses.dataclass(frozen=True)
 class CatchUp:
     """
-    The log does not go on where it was last read, and its records from before the start are being told. Records from before
-    the Unix time ``since`` are left out; -inf for none.
+    The log does not go on where it was last read, so its records from before the start are being told. Those from before the
+    Unix time ``since`` are left out; -inf leaves out none.
     """
 
     since: float
 
     @property
     def may_repeat(self) -> bool:
-        """Whether an earlier start may have told the same records, and others that the log has lost."""
+        """Whether these records may have been told before, and others with them that the log has lost since."""
         return self.since > -math.inf
 
 
@@ -63,16 +63,16 @@ class Listener(Protocol):
         """Whether a return would change anything."""
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        """The job cache has these returns, ``{minion: retcode}``, which are the job's own."""
+        """The job cache has these returns, ``{minion: retcode}``. They are returns of this very job."""
 
     def logged(self, record: Record) -> None:
-        """The log has this record next. A return may be of any job, and of another function than its job's."""
+        """The log has this record next. A return may be of any job, and of a function that is not the job's."""
 
     def on_read(self) -> None:
         """The log was read to its end, and all its records have been told."""
 
     def on_lost(self) -> None:
-        """The log may lack records: look in the job cache for all that they would have told."""
+        """The log may lack records: look in the job cache for what they would have told."""
 
 
 class Proof:
@@ -121,7 +121,8 @@ class Proof:
 
         :param since: Unix time. If the log does not go on where it was last read, records from before ``since`` are left
             out. A log that was made again is told in full, whatever its times are.
-        :return: why earlier records may be missing, which the caller must then look for; empty if none are.
+        :return: why earlier records may be missing; then the caller must look for what they would have told. Empty if none
+            are missing.
         """
         if self._tail is None:
             return "there is no log"
@@ -147,7 +148,7 @@ class Proof:
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Read the log soon: the bus tells of a return. Called for every return, so it is cheap."""
+        """Read the log soon, since the bus tells of a return. This is called for every return, so it is cheap."""
         due, soon = self._next_read.due, self._clock.now() + STORED
         if due is not None and due > soon:
             self._pause = STORED

@@ -174,7 +174,7 @@ def ask(
     """
     Leave a request for an engine, wake it, and return its answer.
 
-    A Ctrl-C withdraws the request, unless ``keep`` is set or the engine has taken it. It raises a CommandExecutionError that
+    A Ctrl-C withdraws the request, unless ``keep`` is set or the engine has taken it. The CommandExecutionError that follows
     says what becomes of the request.
 
     :param patience: seconds to wait; by default those of the site.
@@ -182,11 +182,12 @@ def ask(
         is returned, and the engine will see the request before it does anything else.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
         ``salt-run`` fail: Salt takes it for a question about usage.)
-    :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer has come in time:
-        the message says what became of the request.
+    :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time.
+        Then the message says what becomes of the request.
     """
     other = other_version(opts, engine)
-    if other and not keep:  # every version can read a stop, which must not wait for a restart
+    # What is to be kept is a stop. Every version can read that, and it must not wait for a restart.
+    if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     site, request_id = site_of(opts, engine), _new_id()
     folder = site.folder(engine)
@@ -333,7 +334,7 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
 
 
 def _after_interruption(engine: str, folder: Folder, request_id: str, keep: bool) -> str:
-    """Withdraw a request after a Ctrl-C, unless it is to be kept or was taken. Return what becomes of it."""
+    """Withdraw a request after a Ctrl-C, unless it is to be kept or was taken. Returns what becomes of it."""
     if keep:
         return f"the {engine} engine will carry out the request"
     if folder.remove(_name(request_id, ".request")):

@@ -1,5 +1,5 @@
 """
-An engine's side of the requests of runners: takes each, has it carried out, and answers it or says why not.
+An engine's side of the requests of runners: takes each one, has it carried out, and sends the answer or the refusal.
 
 It must never leave a request without a reply: the waiting runner is told anything that goes wrong. A request whose answer
 is not known yet waits, and is taken again with the next ones.
@@ -19,9 +19,9 @@ from saltext.jobs.core.errors import NotYet
 
 log = lines.logger(__name__)
 
-#: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, with
-#: ``asked_at``, when it was made in Unix time, and ``again`` if it was taken before and may have been done. It may raise
-#: ``NotYet``.
+#: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, and two
+#: keys more: ``asked_at``, the Unix time at which the request was made, and ``again`` if the request was taken before and
+#: may have been carried out. It may raise ``NotYet``.
 Verb = Callable[[Mapping[str, Any]], Any]
 
 #: Errors whose message is meant for the operator. The traceback of any other goes to the log.
@@ -39,7 +39,7 @@ class Service:
         self._loop, self._inbox, self._verbs = loop, inbox, dict(verbs)
 
     def also(self, verbs: Mapping[str, Verb]) -> None:
-        """Carry out these verbs, too."""
+        """Add verbs that the engine carries out."""
         self._verbs.update(verbs)
 
     def take(self) -> None:

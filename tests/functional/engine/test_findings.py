@@ -202,7 +202,7 @@ def test_a_cluster_whose_masters_do_not_share_their_cachedir_is_reported(opts):
     for name in ("m", "there"):
         Writer(folder_of(opts["cachedir"], name)).append(Returned("1", "a", "test.ping", 0, True, 0.0))
     (advice,) = findings.about_peers(cluster)
-    assert isinstance(advice, Advice) and advice.startswith("so far, 2 of the 3 masters of this cluster wrote to ")
+    assert isinstance(advice, Advice) and advice.startswith("so far, 2 of the 3 masters of this cluster have written")
     note_mirrored(cluster, "elsewhere")
     (finding,) = findings.about_peers(cluster)
     assert finding.startswith("the master elsewhere of this cluster does not share the cachedir of this one")
