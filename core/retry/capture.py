@@ -2,16 +2,16 @@
 From a published job to the minions that missed it.
 
 A job is left alone until its deadline, then read in the job cache. The minions without a return are asked which jobs they
-run, in one question about all jobs whose deadlines have come. Those that do not answer are owed the job. Those that answer
-and do not run it get a moment more, since their returns may be on the way. Those that have not returned it by then are owed
-it as well. If they are known to have begun it, it was interrupted. Where an operator has killed the job, its entry is
-cancelled.
+run, in one question about all jobs whose deadlines have come. Minions that do not answer are owed the job. Minions that
+answer and do not run it get a moment more, since their returns may be on the way; without a return by then they are owed it
+as well. If such a minion is known to have begun the job, the job was interrupted. Where an operator has killed the job, the
+entry is cancelled.
 
-Publishes and kills come in the order in which the master made them: a kill is for what was published before it. Those that
+Publishes and kills come in the order in which the master made them: a kill concerns what was published before it. Those that
 a search of the job cache finds count in the order in which they are found.
 
-It must never conclude from a bus event who is owed a job or who is not: any accepted minion can forge events. The job cache
-and the log tell that.
+It must never conclude from a bus event which minion is owed a job and which is not: any accepted minion can forge events.
+The job cache and the log tell that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.queue import Queue, Work, matches
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
-#: Questions about another job, which mean nothing later. A waiting ``salt`` command asks the first one every few seconds.
+#: Kills, and questions about other jobs: they mean nothing later. A ``salt`` command that waits for its job publishes
+#: ``saltutil.find_job`` every few seconds.
 NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
-#: Seconds before a signal is read, and before one that could not be read is tried again.
+#: Seconds before a signal is read, and seconds before another try if it could not be read.
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
 #: A job may be judged this many seconds before its deadline.
 _SLACK = 1.0
@@ -102,7 +103,7 @@ class Capture:
         job = self.open.get(jid)
         if job is not None:
             job.begun.add(minion)
-            # Such claims can be forged for made-up names, so keys are checked once there are many.
+            # Such claims can be forged, for made-up names too. So keys are checked once there are many claims.
             if len(job.begun) > job.most_begun:
                 job.most_begun = 2 * len(job.begun)  # so each name is checked a few times at most
                 self._timers.no_later(("keys",), self._queue.now)
@@ -125,11 +126,11 @@ class Capture:
                 self._look_now(jid)
 
     def note_due(self, jid: str) -> None:
-        """Look at a job whose note is due. If the note was made before the job was read, it may be owed for longer."""
+        """Look at a job whose note is due: it may be owed for longer, if the note was made before the job was read."""
         self._look_now(jid)
 
     def _look_now(self, jid: str) -> None:
-        """Look at a job that was not published again. An open one is looked at when it is due."""
+        """Look at a job now, unless it is open: an open job is looked at when it is due."""
         if jid not in self.open:
             self.open[jid] = OpenJob(-math.inf, self._queue.now, self._place)
             self._later(jid, self._queue.now)
@@ -157,7 +158,7 @@ class Capture:
             self._later(fact.jid, max(now, at + wait))
 
     def returned(self, fact: facts.Returned) -> None:
-        """Note who has returned a job, since the job cache may not tell that any more."""
+        """Note which minions have returned a job, since the job cache may no longer have their returns."""
         self._notes.add(fact.jid, self._queue.now + self._queue.settings.ttl, settled=fact.minions)
 
     def due(self, jid: str) -> None:
@@ -175,10 +176,10 @@ class Capture:
         if job.is_overtaken:
             self._later(fact.jid, now)
         elif fact.kills:
-            self._drop(fact.jid)  # and the note of who has killed the signal
-            # The minions that the log has named are left out: the log has told when their kill was.
+            self._drop(fact.jid)  # with the note about a kill of the signal itself
+            # Minions that the log has named are left out: the log has told when they were signalled.
             new = fact.kills[0].minions - self._owing.signalled(fact.jid)
-            if new and job.at > -math.inf:  # otherwise the signal was carried out before it was itself killed
+            if new and job.at > -math.inf:  # otherwise it is read because of its own kill, and was carried out before
                 for kill in fact.kills:
                     yield from self.kill(
                         dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place
@@ -194,12 +195,12 @@ class Capture:
 
     def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> Work:
         job.signal, now = False, self._queue.now
-        # The record may be of an earlier publish than the first one known.
+        # The record may be older than the first publish that is known.
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
             self._notes.strike(fact.jid, fact.returned)
             end = self._queue.end_of_job(read)
-            if now < end:  # a search may find it again, and know of no earlier publish
+            if now < end:  # a search may find it again without knowing of the earlier publish
                 self._later(fact.jid, end)
             else:
                 self._drop(fact.jid, is_over=True)
@@ -216,11 +217,11 @@ class Capture:
     def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> Work:
         note, known = self._notes.get(job.jid), self._queue.minions_of(job.jid)
         missing = fact.missing.difference(known, note.settled)
-        # A minion that is neither missing nor struck off here has no accepted key now, and may have one later.
+        # The note keeps minions that are neither missing nor struck off here: their keys may be accepted later.
         self._notes.strike(job.jid, fact.returned.union(known))
         open_job.begun -= fact.returned
         unasked = missing - open_job.surveyed
-        # Those of minions whose keys are not accepted now count as well: the job may be found again once they are.
+        # Claims of minions whose keys are not accepted now count too: the job may be found again once they are accepted.
         claims = open_job.claims(missing).difference(known, note.settled)
         self._notes.add(job.jid, self._queue.end_of_job(job), claims)
         if unasked:
@@ -245,12 +246,12 @@ class Capture:
         self, open_job: OpenJob, job: Job, minions: Iterable[str], begun: str, missed: str, alive: bool = False
     ) -> Work:
         """
-        Queue a job for minions. If an operator has killed it on one, its entry is cancelled in the operator's name.
+        Queue a job for minions. Where an operator has killed it, the entry is cancelled in that operator's name.
 
-        :param begun: the reason for those that have begun it. ``missed``: for others.
+        :param begun: the reason for minions that have begun it. ``missed``: the reason for others.
         """
         for minion in sorted(minions):
-            note = self._notes.get(job.jid)  # what it says may change meanwhile
+            note = self._notes.get(job.jid)  # it may change from one minion to the next
             if minion in note.settled:
                 continue
             if minion in note.killed:
@@ -266,9 +267,9 @@ class Capture:
 
     def kill(self, kill: facts.Kill, place: int | None = None) -> Work:
         """
-        Cancel what an operator has killed: entries at once, and others once it is known what their minions do.
+        Cancel what an operator has killed: at once where there are entries, elsewhere once it is known what the minions do.
 
-        :param place: after how many publishes that was; None for all so far.
+        :param place: the number of publishes before the kill; None for all so far.
         """
         place, jids = self._place if place is None else place, [kill.jid]
         if not kill.jid:
@@ -276,7 +277,7 @@ class Capture:
             jids = sorted(waiting.union(jid for jid, note in self._notes.by_jid.items() if note.begun))
         killed = dict.fromkeys(sorted(kill.minions), kill.user)
         for jid in jids:
-            # The note is stored before the signal counts as settled. The look strikes off those that returned the job.
+            # The note is stored before the signal counts as settled. The look strikes off minions that returned the job.
             self._notes.add(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
             self._look_now(jid)
             self.open[jid].kills.append((place, kill.minions))
@@ -312,11 +313,11 @@ class Capture:
             return 0
         asked, open_job.asking = open_job.asking, set()
         open_job.surveyed |= asked
-        # Also those that were asked about other jobs: a further part of this one may be recorded later.
+        # Including minions that were asked about other jobs only: a further part of this job may be recorded later.
         running = {minion for minion in open_job.begun if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
         open_job.idle |= asked - running - silent
-        # And what was claimed since the job was read, also by minions whose keys are not accepted now.
+        # Claims that came since the job was read, including those of minions whose keys are not accepted now.
         claims = open_job.claims(asked).difference(self._queue.minions_of(jid), self._notes.get(jid).settled)
         self._notes.add(jid, self._queue.end_of_job(job), running | claims)
         begun = "it has begun the job, and does not answer"
@@ -337,7 +338,7 @@ class Capture:
         if now <= job.since + self._queue.settings.ttl:
             self._later(jid, now + (_KILL_AGAIN if job.signal else AGAIN))
             return
-        # Its own time to live may be longer, and a search may find it again.
+        # The job may have a longer time to live of its own, and a search may find it again.
         self._notes.add(jid, now + self._queue.settings.ttl, job.claims(()))
         self._close(jid)
         told = f"Who missed job {jid} is not known: the job cache could not be read in its time to live"

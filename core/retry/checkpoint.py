@@ -1,6 +1,6 @@
 """
-The checkpoint on disk: how far the engine has read what the master did, and which jobs were open then. An engine that starts
-begins there.
+The checkpoint on disk: how far the engine has read what the master did, and which jobs were open then. The next engine goes
+on from there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ log = lines.logger(__name__)
 
 #: Files in the engine's folder: the checkpoint, and the one that is there as long as replays are paused.
 CHECKPOINT, PAUSED = "checkpoint", "paused"
-#: Seconds by which a checkpoint lies in the past. The second search of an engine comes sooner than that; otherwise the next
-#: engine would miss what this one has not found yet.
+#: Seconds by which a checkpoint lies in the past. This is longer than an engine waits with its second search. Otherwise the
+#: next engine would miss what this one has not found yet.
 MARGIN = LATEST + 20.0
 
 
@@ -119,7 +119,7 @@ class Checkpoint:
                 self.positions[str(name)] = Position.from_record(record)
 
     def open_jobs(self, now: float) -> dict[str, OpenJob]:
-        """Return the jobs that were open. ``now``: no time of theirs counts as later."""
+        """Return the jobs that were open. Times of theirs after ``now`` count as ``now``."""
         jobs, clocks = {}, self._found.get("clocks", {})  # 0.5.0 wrote none
         for jid, record in self._found.get("open", {}).items():
             with contextlib.suppress(ValueError):
@@ -128,7 +128,7 @@ class Checkpoint:
         return jobs
 
     def kills(self, now: float) -> list[Kill]:
-        """Return the last kills before ``at``. ``now`` as above."""
+        """Return the last kills before ``at``. Times after ``now`` count as ``now``."""
         kills = []
         # 0.4.0 wrote none of these, 0.5.0 only the first, 0.5.1 the first two.
         found = (self._found.get(name, ()) for name in ("kills", "signals", "spared"))
@@ -150,7 +150,7 @@ class Checkpoint:
         ahead: float = 0.0,
         durable: bool = False,
     ) -> None:
-        """Write a newer checkpoint. The logs are kept from there. A failure is logged; then the old one counts."""
+        """Write a newer checkpoint. The logs are kept from there. A failure is logged; then the old checkpoint counts."""
         record = {
             formats.FIELD: FORMAT,
             "at": at,

@@ -1,8 +1,8 @@
 """
 What to do about a job that is owed, at each step of its replay and for all that can become known. Only this module decides.
 
-It changes nothing: replay.py carries the decisions out. It must never take silence for absence, nor let a job run again that
-is known to have begun, unless ``retry_interrupted`` or an operator asks for that.
+It changes nothing: replay.py carries out the decisions. It must never take silence for absence. Nor must it repeat a job
+that is known to have begun, unless ``retry_interrupted`` or an operator asks for that.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
 #: Seconds after a publish before a minion is first asked: if it has sent no receipt, and if minions send none at all.
 RECEIPT, EARLY = 4.0, 1.0
-#: Seconds without a receipt or an answer of any minion after which the master has no backlog; and most seconds after a
-#: publish to wait for a backlog. A busy master may stand still for seconds, and a question makes it busier.
+#: Seconds without a receipt or an answer of any minion after which the master counts as having no backlog; and the longest
+#: wait for a backlog, in seconds from the publish. A busy master may forward nothing for seconds, and a question makes it
+#: busier.
 _QUIET, _LONGEST_RECEIPT = 10.0, 120.0
 #: Seconds before a minion is first asked whether it still runs a job.
 STILL_RUNNING = 60.0
-#: A claim that took the store longer than so many seconds is not published: return, key, access and kills are checked again.
+#: If the store takes more than this many seconds for a claim, the job is not published: return, key, access and kills are
+#: checked again.
 STALE = 10.0
-#: Longest wait in seconds between two tries, and after false signs of life.
+#: The longest wait between two tries, and after false signs of life, in seconds.
 LONGEST_BACKOFF, LONGEST_COOLDOWN = 3600.0, 300.0
-#: Publishes without a receipt that the minion may have begun all the same, after which the job is held: a job that takes
-#: down its own minion must not do so at each start.
+#: A job is held after this many publishes that the minion may have begun although no receipt came: a job that takes down
+#: its own minion must not do so at each start.
 _LOST = 2
-#: Publishes that a minion ignored although it was there, after which the job steps aside for others. As a rule the minion
+#: A job steps aside for others after this many publishes that the minion ignored although it was there. As a rule the minion
 #: knows the jid, and its return was lost.
 IN_VAIN = 3
-#: Added to a reason if a publish may have reached the minion.
+#: Appended to a reason if a publish may have reached the minion.
 REACHED = "; it may have been begun"
-#: The reasons: the minion has said so unasked; its records say so.
+#: Why a job counts as begun: the minion has said so unasked; the minion's records say so.
 BEGUN, RECORDED = "the minion says that it has begun", "the minion has a record that it has begun"
 
 
@@ -56,11 +58,11 @@ class Terms:
 
 class Permits(NamedTuple):
     """
-    What else counts at a step.
+    What else a decision depends on.
 
     ``denied``: why the job must not be sent; ``unsure``: why that cannot be determined; ``shut``: why it must not be sent
     now; ``barred``: the minion's key is not accepted now; ``matches``: the job's target matches the minion; ``occupied``:
-    Salt would refuse the job there, because of another that runs; ``waited_for``: another job that may be sent now waits for
+    Salt would refuse the job there, because another one runs; ``waited_for``: another job that may be sent now waits for
     this one; ``heard``: Unix time of the last receipt or answer of any minion.
     """
 
@@ -163,8 +165,8 @@ def _answered(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         if permits.occupied:  # the refusal would be the return of the job
             return _unmatched(known, permits) or Decision(state=State.PENDING, wait=terms.backoff, alive=True)
         return _unmatched(known, permits) or _GO[Step.ANSWERED]
-    # Signs of life can be forged, so each false one doubles the pause. An unproven answer may only be late, so the minion
-    # counts as there.
+    # Signs of life can be forged, so each false one doubles the pause. An unproven answer may just be late in the job cache,
+    # so the minion counts as there.
     pause = min(terms.cooldown * 2 ** min(known.signs.false_signs, 20), LONGEST_COOLDOWN)
     return Decision(state=State.PENDING, pause=pause, alive=known.last is Evidence.UNPROVEN)
 
@@ -181,7 +183,7 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
         return forbidden
     if entry.acknowledged:
         return Decision(Step.TO_ASK, begun=BEGUN)
-    # The record may be of a publish that reached the minion after its last known start, or after the operator's request.
+    # ``reached``: the record may be of a publish since the last known start of the job, or since the operator's request.
     may_run_again = entry.asker is not None or terms.retry_interrupted
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
         return _interrupted(known, terms)
@@ -218,12 +220,12 @@ def _published(known: Knowledge, permits: Permits, terms: Terms, now: float) -> 
 
 
 def _begun(step: Step, known: Knowledge, now: float) -> Decision:
-    """The minion is claimed to have begun the job, however late the claim comes."""
+    """A claim has come, perhaps late, that the minion has begun the job."""
     if step is Step.SENT:
         return _run(known, now, BEGUN)
     if step in (Step.TO_SEND, Step.CLAIMING):
         return Decision(Step.TO_ASK, begun=BEGUN)  # an earlier publish was received after all
-    # If the minion is being asked now, the claim counts whatever it answers.
+    # While the minion is being asked, the claim counts, whatever the answer will be.
     return Decision(begun=BEGUN) if known.entry.state in UNDER_WAY and step is not Step.SENDING else _STAY
 
 
@@ -258,7 +260,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
         if unmatched := _unmatched(known, permits):
             return unmatched
         if entry.state is State.SENT and not known.restarted and now < (entry.sent_at or 0.0) + RECEIPT:
-            return Decision(Step.SENT, wait=RECEIPT - EARLY)  # it may begin yet
+            return Decision(Step.SENT, wait=RECEIPT - EARLY)  # it may still begin
         return Decision(Step.ANSWERED, wait=GRACE)
     if entry.state is not State.RUNNING:
         # A minion that keeps records refuses a job that it has begun, so it may be sent again.
@@ -271,7 +273,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
 
 
 def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
-    """The minion is there, does not run the job, and has not returned it after all."""
+    """The minion is there and does not run the job, and the second look has found no return."""
     entry, verdict = known.entry, known.verdict(terms.acks)
     if verdict is Verdict.RUNS:
         return _run(known, now)
@@ -280,7 +282,7 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
     if verdict is Verdict.NEVER and known.said is not Said.NEVER:
         return _not_received(entry, "the engine ended before it was published", terms, alive=True)
     if verdict is Verdict.NEVER:
-        # Claims that it has begun the job were forged, or are about an earlier publish.
+        # Claims that it has begun the job were forged, or concern an earlier publish.
         never = _not_received(entry, "the minion has never begun it", terms, alive=True)._replace(forget=True)
         return never if known.restarted else _in_vain(entry, never, permits)
     begun = verdict is Verdict.MAY_HAVE_BEGUN
@@ -288,7 +290,7 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
     return decision if begun else _in_vain(entry, decision, permits)
 
 
-# -- what was no success -----------------------------------------------------------------------------------------------
+# -- what did not succeed ----------------------------------------------------------------------------------------------
 
 
 def _interrupted(known: Knowledge, terms: Terms) -> Decision:
@@ -305,7 +307,7 @@ def _interrupted(known: Knowledge, terms: Terms) -> Decision:
 
 
 def _not_sent(known: Knowledge, reason: str, terms: Terms) -> Decision:
-    """Nothing was published after the claim. Claimed starts can only be about an earlier publish."""
+    """Nothing was published after the claim. So claims of a start can only concern an earlier publish."""
     return _not_received(known.entry, reason, terms, alive=True)._replace(**_unsent(known))
 
 
@@ -319,7 +321,7 @@ def _not_received(
     """
     Nothing shows that the minion got the job, so the publish does not count as an attempt.
 
-    :param begun: whether the minion may have begun the job all the same.
+    :param begun: whether the minion may have begun the job nevertheless.
     :param alive: whether the minion is there.
     :param reached: whether the publish may have reached the minion.
     """
@@ -346,8 +348,8 @@ def _steps_aside(vain: int, reason: str, reached: bool) -> str:
 
 
 _Decides = Callable[[Knowledge, Permits, Terms, float], Decision]
-#: What decides at each step before the job is sent, and once it may be with its minion. ``decide`` itself handles what means
-#: the same at all steps.
+#: Which function decides at each step: before the job is sent, and once the minion may have it. ``decide`` itself handles
+#: what means the same at all steps.
 _AT: Mapping[Step, _Decides] = {
     Step.LOOKING: _checked,
     Step.ASKING: _answered,

@@ -39,7 +39,7 @@ def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
             "other where job_retry has trust_job_cache: True because every accepted minion is trusted"
         )
     if not opts.get("job_cache", True) and not opts.get("ext_job_cache"):
-        raise SettingsError("job_cache is False; accepted is True, since without returns nobody knows what has run")
+        raise SettingsError("job_cache is False; accepted is True, since without returns it is not known what has run")
     return settings
 
 
@@ -48,14 +48,14 @@ def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
     found, cache = [], opts.get("master_job_cache")
     if cache not in KEEP_MINIONS:
         found.append(
-            f"of Salt's job caches only {', '.join(sorted(KEEP_MINIONS))} keep for which minions a job is; if {cache} does "
-            "not, nothing is ever queued"
+            f"of Salt's job caches only {', '.join(sorted(KEEP_MINIONS))} record which minions a job is for; if {cache} "
+            "does not, nothing is ever queued"
         )
     keep, due = opts.get("keep_jobs_seconds") or 0, float(opts.get("timeout", 5)) + answer_time(opts)
     if 0 < keep <= due:
         found.append(
             f"keep_jobs_seconds is {keep}, and a job is looked at {due:.0f} s after its publish (timeout + "
-            "gather_job_timeout): it is removed before, so nothing is ever queued"
+            "gather_job_timeout): the job is removed before that, so nothing is ever queued"
         )
     if settings.window and longest_break(parse_windows(settings.window)) >= settings.ttl:
         found.append(
@@ -73,8 +73,8 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     :return: engine (whether it runs), process (its pid, user and host; None if unknown),
         job_cache (the one that gets the returns), answers_proven (whether a minion's answer must be in the job cache before
         it counts), set_aside (names of records of the queue that were damaged), refused (``{jid: reason}`` of jobs that the
-        store does not take), findings (one sentence for each thing that may need a change), and retcode (1 if one of them is
-        more than advice).
+        store refuses), findings (one sentence for each thing that may need a change), and retcode (1 if a finding is more
+        than advice).
     """
     store, cache = RetryStore(opts, read_only=True), JobCache(opts)
     runs, aside, refused = requests.is_running(opts, JOB_RETRY), list[str](), dict[str, str]()

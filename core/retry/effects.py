@@ -1,5 +1,5 @@
 """
-Performs what the retry queue wants done: stores, look-ups, questions, publishes, announcements. Each reports back as a fact.
+Performs what the retry queue wants done: it stores, looks up, asks, publishes and announces. Outcomes are reported as facts.
 
 It holds no policy: the machine decides what is tried again, and when. What may block runs in a thread.
 """
@@ -51,8 +51,8 @@ class Effects:
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
         # releases.
         self._compound = bool(opts.get("minion_data_cache", True))
-        # Where it can be, an answer counts only once the job cache has it: a forged one could end what the minion is owed,
-        # or have it run a job twice.
+        # If the job cache proves answers, one counts only once it is there: a forged answer could end what the minion is
+        # owed, or have it run a job twice.
         self._kept = None if ports.cache.why_unauthenticated else KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
@@ -67,7 +67,7 @@ class Effects:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
 
     async def _find(self, effect: Any) -> None:
-        """Give the machine the fact that is found, or the fact that nothing could be found."""
+        """Give the machine the fact that comes of an effect, or the fact that the effect failed."""
         try:
             fact = await FINDS[type(effect)](self, effect)
         except Exception as exc:
@@ -121,7 +121,7 @@ class Effects:
         self._writer.put(key._replace(of=self._owner) if key.kind is Kind.NOTE else key for key in effect.keys)
 
     def save_all(self) -> None:
-        """Store all that the machine knows again."""
+        """Store again all that the machine knows."""
         machine = self._machine
         self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
         self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
@@ -194,7 +194,7 @@ class Effects:
             others = self._others(jid, said.ran)
             ran = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
             records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
-        except Exception:  # whatever it is, the machine waits for an outcome
+        except Exception:  # of any kind, since the machine waits for an outcome
             log.exception("What minions say of job %s cannot be used", jid)
             return facts.Asked(jid, {Evidence.UNASKED: said.answered | said.silent}, more=more)
         told = {
@@ -209,7 +209,7 @@ class Effects:
         return facts.Asked(jid, told, said.unmatched, records, said.applying, said.free, more)
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
-        """Return the minions that have run something else under the jid of a job. They would ignore the job itself."""
+        """Return the minions that have run something else under a job's jid, and so would ignore the job itself."""
         job = self._machine.jobs.get(jid)
         others = frozenset(m for m, kept in returns.items() if job and not once.is_return_of(job.load.get("fun"), kept))
         if others:
@@ -286,7 +286,7 @@ class Effects:
         def tell(found: Mapping[str, Any]) -> None:
             self._loop.spawn_callback(self._learn, facts.SignOfLife(tuple(found), facts.Sign.ANSWER))
 
-        # A minion that answers need not wait for those that do not.
+        # Minions that answer need not wait for silent ones.
         there = Collected(self._loop, _HEARD, tell)
 
         def heard(minion: str, _value: Any) -> None:

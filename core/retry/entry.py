@@ -56,7 +56,7 @@ class Key(NamedTuple):
     of: str = ""
 
 
-#: To which states an entry may go from each.
+#: The states to which an entry may go, by the state that it is in.
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.PENDING: frozenset(
         {State.CLAIMED, State.RUNNING, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD, State.HELD}
@@ -84,10 +84,10 @@ ENDED = frozenset({State.EXPIRED, State.CANCELLED, State.DEAD})
 @dataclass(frozen=True)
 class Asker:
     """
-    The user who asked by hand that a minion gets a job.
+    The user who asked by hand for a minion to get a job.
 
-    ``user``: the name in Salt's access lists. ``eauth``: the backend with these lists, empty if unknown. ``limited``: such
-    lists say what this user may do; otherwise it is the master's own user.
+    ``user``: the name in Salt's access lists. ``eauth``: the backend with these lists; empty if unknown. ``limited``: these
+    lists say what this user may do; otherwise this is the master's own user.
     """
 
     user: str
@@ -111,10 +111,10 @@ class Entry:
     One job that one minion is owed. Times are Unix time in seconds.
 
     ``attempts``: publishes with a receipt, and the one under way. ``tries``: publishes in a row without a receipt; ``lost``:
-    those of them that the minion may have begun all the same; ``vain``: those that the minion ignored although it was there;
+    those of them that the minion may have begun nevertheless; ``vain``: those that the minion ignored although it was there;
     ``reached``: one of them may have reached the minion. ``named``: an operator named the minion, so that it gets the job
-    whether or not the job's target matches it. ``asker``: the user who last asked for it by hand, whose rights count beside
-    those of the publisher; ``wanted_at``: when that was, or when it was adopted; 0 for never.
+    whether or not the job's target matches it. ``asker``: the user who last asked for it by hand; this user's rights count
+    as well as the publisher's. ``wanted_at``: when that was, or when the entry was adopted; 0 for never.
 
     :param why: the reason why it is queued.
     """
@@ -142,7 +142,7 @@ class Entry:
         self.history = ((queued_at, self.state.value, why),)
 
     def move(self, to: State, now: float, reason: str) -> None:
-        """Go to another state. :raises ValueError: when the table does not know this way."""
+        """Go to another state. :raises ValueError: when the table forbids it."""
         if to not in TRANSITIONS[self.state]:
             raise ValueError(f"an entry cannot go from {self.state.value} to {to.value}")
         self.state = to
@@ -200,7 +200,7 @@ class Entry:
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
             # Version 0.1.0 wrote neither of these, but counted restarts.
             entry.lost = int(record.get("lost", record.get("restarts", 0)))
-            # Version 0.2.0 wrote neither of these, and took any try for one that may have reached the minion.
+            # Version 0.2.0 wrote neither of these. To it any try might have reached the minion.
             entry.vain, entry.reached = int(record.get("vain", 0)), bool(record.get("reached", entry.tries))
             entry.named = bool(record.get("named", False))
             entry.asker = Asker.from_record(record.get("asker"))
@@ -213,7 +213,7 @@ class Entry:
         return entry
 
 
-# Entries that were queued together have much in common. They share it, which saves memory and work.
+# Entries that were queued together have much in common. To share it saves memory and work.
 @functools.lru_cache(maxsize=4096)
 def _history(steps: tuple[tuple[Any, ...], ...]) -> tuple[tuple[float, str, str], ...]:
     if not steps:

@@ -34,10 +34,11 @@ class Published(Fact):
     """
     This master published a job at ``at``. ``signal``: it may be a signal to other jobs; the job cache tells.
 
-    A search of the job cache has ``found`` it, or the log has it: then ``minions`` are those that it was for, None if they
-    are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in place of the
-    log. The log would leave out replays. ``ahead``: seconds by which the clock on the wall was ahead of the engine's at
-    ``at``; None if that is not known. ``again``: the log may have told it before, and may lack by now what followed.
+    ``found``: a search of the job cache has found it. Otherwise the log has it: then ``minions`` are those that it was for,
+    None if they are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in
+    place of the log. So it may be a replay, which the log would leave out. ``ahead``: seconds by which the clock on the wall
+    was ahead of the engine's at ``at``; None if that is not known. ``again``: the log may have told it before, and may have
+    lost what followed it.
     """
 
     jid: str
@@ -56,8 +57,8 @@ class Kill(Fact):
     """
     This master published a signal, in the name of ``user``: for a job, or for all that minions run if ``jid`` is empty.
 
-    ``at``: when that was. A signal for all does not concern jobs that were published later. ``signal``: its own jid; empty
-    if that is not known. ``spared``: those of the minions to which the job was published again since.
+    ``at``: when that was. A signal for all does not concern jobs that were published later. ``signal``: the signal's own
+    jid; empty if that is not known. ``spared``: those of the minions to which the job was published again since.
     """
 
     jid: str
@@ -71,8 +72,9 @@ class Kill(Fact):
 @dataclass(frozen=True)
 class Returned(Fact):
     """
-    The job cache has the returns of a job by these minions, and none by the ``missing`` ones. ``searched``: it was searched
-    for them, so they may be old. ``again``: the log tells it, perhaps once more, and the job cache may have lost it since.
+    The job cache has the returns of a job from these minions, and none from the ``missing`` ones. ``searched``: they were
+    found by a look at the job cache, so they may be old. ``again``: the job cache may lack them when it is asked later, so
+    the machine keeps in mind which minions have returned.
     """
 
     jid: str
@@ -146,7 +148,7 @@ class JobRead(Fact):
 @dataclass(frozen=True)
 class Surveyed(Fact):
     """
-    The outcome of a survey. ``running``: the jids that each minion runs, for those that answered. ``unasked``: those that
+    The outcome of a survey. ``running``: for each minion that has answered, the jids that it runs. ``unasked``: minions that
     could not be asked.
     """
 
@@ -161,8 +163,9 @@ class LookedUp(Fact):
     What is known of a job and some ``minions`` now.
 
     ``returned``: the job cache has their return. ``barred``: their key is not accepted. ``denied``: ``{minion: reason}``: it
-    must not be published to them any more. ``unsure``: ``{minion: reason}``: whether it may cannot be determined. ``only``:
-    Unix time of the job's only publish; None if there were others, or if it was not looked up or is not known.
+    must not be published to them any more. ``unsure``: ``{minion: reason}``: whether it may be published to them is not
+    known. ``only``: Unix time of the job's only publish; None if there were several, or if that was not looked up or is not
+    known.
     """
 
     jid: str
@@ -179,7 +182,7 @@ class Asked(Fact):
     """
     What minions say about a job.
 
-    ``told``: the minions, by what each has shown. Returns that they had kept are in the job cache by now. ``unmatched``,
+    ``told``: the minions, by what each has shown. Returns that minions had kept are in the job cache by now. ``unmatched``,
     ``said``, ``applying`` and ``free`` are about the idle ones. ``unmatched``: the job's target does not match them.
     ``said``: what their records say of the job, if they keep any. ``applying``: they run states. ``free``: they run nothing
     at all, and their answer holds for every other job too. ``more``: the question goes on, and others may still answer.
@@ -282,8 +285,8 @@ class Tick(Fact):
 @dataclass(frozen=True)
 class Save(Effect):
     """
-    Store what the queue holds under these keys, and remove what it does not hold any more. It may take a second. Notes are
-    those of this master.
+    Store what the queue holds under these keys, and remove what it no longer holds. It may take a second. Notes are those of
+    this master.
     """
 
     keys: tuple[Key, ...]
@@ -317,7 +320,7 @@ class LookUp(Effect):
 
 @dataclass(frozen=True)
 class FindReturns(Effect):
-    """Look for returns that were not heard of; then give Returned, unless the job cache cannot be read."""
+    """Look for returns that may have been missed; then give Returned, unless the job cache cannot be read."""
 
     jid: str
     minions: tuple[str, ...]
@@ -376,7 +379,7 @@ class Ping(Effect):
 
 @dataclass(frozen=True)
 class CheckKeys(Effect):
-    """Find out which of these minions have no key any more; then give KeysRead."""
+    """Find out which of these minions no longer have a key; then give KeysRead."""
 
     minions: tuple[str, ...]
 
@@ -403,7 +406,8 @@ class Warn(Effect):
 @dataclass(frozen=True)
 class Answer(Effect):
     """
-    The answer to the first request without one, or why it failed. The operator gets it once all Saves so far are durable.
+    The answer to the oldest request that has none yet, or why that request failed. The operator gets it once all Saves so
+    far are durable.
     """
 
     value: int | bool = 0

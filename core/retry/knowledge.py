@@ -1,6 +1,6 @@
 """
-What is known of a minion, and of one job that it is owed: who has said what, where its replay stands, and what follows from
-that.
+What is known of a minion, and of one job that it is owed: who has said what, at which step the replay is, and what follows
+from that.
 
 The entry holds what must outlive the engine; this module holds what was learned since the replay began. It must never take
 silence for absence, nor believe a bus event about a job that this engine has not sent.
@@ -75,15 +75,15 @@ class Signs:
 
     seen: float = 0.0  # its last sign of life
     started: float = 0.0  # its last start, when it forgot which jids it had seen
-    free_at: float = 0.0  # when it was asked the question to which it last answered "I run nothing"
+    free_at: float = 0.0  # when it was asked, if its last answer was "I run nothing"
     false_signs: int = 0  # signs of life in a row after which it did not answer
 
 
 @dataclass(slots=True, eq=False)
 class Knowledge:
     """
-    What is known of one job and one minion since the Unix time ``since``. ``step``: where the replay stands that began then;
-    None if there is none.
+    What is known of one job and one minion since the Unix time ``since``. ``step``: that of the replay that began then; None
+    if there is no replay.
     """
 
     entry: Entry
@@ -127,7 +127,7 @@ class Knowledge:
         """
         Take the claim that the minion has begun the job. Returns whether that is new; None if the claim is ignored.
 
-        :param proven: whether the claim is authenticated. Any other one is ignored unless this engine has sent the job.
+        :param proven: whether the claim is authenticated. Otherwise it is ignored, unless this engine has sent the job.
         """
         entry = self.entry
         if entry.state not in _OPEN:

@@ -1,5 +1,5 @@
 """
-What a job's load says of its replay: the metadata say for how long and when, the target says to which minions. Pure.
+What a job's load says about its replay: the metadata say for how long and when, the target says to which minions. Pure.
 
 A job is published again to those that missed it and that its target still matches. Grains, pillar and addresses change, and
 may have been wrong when the job was published. Ids do not change. So a target by id is not checked again, and any other
@@ -138,7 +138,7 @@ def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[st
 
 class Waiting:
     """
-    What entries wait for, for the operator: the window of their job, and when it opens. It must never tell another window
+    Tells the operator what entries wait for: the window of their job, and when it opens. It must never name another window
     than the one that the machine goes by.
     """
 

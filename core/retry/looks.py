@@ -12,10 +12,10 @@ from saltext.jobs.core.retry.timers import Timers
 
 #: Seconds for which minions that may have the job already are gathered.
 DOUBTED = 0.3
-#: Minions wait for each other for this share of the time since the first came in, and for so many seconds at most.
+#: Minions wait for each other for this share of the time since the first came in, and for this many seconds at most.
 _SHARE, LONGEST = 0.5, 15.0
-#: A gap of so many seconds starts a new wave. Minions that have waited for one job come in together for the next, so the gap
-#: is longer than the longest wait.
+#: A gap of this many seconds starts a new wave. Minions that have waited for one job come in together for the next one. So
+#: the gap is longer than the longest wait.
 _PAUSE = 2 * LONGEST
 
 
@@ -29,8 +29,7 @@ class Gathering:
 
     def put_off(self, jid: str, minion: str, at: float, latest: float) -> None:
         """
-        Add a minion to those of a job. All of them are due at ``at`` now, even if they were due earlier, but not later than
-        the ``latest`` of the first.
+        Add a minion to those of a job, and put off all of them to ``at``, but to no later than the ``latest`` of the first.
         """
         self._minions.setdefault(jid, {})[minion] = 0.0
         self._timers.set((self._name, jid), min(at, self._latest.setdefault(jid, latest)))
@@ -46,7 +45,7 @@ class Gathering:
         self._timers.no_later((self._name, jid), at)
 
     def hasten(self, jid: str, at: float) -> None:
-        """Let the minions of a job, if there are any, be due no later than ``at``."""
+        """Make the minions of a job, if there are any, due no later than ``at``."""
         if jid in self._minions:
             self._timers.no_later((self._name, jid), at)
 
@@ -65,21 +64,20 @@ class Inflow:
     """
     How long minions that come in for a job wait for each other.
 
-    Each publish is decrypted by every minion, and takes time of the master's workers. Two seconds gather most of a fleet
-    that comes back at once. They gather few if the master is slow to forward what minions send, or if the fleet starts over
-    minutes. So the longer a wave lasts, the longer its minions wait, until no more come.
+    Each publish has a price: every minion decrypts it, and the master's workers spend time on it. Two seconds gather most of
+    a fleet that comes back at once. They gather few minions if the master is slow to forward what minions send, or if the
+    fleet comes back over minutes. So the longer a wave lasts, the longer its minions wait, until no more come.
 
     :param least: seconds that they may wait in any case.
     """
 
     def __init__(self, least: float) -> None:
         self._least = least
-        self.waves: dict[
-            str, tuple[float, float]
-        ] = {}  # by job: its first minion and its last, in the order of the last
+        # By job: when its first minion came in, and when its last one did. The jobs are in the order of the last ones.
+        self.waves: dict[str, tuple[float, float]] = {}
 
     def wait(self, jid: str, now: float) -> float:
-        """One more minion comes in for a job. Returns for how many seconds it may wait, if no other waits yet."""
+        """Take note that a minion comes in for a job. Returns for how many seconds it may wait, if no other waits yet."""
         while self.waves and now > next(iter(self.waves.values()))[1] + _PAUSE:
             del self.waves[next(iter(self.waves))]
         first, _ = self.waves.pop(jid, (now, now))

@@ -1,23 +1,23 @@
 """
-The retry machine: facts in, effects out, time as an argument. A table says which part takes which fact. The parts are as
-pure, and the queue gathers the effects that they want:
+The retry machine: facts in, effects out, time as an argument. A table says which part takes which fact. The parts are just
+as pure, and the queue gathers the effects that they want:
 
     capture.py     who has missed a job                open_job.py  a job whose outcome is not known yet
     notes.py       what is known without an entry
-    owing.py       entries come, end and go
+    owing.py       how entries come, end and go
     queue.py       what is owed, and what is stored    entry.py     the states of an entry
     turns.py       who is there, when a replay begins  openings.py  which jobs may be replayed now
     knowledge.py   what is known of minion and job     decision.py  what is done about it
-    replay.py      takes the one, carries out the other
-    steps.py       the steps of a replay               looks.py     looks at the job cache that are shared
-    outbox.py      what is published, how fast         timers.py    what is due when
+    replay.py      brings facts to knowledge.py, and carries out what decision.py decides
+    steps.py       the steps of a replay               looks.py     shared looks at the job cache
+    outbox.py      what is published, and how fast     timers.py    what is due when
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while another job of its queue is under way there,
 nor a job that is known to have begun, unless ``retry_interrupted`` asks for that.
 
 A minion has one replay at most. Minions that are owed the same job get it together, in one publish. If no receipt comes, or
-if it is in doubt what became of a publish (the minion or this engine restarted, events were lost, a sweep), the job cache is
-read and the minion is asked.
+if it is in doubt what became of a publish, the job cache is read and the minion is asked. Doubts come with a restart of the
+minion or of this engine, with lost events, and with each sweep.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from saltext.jobs.core.retry.turns import Turns
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds from a replay to its record in the job cache, at most; seconds by which the time of such a record may be wrong.
+#: Most seconds from a replay to its record in the job cache; seconds by which the time of such a record may be wrong.
 _RECORDED, _SLACK = 10.0, 1.0
 #: Seconds for which events about keys, which may be forged, are gathered into one look at the keys.
 _KEYS_CHANGED = 1.0
@@ -55,14 +55,15 @@ _NOT_SET = 1.0
 _PART_CHANGED = 10_000
 #: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
 _PART, _PAUSE = 30_000, 0.05
-#: Minions whose returns are looked for in one go, since the answer is taken in one step.
+#: Most minions whose returns are looked for in one go: the machine takes the answer in one step.
 _LOOK = 10_000
 
 
 class Retry:
     """
     The retry queue of one master. ``part``: how many entries a fact or a request changes in one step, and how many timers
-    ring in one. What is left of a fact holds up all publishes, and what else takes several steps.
+    ring in one. Until the rest of a fact is done, nothing is published, and no later fact or request of several steps goes
+    on.
 
     :param patience: seconds after which a published job should have been returned or be running.
     :param paused: whether replays begin paused.
@@ -83,7 +84,7 @@ class Retry:
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
         # What is still to be looked at because events may have been missed.
         self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
-        # What is not finished: of facts about many minions, and of requests. And the jobs whose time is over, by minion.
+        # What is not finished of facts about many minions, and of requests. And by jid: minions whose time for it is over.
         self._facts, self._requests, self._over = deque[Work](), deque[Work](), dict[str, list[str]]()
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
@@ -91,7 +92,7 @@ class Retry:
         self.claims_of, self.notes = self.queue.claims_of, self._notes.by_jid
 
         replays, capture, owing = self.replays, self.capture, self.owing
-        # What takes many steps for many minions returns Work.
+        # A handler that may need several steps returns Work.
         self.handlers: Mapping[type, Callable[[Any], Work | object]] = {
             facts.Published: self._published,
             facts.Returned: self._returned,
@@ -184,7 +185,7 @@ class Retry:
         for jid in list(self._over):
             self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
         released = self.outbox.release(self.queue.now)
-        # What is left of a fact may be the kill of what would be sent.
+        # The rest of a fact may be a kill of what would be sent.
         while not self._facts and (publish := next(released, None)) is not None:
             self._take_on(self._released[publish[0]](*publish[1:]))
         return self.queue.take_due()
@@ -204,7 +205,7 @@ class Retry:
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
-        # It may be a replay. Taking another publish for a replay does no harm: its minions know the jid already.
+        # It may be a replay. To take another publish for a replay does no harm: its minions know the jid already.
         may_be_ours = fact.found or fact.heard
         is_replay = may_be_ours and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
@@ -242,7 +243,7 @@ class Retry:
         self._look_at_part()
 
     def _looks(self, jids: Iterable[str]) -> Iterator[facts.FindReturns]:
-        """Yield looks for the returns of these jobs. Of a job with many minions it takes several."""
+        """Yield looks for the returns of these jobs. A job with many minions takes several looks."""
         for jid in jids:
             owed = self.queue.minions_of(jid)
             for start in range(0, len(owed), _LOOK):
@@ -296,7 +297,7 @@ class Retry:
             self._timers.no_later(("keys",), self.queue.now + _KEYS_CHANGED)
 
     def _check_keys(self) -> None:
-        """Find out which minions with entries have lost their keys, and which claimed minions have none."""
+        """Find out which minions have no key: of those with entries, and of those that claim to have begun an open job."""
         self.queue.want(facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed())))
 
     def _keys_read(self, fact: facts.KeysRead) -> Work:
@@ -337,7 +338,7 @@ class Retry:
         """Take up a part of what the store holds. This comes before Restored, and has no effects."""
         self.queue.now = max(now, self.queue.now)
         self.owing.take_up(jobs, entries)
-        # What was just read need not be written.
+        # The store has it already.
         self.queue.changed.clear()
 
     def _restored(self, fact: facts.Restored) -> Work:
@@ -355,7 +356,7 @@ class Retry:
             elif entry.state in ENDED:
                 self.owing.remove(entry)
             else:
-                # It expires once the job cache was read and has no return of it.
+                # It expires once a look at the job cache finds no return.
                 self._over.setdefault(entry.jid, []).append(minion)
                 following = min(following, self.queue.now + AGAIN)
         if minion in self.queue.backlogs:

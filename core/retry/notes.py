@@ -1,10 +1,10 @@
 """
-What is known of a job beside its entries in the queue: the minions that have begun it, on which an operator has killed it,
-that lost their entry without a return, or whose return the job cache may have lost. A later look at the job must not queue
+What is known of a job besides its entries in the queue: which minions have begun it, on which an operator has killed it,
+which lost their entry without a return, and whose return the job cache may have lost. A later look at the job must not queue
 it again for any of these.
 
-There is one note for each job: if 10,000 minions run a job for an hour, that costs one record. It must never change a note
-without marking it to be stored.
+There is one note for each job: if 10,000 minions run a job for an hour, that costs one record. This module must never change
+a note without marking it to be stored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from saltext.jobs.core.retry.timers import Timers
 @dataclass(slots=True, eq=False)
 class Note:
     """
-    ``until``: Unix time until which the job can be owed. ``begun``: minions that have begun it. ``settled``: those that are
-    not owed it any more, although no return will come. ``killed``: ``{minion: user}``: where it was killed, and by which
-    user.
+    ``until``: Unix time until which the job can be owed. ``begun``: minions that have begun it. ``settled``: minions that
+    are no longer owed it, although no return will come. ``killed``: ``{minion: user}``: where it was killed, and by whom.
     """
 
     until: float
@@ -52,7 +51,7 @@ class Note:
 
 
 class Notes:
-    """``changed``: the keys of what is to be stored anew, or removed. The timers ``("note", jid)`` are set here."""
+    """``changed``: the keys of the records to be written or removed. The timers ``("note", jid)`` are set here."""
 
     def __init__(self, timers: Timers, changed: dict[Key, None]) -> None:
         self._timers, self._changed = timers, changed

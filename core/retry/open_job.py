@@ -34,14 +34,14 @@ class OpenJob:
     What is known of the job. Times are Unix time in seconds.
 
     :param at: its newest publish; minus infinity if none is known.
-    :param known_since: when that became known; now if none is.
+    :param known_since: when that became known; now if none is known.
     :param place: the number of publishes, of all jobs, up to the one that opens it.
     """
 
     at: float
     known_since: float
     place: int
-    since: float = 0.0  # its first known publish
+    since: float = 0.0  # when it was first published, as far as is known
     ahead: float | None = None  # by how many seconds the clock on the wall was ahead of the engine's then, if known
     stage: Stage = Stage.WAITING
     job: Job | None = None
@@ -52,7 +52,7 @@ class OpenJob:
     surveyed: set[str] = field(default_factory=set)  # minions that have been asked since its deadline
     idle: set[str] = field(default_factory=set)  # minions that are there, but do not run it
     begun: set[str] = field(default_factory=set)  # minions that have said that they begin it
-    most_begun: int = MOST_BEGUN  # their keys are checked once they are more than this
+    most_begun: int = MOST_BEGUN  # their keys are checked once there are more of them than this
     # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
     publishes: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
     # The kills of it that this engine was told of: the place of each, and the minions.
@@ -62,7 +62,7 @@ class OpenJob:
         self.since = min(self.known_since, self.at) if self.at > -math.inf else self.known_since
 
     def as_record(self) -> list[Any]:
-        """Return what an engine that starts must know of it."""
+        """Return what the next engine must know of it."""
         publishes: list[list[Any]] = []
         for place, work, minions in self.publishes:
             ended = self._ended(place, minions)
@@ -98,8 +98,8 @@ class OpenJob:
 
     def told(self, place: int, work: str, minions: tuple[str, ...], again: bool) -> None:
         """
-        The log tells to which minions it was published. If it tells that ``again``, a kill that is known already comes
-        later, unless the log has told that as well.
+        The log tells to which minions it was published, perhaps ``again``. Then every kill that is known by now counts as
+        later than this publish, except those that the log has told too: they count by their places.
         """
         ended = set(minions).difference(*(names for _, names in self.kills)) if again else set[str]()
         if ended:
@@ -120,8 +120,9 @@ class OpenJob:
 
     def claims(self, missing: Collection[str]) -> set[str]:
         """
-        Return the minions that claim to have begun it. If the log has told of it, they must be named there, or ``missing``:
-        a search can find a job before a further part of it is recorded, and then any of them may be meant.
+        Return the minions whose claims to have begun it count. If the log has told of it, these are minions that the log
+        names, or ``missing`` ones. Otherwise all claims count: a search can find a job before a further part of it is
+        recorded.
         """
         if not self.publishes:
             return set(self.begun)

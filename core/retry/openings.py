@@ -1,8 +1,8 @@
 """
 Which jobs may be replayed now: those without a window, and those whose window is open.
 
-It has no calendar: ``find`` tells when a window opens next. If that is not known, the window counts as shut. A job that has
-reached its minion goes on when its window closes.
+It has no calendar: ``find`` tells when a window opens next. If that is not known, the window counts as shut. If a window
+closes, jobs that have reached their minions go on.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Openings:
         self._open: set[Hours] = set()  # the windows that were open when that was found
 
     def add(self, job: Job, now: float) -> None:
-        """Heed the window of a job that is new in the queue."""
+        """Watch the window of a job that is new in the queue."""
         hours = hours_of(job.limits, self._settings)
         if hours is not None:
             if hours not in self._jobs:
@@ -99,7 +99,7 @@ class Openings:
         if not self._is_open(hours, now):
             self._open.discard(hours)
             return [], list(self._jobs[hours]), []
-        # The window counts as newly opened, although an earlier look foretold this opening.
+        # The window counts as newly opened, even if an earlier look foretold this opening.
         self._open.add(hours)
         return [] if was_open else list(self._jobs[hours]), [], []
 

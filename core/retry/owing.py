@@ -1,8 +1,8 @@
 """
 How entries come, end and go: because of what became of their jobs, or because an operator asks for it.
 
-It must never let a job be owed again to a minion whose entry an operator has removed, nor send anything: what an operator
-asks for goes through all looks and questions of a replay.
+It must never let a job be owed again to a minion whose entry an operator has removed. Nor must it send anything: what an
+operator asks for goes through all looks and questions of a replay.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Owing:
 
     def killed(self, kill: facts.Kill) -> Work:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
-        known = self.signalled(kill.signal)  # the log may tell it again: what was queued since is of a later publish
+        known = self.signalled(kill.signal)  # if the log tells it again, what was queued since is of a later publish
         self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
         there = [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]
         met = (entry for entry in there if entry.minion not in known or entry.queued <= kill.at)
@@ -88,15 +88,15 @@ class Owing:
         return {minion for kill in self.kills if kill.signal == signal for minion in kill.minions}
 
     def spare(self, jid: str, minions: Collection[str]) -> None:
-        """A job was published again to these minions: an engine that starts must not note earlier kills of it there."""
+        """A job was published again to these minions: the next engine must not apply earlier kills of it to them."""
         for kill in [kill for kill in self.kills if kill.jid == jid]:
             taken = self.kills.pop(kill)
             self.kills[dataclasses.replace(kill, spared=kill.spared | kill.minions.intersection(minions))] = taken
 
     def restore(self, kills: Iterable[facts.Kill] = ()) -> Work:
         """
-        Carry out again what is known of kills: a power cut may have taken from the store what they ended, and they do not
-        know what was taken over since.
+        Carry out all known kills again: a power cut may have undone in the store what they did, and they have not met the
+        entries that were taken over since.
         """
         self.remember(kills)
         for kill in list(self.kills):
@@ -106,12 +106,12 @@ class Owing:
         return 0
 
     def remember(self, kills: Iterable[facts.Kill]) -> None:
-        """Let kills count for requests that were made before them and are carried out later."""
+        """Remember kills: they also count for requests that were made before them and are carried out later."""
         self.kills.update(dict.fromkeys(kills, self._queue.now))
 
     def forget_kills(self, searched_from: float, found: Collection[str]) -> None:
         """
-        Forget the kills of long ago that no search finds again.
+        Forget old kills, except those that a search may find again.
 
         :param searched_from: no search begins earlier. ``found``: jids that were found and are still to be read.
         """
@@ -120,7 +120,7 @@ class Owing:
             del self.kills[kill]
 
     def _cancel_killed(self, kill: facts.Kill, entry: Entry) -> None:
-        # The operator's own publish has begun where the queue has not sent the job.
+        # A job that the queue has not sent runs from the operator's own publish.
         sent_at = entry.sent_at or self._queue.jobs[entry.jid].published_at
         is_sent = entry.state in UNDER_WAY and sent_at <= kill.at
         is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
@@ -139,11 +139,11 @@ class Owing:
         """
         until = max(self._queue.end_of_job(self._queue.jobs[entry.jid]), entry.expires_at)
         self._replays.remove(entry)
-        # Also if its time is over: by its record in the job cache, which may be newer, the job may be owed for longer.
+        # Even if its time is over: the job cache may have a newer record, by which the job is owed for longer.
         self._notes.add(entry.jid, until, settled=(entry.minion,))
 
     def alive(self, minions: Iterable[str]) -> None:
-        """Minions seem to be there. One whose key was not found may have a new key now, so the keys are read soon."""
+        """Minions seem to be there. If the key of one was not found, it may have a new one: the keys are read soon."""
         if self.keyless and not self.keyless.keys().isdisjoint(minions):
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 
@@ -154,9 +154,9 @@ class Owing:
 
     def keys_read(self, fact: facts.KeysRead) -> Work:
         """
-        Cancel what is owed to minions whose keys are gone. A key is gone if it was not found at two looks, or if the second
-        look finds a new key, which another machine has: what was published since is for that one. If no minion has a key,
-        the keys could not be read.
+        Cancel what is owed to minions whose keys are gone. A key is gone if two looks did not find it, or if the second look
+        finds a new key. A new key is that of another machine: what was published since is for that machine. If no minion has
+        a key, the keys could not be read.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
@@ -210,8 +210,8 @@ class Owing:
         again.
 
         :param named: whether the operator named the minions, so that they need not match the job's target.
-        :param asker: the operator, whose rights count beside those of the job's publisher.
-        :param is_new_load: whether this load replaces the one that the queue has of the job.
+        :param asker: the operator, whose rights count as well as those of the job's publisher.
+        :param is_new_load: whether the load of ``job`` replaces the one that the queue has.
         :param wanted_at: Unix time since when the operator wants it. Later kills cancel it.
         """
         ttl, count = self._queue.ttl_of(job), 0
@@ -220,7 +220,7 @@ class Owing:
         for minion in dict.fromkeys(minions):
             entry = self._queue.entry(minion, job.jid)
             if entry is None:
-                # What was killed since would end at once, and hide a publish that follows the kill.
+                # An entry that was killed since would end at once, and hide a publish that follows the kill.
                 is_over = any(wanted_at <= kill.at for kill in self._kills_of(minion, job.jid))
                 entry = None if is_over else self._add(job, minion, reason, self._queue.now + ttl)
             elif entry.state in ENDED:
@@ -240,7 +240,7 @@ class Owing:
         return count
 
     def replay(self, minion: str) -> int:
-        """Deliver what a minion is owed now, whatever its windows and waits. Returns how many entries that is."""
+        """Deliver now what a minion is owed, whatever its windows and waits. Returns how many entries that is."""
         pending = [entry for entry in self._queue.of(minion, None) if entry.state is State.PENDING]
         for entry in pending:
             entry.next_at = 0.0
@@ -282,19 +282,19 @@ class Owing:
 
     def _want(self, entry: Entry, wanted_at: float) -> None:
         """
-        Note since when an operator wants an entry delivered. One that was killed later is cancelled, unless the job was
-        published to its minion again since.
+        Note since when an operator wants an entry delivered. If it was killed later, it is cancelled, unless the job was
+        published to its minion again since the kill.
         """
         entry.wanted_at = min(wanted_at, self._queue.now)
         for kill in self._kills_of(entry.minion, entry.jid):
             self._cancel_killed(kill, entry)
 
     def _kills_of(self, minion: str, jid: str) -> list[facts.Kill]:
-        """Return the remembered kills of a job on a minion since which it was not published to it."""
+        """Return the remembered kills of a job on a minion, if the job was not published there again since."""
         return [kill for kill in self.kills if kill.jid == jid and minion in kill.minions and minion not in kill.spared]
 
     def cancel(self, minion: str | None = None, jid: str | None = None, minions: Collection[str] | None = None) -> Work:
-        """Cancel entries that have not ended, with ``minions`` only theirs. Returns how many."""
+        """Cancel entries that have not ended; if ``minions`` are given, only theirs. Returns how many."""
 
         def end(entry: Entry) -> None:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
@@ -314,7 +314,7 @@ class Owing:
         return is_new
 
     def resume(self) -> Work:
-        """Let replays go on, and ping the minions for that. Returns False if replays were not paused."""
+        """Let replays go on, and ping minions so that they begin. Returns False if replays were not paused."""
         is_new, self._turns.paused = self._turns.paused, False
         for minion in list(self._queue.backlogs):
             if minion in self._queue.backlogs:

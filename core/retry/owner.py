@@ -1,6 +1,6 @@
 """
-The owner of the queue. Masters that share a cachedir have one queue. Its entries stand under one name, whichever master
-leads.
+The owner of the queue. Masters that share a cachedir have one queue. Its entries are stored under one name, whichever
+master leads.
 
 The name is the id of the master that led first. It must never change as long as there are entries under it.
 """
@@ -28,15 +28,16 @@ _OWNER = "owner"
 
 
 def owner_of(opts: Mapping[str, Any]) -> str:
-    """Return the name under which the entries of this master's queue stand. :raises OSError: when it cannot be read now."""
+    """Return the name under which this master's queue is stored. :raises OSError: when it cannot be read now."""
     return _settled(site_of(opts).folder(JOB_RETRY)) or str(opts["id"])
 
 
 def settle_owner(folder: Folder, master: str) -> str:
     """
-    Return that name. If there is none yet, it becomes that of the given master. Only the engine that leads may call this.
+    Return the name of the owner. If there is none yet, it becomes the given master's. Only the engine that leads may call
+    this.
 
-    :raises OSError: when it cannot be read or written now: under another name the queue would seem empty.
+    :raises OSError: when it cannot be read or written now. To go on under another name would make the queue seem empty.
     """
     owner = _settled(folder)
     if not owner:
@@ -46,7 +47,7 @@ def settle_owner(folder: Folder, master: str) -> str:
 
 
 def _settled(folder: Folder) -> str:
-    """Return the name in the file; empty if there is no file, or if it names no master. :raises OSError:"""
+    """Return the name in the file; empty if there is no file, or no usable name in it. :raises OSError:"""
     try:
         name = folder.read(_OWNER).decode().strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -55,7 +56,7 @@ def _settled(folder: Folder) -> str:
 
 
 class Earlier(NamedTuple):
-    """The queue that a master of a cluster had for itself up to version 0.2.0. ``at``: that of its checkpoint."""
+    """The queue that a master of a cluster had for itself up to version 0.2.0. ``at``: the time of its checkpoint."""
 
     owner: str
     folder: pathlib.Path
@@ -63,18 +64,19 @@ class Earlier(NamedTuple):
 
 
 def earlier_queues(root: pathlib.Path | None) -> list[Earlier]:
-    """Return those below ``root`` whose engines do not run. :raises LaterVersion: as ``read_checkpoint``."""
+    """Return the earlier queues below ``root`` whose engines do not run. :raises LaterVersion: as ``read_checkpoint``."""
     found = []
     for path in sorted(root.glob(f"*/{CHECKPOINT}")) if root is not None else ():
         if files.is_held(path.parent / "lock"):
             log.warning(
-                "The queue of %s is left to its engine, of an earlier version: restart that master", path.parent.name
+                "The queue of %s is left to its own engine, of an earlier version: restart that master",
+                path.parent.name,
             )
             continue
         try:
             read = read_checkpoint(FileFolder(path.parent))
         except (StateError, OSError) as exc:
-            log.error("Earlier jobs are not checked for %s: %s", path.parent.name, exc)
+            log.error("The checkpoint of %s is lost, so its earlier jobs are not checked: %s", path.parent.name, exc)
             read = None
         if read is not None:
             found.append(Earlier(path.parent.name, path.parent, read["at"]))
@@ -82,7 +84,7 @@ def earlier_queues(root: pathlib.Path | None) -> list[Earlier]:
 
 
 def retire(queue: Earlier, folder: Folder) -> None:
-    """Remove the folder of a queue whose entries are stored anew, and take over its requests. :raises OSError:"""
+    """Take over the requests of a queue whose entries have been taken over, and remove its folder. :raises OSError:"""
     for request in queue.folder.glob("requests/*.request"):
         folder.write(f"requests/{request.name}", request.read_bytes(), durable=True)
     shutil.rmtree(queue.folder)

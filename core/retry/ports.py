@@ -35,8 +35,8 @@ class Ports:
 
     ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
     given places; None if the job cache keeps no log. ``owner``: the name under which entries are stored. ``folder``: the
-    engine's own. ``earlier``: where masters of a cluster may have left their folders, up to 0.2.0. ``wall``: Unix time by
-    the clock on the wall.
+    engine's own. ``earlier``: where masters of a cluster up to version 0.2.0 may have left their folders. ``wall``: returns
+    Unix time by the clock on the wall.
     """
 
     bus: Bus
@@ -77,7 +77,7 @@ def ports_of(
     Return the ports of an engine whose state is in its folder, and whose threads are real.
 
     :param lease: the lease of the engine's process; None if no other can lead.
-    :param others: bus, publisher and questions, and any other port in place of that of a master.
+    :param others: bus, publisher and questions, and any port that is to replace one made here.
     :raises LaterVersion: when a later version of this extension has driven the queue.
     """
     site = site_of(opts)

@@ -37,15 +37,15 @@ class Backlog(Signs):
     entries: dict[str, Entry] = field(default_factory=dict)
     replay: Knowledge | None = None
     not_before: float = 0.0  # no new replay earlier
-    delayed: float = 0.0  # since when its starts have kept the next replay from beginning
-    urged: float = 0.0  # when an operator last asked for a replay now
-    at_any_time: frozenset[str] = frozenset()  # the jobs asked for then: their windows need not be open
+    delayed: float = 0.0  # since when its starts have put off the next replay
+    urged: float = 0.0  # when an operator last asked for an immediate replay
+    at_any_time: frozenset[str] = frozenset()  # the jobs of that request: their windows need not be open
 
 
 class Queue:
     """
-    What is owed, and what all parts of the machine share: ``settings``, ``timers`` and ``now``, the time of the present
-    step. The timers ``("end", minion)`` are set here.
+    What is owed, and what all parts of the machine share: ``settings``, ``timers``, and ``now``, which is the time of the
+    present step. The timers ``("end", minion)`` are set here.
     """
 
     def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:
@@ -59,7 +59,7 @@ class Queue:
         self.republished: dict[str, float] = {}  # jid of one of the jobs -> when others last published it
         self.replayed: dict[str, float] = {}  # jid of one of the jobs -> when it was last published from here
         self.total = 0  # entries
-        self._members: dict[str, dict[str, None]] = {}  # jid -> minions that are owed it; a set takes thrice the memory
+        self._members: dict[str, dict[str, None]] = {}  # jid -> minions that are owed it; a set takes more memory
         self._warned = 0.0
         self.changed: dict[Key, None] = {}  # what is to be stored
         self._wanted: list[facts.Effect] = []  # in the present step
@@ -77,8 +77,8 @@ class Queue:
 
     def claims_of(self, jid: str) -> dict[str, float]:
         """
-        Return ``{minion: when it was last claimed}`` for all entries of a job that were ever claimed: the entries themselves
-        may not be stored yet.
+        Return ``{minion: when it was last claimed}`` for all entries of a job that were ever claimed. The record of claims
+        names them all, since the entries themselves may not be stored yet.
         """
         entries = (self.backlogs[minion].entries[jid] for minion in self._members.get(jid, ()))
         return {entry.minion: entry.sent_at for entry in entries if entry.sent_at is not None}
@@ -98,7 +98,7 @@ class Queue:
         return list(backlog.entries.values()) if backlog else []
 
     def replay(self, minion: str, jid: str, *steps: Step) -> Knowledge | None:
-        """Return the replay of a minion, if it is that of this job and at one of these steps, by default at any."""
+        """Return a minion's replay if it is one of this job, and at one of these steps; by default at any step."""
         backlog = self.backlogs.get(minion)
         replay = backlog.replay if backlog else None
         return replay if replay and replay.entry.jid == jid and (not steps or replay.step in steps) else None
@@ -181,7 +181,7 @@ class Queue:
             self.replayed.pop(entry.jid, None)
             self.changed[Key(Kind.JOB, entry.jid)] = None
 
-    # -- an entry's way -----------------------------------------------------------------------------------------------
+    # -- entries change -----------------------------------------------------------------------------------------------
 
     def touch(self, entry: Entry) -> None:
         """Note that an entry is to be stored, and set the timer for its end."""
@@ -211,13 +211,13 @@ class Queue:
         self.move(entry, State.PENDING, reason)
         self.tell(entry, "queued")
 
-    # -- what is to be done because of that ---------------------------------------------------------------------------
+    # -- effects ------------------------------------------------------------------------------------------------------
 
     def want(self, *effects: facts.Effect) -> None:
         self._wanted += effects
 
     def take_due(self) -> list[facts.Effect]:
-        """Return what is to be done since the last call. What is to be stored comes first."""
+        """Return the effects wanted since the last call. What is to be stored comes first."""
         due, self._wanted = self._wanted, []
         if self.changed:
             due.insert(0, facts.Save(tuple(self.changed)))

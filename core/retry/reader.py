@@ -1,6 +1,6 @@
 """
-What the retry queue learns about a job from the log, and from the job cache, the keys and the access lists. What reads more
-than the log may block, and runs in a Worker.
+What the retry queue learns about a job from the log, and from the job cache, the keys and the access lists. ``of_record``
+reads the log and does not block. All else may block, and runs in a Worker.
 
 It must never believe a bus event, nor pass on a secret. A job is owed only to minions to which this master published it: the
 job cache's list does not prove that, because any accepted minion can add others to it.
@@ -93,8 +93,8 @@ class JobReader:
         """
         Return which jobs a signal ends, and on which of ``minions``; nothing for a job that is no signal.
 
-        For a job with several functions Salt checks the right to one only, so the others are checked here. A signal that
-        its user may not send ends no job.
+        If a job has several functions, Salt checks the right to one of them only, so the others are checked here. A signal
+        that its user may not send ends no job.
         """
         ended = ended_by(load) if minions else []
         if ended and isinstance(load.get("fun"), (list, tuple)):
@@ -176,8 +176,8 @@ class JobReader:
 
     def check_keys(self, minions: Iterable[str]) -> KeysRead:
         """
-        Return which of ``minions`` have no key here, not even an unaccepted one, and which minions without a key have since
-        got a new one, and when, by the clock on the wall.
+        Return which of ``minions`` have no key here, accepted or not. Return also which minions that had no key have got one
+        since, and when, by the clock on the wall.
 
         :raises OSError: when keys cannot be read.
         """
@@ -194,8 +194,8 @@ def of_record(record: Record, at: float, heard: bool = False, again: bool = Fals
     """
     Return what a publish in the log means for the queue. Publishes of this extension's engines mean nothing, except kills.
 
-    Two kinds of signals are left to be read in the job cache: one among several functions, because its user may not be
-    permitted all of them, and one to minions that the log does not name.
+    Two kinds of signals are left to be read in the job cache: a signal among several functions, because its user may lack
+    the right to some of them, and a signal to minions that the log does not name.
 
     :param at: the Unix time of the publish.
     :param heard: whether the record was made from an event.

@@ -1,8 +1,8 @@
 """
-Tells which errors of a driver are about the record itself: it is refused however often it is tried. Pure.
+Tells which errors of a driver are about the record itself, so that no further try can succeed. Pure.
 
-It must never count any other error as such: a job that counts as refused is never delivered. A store that is full, busy,
-closed or away takes the record later. An unknown error is tried again.
+It must never count any other error as one of these: a job that counts as refused is never delivered. A store that is full,
+busy, closed or away takes the record later. After an unknown error the record is tried again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 from collections.abc import Iterator
 
 #: Errors of files: an impossible name; an obstacle to this one file; and EIO, which may be a bad block that only this record
-#: needs. SQLite's error in ``_WORDS`` may be such a block too.
+#: uses. SQLite's error in ``_WORDS`` may be such a block too.
 _NAME = {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
 _PLACE = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP, errno.EIO}
 _NUMBERS = {"localfs": frozenset(_NAME | _PLACE)}
@@ -21,7 +21,7 @@ _KINDS = {
     "postgresql": frozenset({"Rejected"}),
     "mysql": frozenset({"DataError"}),
 }
-#: Texts of errors: what servers say of a value that is too large, and SQLite of a bad block.
+#: Texts of errors: what servers say if a value is too large, and what SQLite says if it meets a bad block.
 _WORDS = {
     "sqlite": "disk I/O error",
     "mysql": "max_allowed_packet",
@@ -38,7 +38,7 @@ _UNPACKING = frozenset({"SaltDeserializationError", "UnpackException", "OutOfDat
 
 def is_of_the_record(driver: str, error: BaseException, size: int) -> bool:
     """
-    Tell whether an error says that the driver will never do this with just this record.
+    Tell whether an error means that the driver will always refuse this record, and no other.
 
     :param error: what the driver raised.
     :param size: of the record in bytes.

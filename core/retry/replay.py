@@ -1,10 +1,10 @@
 """
-Replays: how a job goes to a minion, and how it is found out what became of it. knowledge.py takes what becomes known,
-decision.py decides, and this module alone carries that out. The steps are in steps.py; turns.py says when the next replay
-begins.
+Replays: how a job goes to a minion, and how the engine finds out what became of it. knowledge.py takes what becomes known,
+decision.py decides, and this module alone carries out the decision. The steps are in steps.py; turns.py says when the next
+replay begins.
 
 It must never let a minion have two replays, keep a replay whose entry has ended, publish a job whose claim is not durable,
-nor send a job before the minion has said that it does not run it. "I run nothing" covers every job that was published
+or send a job before the minion has said that it does not run it. "I run nothing" covers every job that was published
 before the answer: until it restarts, a minion ignores a jid that it has seen.
 """
 
@@ -23,10 +23,10 @@ from saltext.jobs.core.retry.queue import Queue, Work
 from saltext.jobs.core.retry.steps import LOOKS, RESTING, Step
 from saltext.jobs.core.retry.turns import Turns
 
-#: What a minion waits for before a look: others that are owed the same job, others that have answered, or its time.
+#: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
 GATHERINGS = ("company", "answered", "look")
-#: Seconds by which the time of a publish and that of its record may differ. If they differ more, the record was removed and
-#: a replay made it anew, or the clock on the wall was set.
+#: Most seconds between a publish and the time in its record. If they differ more, a replay has made a new record in place
+#: of one that was removed, or the clock on the wall was set.
 _SAME = 60.0
 
 
@@ -38,12 +38,12 @@ class Replays:
         self._gathered = {name: Gathering(name, queue.timers) for name in GATHERINGS}
         self._company, self._answered, self._looks = self._gathered.values()
         self._inflow = Inflow(queue.settings.gather)
-        # When the master last forwarded a receipt or an answer of any minion. What can be forged again and again does not
-        # count: a repeated receipt, or an answer that is not in the job cache.
+        # When the master last forwarded a receipt or an answer of any minion. A repeated receipt does not count, nor does an
+        # answer that is not in the job cache: both can be forged endlessly.
         self._heard = 0.0
 
     def begin(self, minion: str) -> None:
-        """Begin the next replay to a minion: of a job that it may have already, else of the one that was published first."""
+        """Begin the next replay to a minion: of a job that it may already have, else of the job that was published first."""
         backlog = self._queue.backlogs.get(minion)
         if backlog is None or backlog.replay is not None or self._turns.paused:
             return
@@ -70,7 +70,7 @@ class Replays:
         self._carry_out(known, decide(known, permits, self._queue.terms_of(known.entry), self._queue.now))
 
     def _carry_out(self, known: Knowledge, decision: Decision) -> None:
-        """Do what was decided. Only this, and an operator's request, moves a replay or its entry."""
+        """Do what was decided. Nothing else moves a replay or its entry, except an operator's request."""
         entry = known.entry
         if decision.step is not None and decision.state is not None:
             self._queue.move(entry, decision.state, decision.reason)
@@ -111,7 +111,7 @@ class Replays:
         elif step in RESTING:
             self._queue.timers.set(("replay", minion), now + wait)
         elif step is Step.ANSWERED and not wait:
-            # They wait for others that answer, so that one publish serves many; but not for those that answer late.
+            # They wait for others that answer, so that one publish serves many, but not for late answers.
             self._answered.put_off(jid, minion, now + self._queue.settings.gather, now + LONGEST)
         else:
             self._queue.timers.cancel(("replay", minion))
@@ -133,7 +133,7 @@ class Replays:
 
     def _try_again(self, known: Knowledge, decision: Decision) -> None:
         """
-        End a replay without a return: the entry waits for the minion's next sign of life, but at least for ``cooldown`` and
+        End a replay without a return. The entry waits for the minion's next sign of life, and at least for ``cooldown`` and
         for the pause that was decided.
         """
         entry, now = known.entry, self._queue.now
@@ -150,7 +150,7 @@ class Replays:
             entry.next_at = backlog.not_before = 0.0
             alive = True
         else:
-            backlog.at_any_time -= {entry.jid}  # an operator asked for one try
+            backlog.at_any_time -= {entry.jid}  # the operator's request was for one try
         if alive or backlog.seen > known.since:
             self._turns.wake(entry.minion, now + self._queue.settings.settle)
         elif len(backlog.entries) > 1:
@@ -158,7 +158,7 @@ class Replays:
             self._queue.timers.cancel(("minion", entry.minion))
         if decision.pause:
             backlog.false_signs += 1
-            backlog.at_any_time = frozenset()  # an operator asked for a try now
+            backlog.at_any_time = frozenset()  # the operator's request was for a try now
 
     def _drop(self, minion: str) -> None:
         self._queue.backlogs[minion].replay = None
@@ -173,7 +173,7 @@ class Replays:
             self._turns.wake(entry.minion, self._queue.now)
 
     def end(self, entry: Entry, state: State, reason: str) -> None:
-        """End an entry, or hold it: bring it to a state that it does not leave by itself."""
+        """End an entry, or hold it: move it to a state that it does not leave by itself."""
         self._queue.move(entry, state, reason)
         self._queue.backlogs[entry.minion].at_any_time -= {entry.jid}
         self.land(entry)
@@ -189,7 +189,7 @@ class Replays:
             self._outbox.withdraw(entry.minion)
 
     def shut(self, minions: Iterable[str]) -> None:
-        """End the replays to these minions that have not claimed their job and may not send it now."""
+        """End the replays to these minions whose job is not claimed yet and may not be sent now."""
         for minion in minions:
             replay = self._queue.backlogs[minion].replay
             if replay and replay.entry.state is State.PENDING and self._why_shut(replay.entry):
@@ -203,7 +203,7 @@ class Replays:
     # -- looks at the job cache ---------------------------------------------------------------------------------------
 
     def doubt(self, evidence: Evidence, minion: str) -> None:
-        """If a minion may have a job, find out what became of it, unless its receipt may still come."""
+        """If a minion may have a job, find out what became of it, unless the receipt may still be on its way."""
         backlog = self._queue.backlogs.get(minion)
         replay = backlog.replay if backlog else None
         if replay is not None and replay.step in RESTING:
@@ -233,7 +233,7 @@ class Replays:
             self._decide(replay)
 
     def returned(self, fact: facts.Returned) -> Work:
-        """End entries that were returned, and those that were not returned in their time to live."""
+        """End the entries whose job was returned, and those whose time to live has passed without a return."""
         for minion in (*fact.minions, *fact.missing):
             entry, is_there = self._queue.entry(minion, fact.jid), minion in fact.minions
             if entry is None or not (is_there or entry.expires_at <= self._queue.now):
@@ -311,7 +311,7 @@ class Replays:
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
     def claim(self, jid: str, minions: tuple[str, ...]) -> Work:
-        """Claim, durably, what may be published now."""
+        """Claim what may be published now, and have the claims made durable."""
         self.shut(minions)
         for replay in self._queue.replays(jid, minions, Step.TO_SEND):
             self._decide(replay)

@@ -45,11 +45,11 @@ log = lines.logger(__name__)
 
 #: Default seconds between two checkpoints, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
-#: Seconds after which all minions have connected to the master of an engine that takes over, and its first work is done.
+#: Seconds after a takeover by which all minions have connected to the new master, and the engine has done its first work.
 CONNECTED = 120.0
 #: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
-#: Most seconds for which a search waits until the log was read, and seconds between two looks whether it was.
+#: Most seconds for which a search waits for the log to be read, and seconds between two looks whether it was.
 _LOG_READ, _LOG_PAUSE = 30.0, 0.05
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
@@ -64,7 +64,7 @@ class RetryShell:
     The job_retry engine's work; an engine.App, and the Listener of its bus.
 
     :param ports: what it reaches the world through; closed with it.
-    :param latest: seconds after which the job cache is searched a second time, for jobs that it got late.
+    :param latest: seconds after which the job cache is searched a second time, for jobs that were stored late.
     :param poll: longest pause in seconds between two looks at the log.
     :param connected: seconds after which minions of hot-hot masters are asked what they keep.
     :param maintenance: seconds between two checkpoints, heartbeats and looks at the inbox; an attribute too.
@@ -103,10 +103,10 @@ class RetryShell:
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         # When the log was last read to its end, and when the requests were last taken.
         self._read_at = self._requests_taken_at = -math.inf
-        # The beginnings of the search that runs, and of the one that is to follow it.
+        # From when on the running search looks for jobs, and the one to follow it; infinite if there is none.
         self._finding = self._since = math.inf
-        self._searches: list[float] = []  # the beginnings of the searches that are not over
-        # By jid: the time of the newest record that a search has found. A search passes over records that are not newer.
+        self._searches: list[float] = []  # the same for all searches that are not over
+        # By jid: the time of the newest record that a search has found. Later searches skip records that are not newer.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
         verbs = Verbs(
@@ -138,7 +138,7 @@ class RetryShell:
         await stored
 
     def close(self) -> None:
-        """Release everything. What is not in the store is found again from the checkpoint on."""
+        """Release everything. The next engine finds what is not in the store: it goes on from the checkpoint."""
         self._proof.close()
         self._alarm.close()
         self._audit.close()
@@ -154,9 +154,9 @@ class RetryShell:
             part = entries[start : start + _PART]
             heed_times(self._ports.clock, part)
             self.machine.take_up(jobs, part, self._ports.clock.now())
-            gc.freeze()  # so that no pass of the collector, which stops all else, walks through long-lived entries
+            gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
-        now = self._ports.clock.now()  # the clock has heeded the times of entries
+        now = self._ports.clock.now()  # not before the times of the entries
         self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
         since = await self._take_over()
         self.restored = True
@@ -236,7 +236,7 @@ class RetryShell:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take a wanted event. Before the queue is there events are ignored: the log or a search makes up for them."""
+        """Take a wanted event. Until the queue is taken up, events are ignored: the log or a search makes up for them."""
         if tag == events.wake_tag(JOB_RETRY):
             self.take_requests()
             return
@@ -252,7 +252,7 @@ class RetryShell:
             self.logged(record._replace(at=self._ports.wall()))
 
     def _heard_early(self, minion: str, jid: str) -> None:
-        """Remember a claimed start of a job that may become known in a moment."""
+        """Remember a claimed start of a job that is not known yet: it may become known in a moment."""
         if len(self._early) < _MOST_EARLY and (self._ports.log or not self._is_searched):
             self._early.append((minion, jid))
 
@@ -301,7 +301,7 @@ class RetryShell:
             self.step(facts.Gap(returns=not self._logs_returns))
             if not self._proof.reads_log:
                 if not self._ports.cache.keeps_first_load:
-                    self._known_to.clear()  # the time in a jid is that of its first publish
+                    self._known_to.clear()  # such a job cache dates all publishes by the jid: none looks newer
                 self._loop.spawn_callback(self._search, self._checkpoint.at)
             self.take_requests()
 
@@ -337,7 +337,12 @@ class RetryShell:
             self.on_lost()
 
     def _time_of(self, wall: float, last_look: float) -> float:
-        """Return by the engine's clock, which is never set, when something was done that the last look did not find yet."""
+        """
+        Return when something was done, by the engine's clock, which is never set.
+
+        :param wall: when that was, by the clock on the wall.
+        :param last_look: the last look that did not find it. It counts as done after that look.
+        """
         now = self._ports.clock.now()
         return max(now - max(0.0, self._ports.wall() - wall), min(last_look, now))
 
@@ -351,7 +356,7 @@ class RetryShell:
         return self.machine.entry(minion, jid) is not None
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        # If events are believed, the job cache may not have the return when it is asked later.
+        # If events are believed, the job cache may lack the return when it is asked later.
         self.step(facts.Returned(jid, frozenset(returns), again=bool(self._ports.cache.why_unauthenticated)))
 
     def on_lost(self) -> None:
@@ -381,14 +386,14 @@ class RetryShell:
 
     async def _learn(self, fact: facts.Fact) -> None:
         """
-        Take the outcome of an effect, after what the log tells until now: a kill ends what it met, and no job is published
-        after its kill.
+        Take the outcome of an effect, but first all that the log tells by now. So a kill ends what it met, and no job is
+        published after its kill.
         """
         await self._proof.read_on()
         self.step(fact)
 
     def _tell_part(self) -> None:
-        """Tell the bus of some of many changes; others get their turn meanwhile."""
+        """Tell the bus of some of many changes, then let others have their turn."""
         for _ in range(min(_PART, len(self._untold))):
             self._effects.perform(self._untold.popleft())
         if self._untold:
@@ -423,7 +428,7 @@ class RetryShell:
         return answer
 
     def take_requests(self) -> None:
-        """Carry out what runners have asked for, after what the log tells until now."""
+        """Carry out what runners have asked for, after all that the log tells by now."""
         if self.restored:
             self._loop.spawn_callback(self._take_requests)
 
@@ -455,11 +460,11 @@ class RetryShell:
         return self._ports.wall() - self._ports.clock.now()
 
     def _recorded_at(self, at: float) -> float:
-        """Return the earliest time in a record from ``at`` or later: the clock on the wall may have been set since."""
+        """Return the earliest time that a record from ``at`` or later may have: the clock on the wall may have been set."""
         return at + min(self._checkpoint.ahead, self._ahead)
 
     def _sample(self) -> dict[Key, Job | Entry | Note]:
-        """Return one record of each kind, of those that the store should have."""
+        """Return one record of each kind that the store should have."""
         machine, found = self.machine, dict[Key, Job | Entry | Note]()
         for entry in machine.entries():
             its = Key(Kind.JOB, entry.jid), Key(Kind.ENTRY, entry.jid, entry.minion)
@@ -479,7 +484,7 @@ class RetryShell:
         except StateError as exc:
             log.debug("The store cannot be looked at: %s", exc)
             return
-        # The engine itself may have removed some meanwhile.
+        # The engine itself may have removed some in the meantime.
         if not is_whole and all(self._has(key, record) for key, record in sample.items()):
             log.error("Records of the retry queue were removed from the store; what the engine knows is written again")
             self._effects.save_all()
@@ -495,18 +500,18 @@ class RetryShell:
         at, ahead = self._ports.clock.now() - MARGIN, self._ahead
         known_from = at - MARGIN + ahead
         self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
-        search = min(self._finding, self._since, *self._searches)  # an engine that starts must go on with these
+        search = min(self._finding, self._since, *self._searches)  # the next engine must go on with these
         if search < math.inf:
             ahead = min(self._checkpoint.ahead, ahead)
         positions, jobs = self._proof.positions, dict(self.machine.capture.open)
-        # The last kills are kept until others come: a power cut may bring back what they have ended.
+        # The last kills are kept until later ones come: a power cut may bring back what they have ended.
         if max(self.machine.owing.kills.values(), default=-math.inf) >= self._checkpoint.at:
             self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
         kills = tuple(self.machine.owing.kills)
         self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search, ahead))
 
     async def _search(self, since: float) -> None:
-        """Find the jobs that were published since; and a second time, for those that the master stores late."""
+        """Find the jobs published since ``since``. A second search follows for jobs that the master stores late."""
         self._searches.append(since)
         self._write_checkpoint()  # from now on the place in the log counts, however long the job cache is away
         self._loop.call_later(self._latest, self._loop.spawn_callback, self._search_again, since)

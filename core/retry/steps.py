@@ -1,7 +1,7 @@
 """
 The steps of a replay, and the only table of how one follows another. Pure: stdlib only.
 
-A replay must never change its step in any other way. It can end at any step: its entry has then changed its state
+A replay must never change its step in any other way. It can end at any step; then its entry changes its state
 (core/retry/entry.py).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 
 class Step(enum.Enum):
-    """Where a replay stands. A job that may be with its minion already, by the state of its entry, goes the same way."""
+    """Where a replay stands. A job that its minion may already have, by the state of its entry, takes the same steps."""
 
     WAITING = "waiting"  # waits for a look at the job cache, with other minions that are owed the same job
     LOOKING = "looking"  # return, key and access are being looked up
@@ -39,14 +39,14 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.ANSWERED: frozenset({Step.LOOKING_AGAIN}),
     # RUNNING if the job, which was sent earlier, began only now.
     Step.LOOKING_AGAIN: frozenset({Step.TO_SEND, Step.TO_ASK, Step.RUNNING, Step.ANSWERED}),
-    Step.TO_SEND: frozenset({Step.CLAIMING, Step.TO_ASK}),  # asked if a late event says that the job began
+    Step.TO_SEND: frozenset({Step.CLAIMING, Step.TO_ASK}),  # TO_ASK if a late event says that the job began
     Step.CLAIMING: frozenset({Step.SENDING, Step.TO_ASK}),  # likewise
     Step.SENDING: frozenset({Step.SENT, Step.RUNNING}),  # RUNNING if its start is heard before the publish is confirmed
     Step.SENT: frozenset({Step.RUNNING, Step.WAITING}),
     Step.RUNNING: frozenset({Step.WAITING}),
 }
 
-#: Waiting for a look at the job cache -> looking.
+#: A step that waits for a look at the job cache -> the step during that look.
 LOOKS: Mapping[Step, Step] = {Step.WAITING: Step.LOOKING, Step.ANSWERED: Step.LOOKING_AGAIN}
 #: The step of a look or a question that failed -> the step in which the replay waits for the next look.
 BEFORE: Mapping[Step, Step] = {

@@ -68,12 +68,12 @@ _REFUSED = "refused."
 #: The format of snapshots, entries and notes: see ``core/formats.py``.
 FORMAT = 2
 
-#: After this many failed reads of one record in a row, while other reads succeed, the record itself is at fault.
+#: If this many reads of one record fail in a row while other reads succeed, the record itself counts as damaged.
 _MOST_READS = 10
 
 _BANKS = {Kind.JOB: JOBS, Kind.CLAIMS: CLAIMS, Kind.ENTRY: QUEUE, Kind.NOTE: NOTES}
-#: The order of writes and removals, by kind: (write, removal). Wherever a crash interrupts it, an entry that is added or
-#: removed is still there, or the note that replaces it is.
+#: The order of writes and removals, by kind: (write, removal). At whatever point a crash interrupts them, the store has the
+#: entry, or the note that replaces it.
 _TURNS = {Kind.JOB: (0, 5), Kind.CLAIMS: (1, 1), Kind.ENTRY: (2, 4), Kind.NOTE: (3, 3)}
 
 #: Records to write, by key; None removes the record.
@@ -316,8 +316,8 @@ class RetryStore:
 
     def _is_unusable(self, bank: str, key: str, exc: Exception) -> bool:
         """
-        Tell whether the record itself is at fault. If the store may be at fault, the record is read again many times first,
-        because a job that is set aside is not delivered.
+        Tell whether the record itself is at fault. As long as it may be the store, the record is read again, many times: a
+        job that is set aside is not delivered.
         """
         if not isinstance(exc, _NotDone):
             return True

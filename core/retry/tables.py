@@ -2,7 +2,7 @@
 What ``salt-run job_retry.*`` shows to people: counts with reasons, then a line for each entry. Those that need an operator
 come first.
 
-It draws what the runner returns to programs, and changes nothing in that. Pure: the page has the time.
+It draws what the runner returns to programs, and changes none of it. Pure: the page knows the time.
 """
 
 from __future__ import annotations

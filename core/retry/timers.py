@@ -14,14 +14,14 @@ Key = tuple[str, ...]
 
 
 class Timers:
-    """One time for each key; setting it anew replaces it. Every operation takes logarithmic time at most."""
+    """One time for each key; setting it again replaces it. Every operation takes logarithmic time at most."""
 
     def __init__(self) -> None:
         self._times: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
 
     def set(self, key: Key, at: float) -> None:
-        """Let ``key`` be due at ``at``, and at no other time."""
+        """Make ``key`` due at ``at``, and at no other time."""
         if self._times.get(key) == at:
             return
         self._times[key] = at
@@ -31,11 +31,11 @@ class Timers:
             heapq.heapify(self._heap)
 
     def no_later(self, key: Key, at: float) -> None:
-        """Let ``key`` be due at ``at``, or when it is due already if that is sooner."""
+        """Make ``key`` due at ``at``, unless it is due sooner already."""
         self.set(key, min(at, self._times.get(key, at)))
 
     def cancel(self, key: Key) -> None:
-        """Let ``key`` not be due."""
+        """Make ``key`` no longer due."""
         self._times.pop(key, None)
 
     def next(self) -> float | None:

@@ -1,8 +1,8 @@
 """
 Which minions are there, and when the next replay to a minion may begin, with which of its entries.
 
-It must never let a newer job overtake an older one, let forged signs of life delay a replay for long, nor ping a minion that
-could not be sent anything now.
+It must never let a newer job overtake an older one, let forged signs of life delay a replay for long, or ping a minion to
+which nothing may be sent now.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Turns:
 
     def __init__(self, queue: Queue, openings: Openings, outbox: Outbox, paused: bool) -> None:
         self._queue, self._openings, self._outbox, self.paused = queue, openings, outbox, paused
-        self._started: dict[str, float] = {}  # minion -> when it started, in this order
+        self._started: dict[str, float] = {}  # minion -> when it started, the earliest first
 
     def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
         """
@@ -49,7 +49,7 @@ class Turns:
         if backlog.replay is None:
             # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
             spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
-            self.wake(minion, self._queue.now + settle * spread, anew=start and self._may_delay(backlog))
+            self.wake(minion, self._queue.now + settle * spread, put_off=start and self._may_delay(backlog))
         elif start and backlog.replay.step in RESTING:
             self._queue.timers.set(("replay", minion), self._queue.now + settle)
 
@@ -59,8 +59,12 @@ class Turns:
             backlog.delayed = self._queue.now
         return self._queue.now < backlog.delayed + LONGEST_DELAY
 
-    def wake(self, minion: str, at: float, anew: bool = False) -> None:
-        """Begin the next replay to a minion at ``at``, or as soon after that as it may begin."""
+    def wake(self, minion: str, at: float, put_off: bool = False) -> None:
+        """
+        Begin the next replay to a minion at ``at``, or as soon after that as it may begin.
+
+        :param put_off: whether this also puts off a replay that was to begin sooner.
+        """
         backlog = self._queue.backlogs.get(minion)
         if backlog is None or backlog.replay is not None or self.paused:
             return
@@ -68,11 +72,11 @@ class Turns:
         if first is not None:
             at_once = first.state in UNDER_WAY or self.holds_up(first)
             at = max(at, backlog.not_before, 0.0 if at_once else first.next_at)
-            (self._queue.timers.set if anew else self._queue.timers.no_later)(("minion", minion), at)
+            (self._queue.timers.set if put_off else self._queue.timers.no_later)(("minion", minion), at)
 
     def first(self, backlog: Backlog) -> Entry | None:
         """
-        Return what a minion gets first: a job that it may have already, else the job that was published first.
+        Return what a minion gets first: a job that it may already have, else the job that was published first.
 
         A job whose window is shut holds up no other.
         """
@@ -95,7 +99,7 @@ class Turns:
         return entry.vain >= IN_VAIN and entry.state is State.PENDING and self.is_waited_for(entry)
 
     def may_be_sent(self, entry: Entry) -> bool:
-        """Tell whether an entry may be sent as far as windows matter: its window is open, or an operator wants it now."""
+        """Tell whether windows let an entry be sent: its window is open, or an operator wants it now."""
         if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
             return True
         return self._openings.may_be_sent(self._queue.jobs[entry.jid], self._queue.now)
@@ -103,7 +107,7 @@ class Turns:
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def sign_of_life(self, fact: facts.SignOfLife) -> None:
-        """Begin replays to minions soon, if such a sign counts by the option ``triggers``. Starts are noted in any case."""
+        """If the option ``triggers`` has such a sign, begin replays to the minions soon. Starts are noted in any case."""
         start, counts = fact.sign is facts.Sign.START, self._counts(fact.sign)
         for minion in fact.minions:
             if start and minion in self._queue.backlogs:
@@ -134,7 +138,7 @@ class Turns:
         return self._started.get(minion, 0.0) > self._queue.now - _JUST_STARTED
 
     def ping(self, minions: Iterable[str]) -> None:
-        """Ping those of these minions to which something could be sent now."""
+        """Ping those of these minions to which something may be sent now."""
         backlogs = self._queue.backlogs
         there = (minion for minion in minions if self.first(backlogs[minion]) is not None)
         self._outbox.line_up(Purpose.PING, minions=there)

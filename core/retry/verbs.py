@@ -1,5 +1,5 @@
 """
-What operators ask the engine for, and how a request becomes a fact. An exception refuses the request, and says why.
+What operators ask the engine for, and how a request becomes a fact. An exception refuses the request, with the reason.
 
 It must never let a request overtake an earlier one: what an operator enqueues and then cancels is cancelled.
 """
@@ -82,7 +82,7 @@ class Verbs:
         finally:
             done.set_result(None)
         answer = await durable
-        # An earlier life of the engine may have done all of it: how much that was is not known.
+        # The engine may have done all of it before it restarted. Then it is not known how much that was.
         return None if request.get("again") and not answer else answer
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -98,18 +98,18 @@ class Verbs:
     async def _enqueue(self, request: Request) -> Given:
         jid, named = str(request.get("jid")), request.get("minions")
         if not is_plain(jid) or (named is not None and not all(is_plain(minion) for minion in named)):
-            raise ValueError(f"{jid!r} with {named!r} names no job and minions")
+            raise ValueError(f"The jid {jid!r} or one of the minion ids {named!r} is not valid")
         reader, ask = self._ports.reader, self._ports.cache_worker.call
         read = await ask(reader.read, jid)
         job = read.job
         if job is None:
             raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
         # The record goes by the clock on the wall, which may have been set before the publish or since. A job must never
-        # count as younger than it is: records of minions that do not reach back to its publish would be believed.
+        # count as younger than it is: a minion's records would be believed that do not reach back to the publish.
         ahead = max(0.0, self._ports.wall() - self._ports.clock.now())
         job = dataclasses.replace(job, published_at=job.published_at - ahead)
         if (job.load.get("kwargs") or {}).get("nocache"):
-            raise ValueError(f"Job {jid} stores no returns, so nobody could tell who has run it")
+            raise ValueError(f"Job {jid} stores no returns, so it could not be known which minions have run it")
         owner = (await self._ports.store_worker.call(self._ports.store.snapshot, jid)).get("owner", self._owner)
         if owner != self._owner:
             raise ValueError(f"Job {jid} is in the queue of the master {owner}")
@@ -117,7 +117,7 @@ class Verbs:
         accepted = (await ask(reader.keys))[0]
         unknown = [minion for minion in minions if minion not in accepted]
         if unknown and named is not None:
-            raise ValueError(f"Not enqueued, since they have no accepted key here: {', '.join(unknown[:10])}")
+            raise ValueError(f"Not enqueued, since these minions have no accepted key here: {', '.join(unknown[:10])}")
         returned = await ask(self._ports.cache.have_returned, jid, minions)
         outside = [minion for minion in minions if minion not in read.missing and minion not in returned]
         if outside:
@@ -137,13 +137,16 @@ class Verbs:
             raise ValueError(f"{owner} is this master")
         age = self._ports.wall() - await self._ports.store_worker.call(self._ports.store.last_beat, owner)
         if age < OWNER_GONE:
-            raise ValueError(f"The master {owner} was alive {age:.0f} s ago; its entries are its own")
+            raise ValueError(
+                f"The master {owner} was alive {age:.0f} s ago; its entries can be adopted after {OWNER_GONE:.0f} s of "
+                "silence"
+            )
         jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
-        if not jobs and request.get("again"):  # an earlier life of the engine has taken over all
+        if not jobs and request.get("again"):  # the engine has taken over all before it restarted
             return {"jobs": {}, "entries": ()}
         if not jobs:
             raise ValueError(f"The master {owner} has no entries")
-        # A job is taken over as a whole. If this master does not know one of its minions, it stays where it is.
+        # A job is taken over as a whole, or stays where it is if one of its minions has no accepted key here.
         accepted = (await self._ports.cache_worker.call(self._ports.reader.keys))[0]
         foreign = {entry.jid for entry in entries if entry.minion not in accepted}
         jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
@@ -151,13 +154,13 @@ class Verbs:
             raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
         heed_times(self._ports.clock, entries)
         for entry in entries:
-            entry.wanted_at = request["asked_at"]  # what this master has killed before does not count for them
+            entry.wanted_at = request["asked_at"]  # so that earlier kills by this master do not end them
         return {"jobs": jobs, "entries": entries}
 
     async def _take_up(self, request: Request) -> Given:
         """Take up entries that ``job_cache.recover`` has brought back into this master's own queue."""
         jobs, found = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
-        # Those that have changed since may have been removed.
+        # Entries that have changed since may have been removed.
         entries = [entry for entry in found if self._is_stored(Key(Kind.ENTRY, entry.jid, entry.minion))]
         heed_times(self._ports.clock, entries)
         return {"jobs": jobs, "entries": entries}
@@ -168,16 +171,16 @@ def _selected(request: Request) -> Given:
 
 
 def _wish(request: Request) -> Given:
-    # A request of a batch has no asker: the user of the batch is that of the job.
+    # A request of a batch has no asker: the user of the batch is the job's user.
     return {"asker": Asker.from_record(request.get("asker")), "wanted_at": request["asked_at"]}
 
 
 def heed_times(clock: Clock, entries: Iterable[Entry]) -> None:
     """
-    Let the clock go on from the newest time of entries, because what follows is ordered by these times. They may be by the
-    clock of another boot or of another master.
+    Let the clock go on from the newest time of entries: whatever happens from now on must count as later than that. These
+    times may be by the clock of another boot or of another master.
     """
-    latest = clock.now() + TIME_ZONES  # a later time is damaged, or by a clock that was never set
+    latest = clock.now() + TIME_ZONES  # a time after this is damaged, or by a clock that was never set right
     times = (time for entry in entries for time in (entry.since, entry.wanted_at) if time <= latest)
     clock.go_on_from(max(times, default=0.0))
 
@@ -186,7 +189,7 @@ def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, J
     """
     Return what the store holds of a master's queue: the jobs, by jid, and the entries. Blocks.
 
-    :param tidy: whether snapshots without entries are removed. Not while the engine runs: the first entry may be about to
+    :param tidy: whether snapshots without entries are removed. Never while the engine runs: the first entry may be about to
         follow.
     :raises StateError: when the store cannot be read.
     """
@@ -199,7 +202,7 @@ def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, J
         if found:
             jobs[jid] = job_of(jid, snapshot["load"], float(snapshot["published_at"]))
             entries += found
-            gc.freeze()  # these live for long: the collector need not walk through them, while all else stands still
+            gc.freeze()  # these live for long: a pass of the collector, which stops all else, must not walk through them
         elif tidy:
             ports.store.write({Key(Kind.JOB, jid): None})
     return jobs, entries

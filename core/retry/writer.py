@@ -49,13 +49,13 @@ class Writer:
         # The keys that have changed.
         self._claims, self._jobs, self._rest = dict[Key, None](), dict[Key, None](), dict[Key, None]()
         self._writing: Changes = {}
-        self._lacking = set[str]()  # the jids of which the store has refused a record when they were last written
+        self._lacking = set[str]()  # jids with a record that the store refused at the last write
         self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
         self._busy = False
         self._timer: Any = None
 
     def put(self, keys: Iterable[Key]) -> None:
-        """Store or remove these records soon, in the state that they have then."""
+        """Store these records soon, as they are by then, and remove those that are gone by then."""
         for key in keys:
             (self._jobs if key.kind is Kind.JOB else self._rest)[key] = None
         # An entry often changes several times within a second; it is written once.
@@ -69,12 +69,12 @@ class Writer:
         self._begin()
 
     def when_durable(self, call: Callable[[], None]) -> None:
-        """Call back when everything that was put so far is stored."""
+        """Call back once everything is stored that was put so far."""
         self._waiting.append(call)
         self._begin()
 
     def is_stored(self, key: Key) -> bool:
-        """Tell whether the last change of a record is in the store, as far as it takes the records of this job."""
+        """Tell whether the last change of a record is in the store. False if the store refuses a record of its job."""
         changed = (self._jobs, self._rest, self._writing)
         return key.jid not in self._lacking and not any(key in each for each in changed)
 
@@ -100,7 +100,7 @@ class Writer:
                 calls, self._claimed = self._claimed, calls
             else:
                 changes = self._take()
-                # Those that wait for everything are called once no earlier change is left.
+                # Callers that wait for everything are called once no earlier change is left.
                 if not self._jobs and not self._rest:
                     calls, self._waiting = self._waiting, calls
             await self._write_one(changes, calls)

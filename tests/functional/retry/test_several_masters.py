@@ -102,4 +102,4 @@ def test_the_queue_of_an_engine_of_an_earlier_version_is_left_to_it(masters, opt
     with files.single_holder(folder / "one" / "lock"):
         masters.lead("two").run(0.3)
     assert (folder / "one" / "checkpoint").exists()
-    assert "The queue of one is left to its engine" in caplog.text
+    assert "The queue of one is left to its own engine" in caplog.text
