@@ -170,7 +170,7 @@ def _claim(opts: Mapping[str, Any], data: Mapping[str, Any]) -> Job | Unrecorded
                 "job_once_strict in the minion's configuration it would run anyway.",
             )
         # A job that runs without a record must not count as never seen. A file's time can be set even on a full disk.
-        records.begin_anew()
+        records.note_unrecorded()
         log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
         job = Unrecorded(opts, data)
     if job.runs:
@@ -618,7 +618,7 @@ class Records:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_file_of(self.folder, name, each))
 
-    def begin_anew(self) -> None:
+    def note_unrecorded(self) -> None:
         """Note that a job may have run here without a record."""
         with contextlib.suppress(OSError):
             self._note_since(time.time())

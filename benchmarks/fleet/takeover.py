@@ -52,7 +52,7 @@ def taken_over(fault: Fault, leads: Iterable[Lead]) -> dict[str, float]:
     return found
 
 
-def into_slots(truth: Truth, jid: str, limit: int, fault: Fault) -> tuple[float | None, float | None]:
+def until_slots_filled(truth: Truth, jid: str, limit: int, fault: Fault) -> tuple[float | None, float | None]:
     """
     Return two numbers of seconds: until a further minion got the job in a slot that was free when the leader went, and
     until one got it in another slot. Each is None if none did before the next fault, or if no minion had got the job yet.
@@ -117,7 +117,7 @@ def measured(
         found[TAKEN] += taken_over(fault, leads).values()
         if batches in fault.lost:
             for jid, limit in limits.items():
-                for name, seconds in zip((FREE, DOUBTED), into_slots(truth, jid, limit, fault), strict=True):
+                for name, seconds in zip((FREE, DOUBTED), until_slots_filled(truth, jid, limit, fault), strict=True):
                     found[name] += [] if seconds is None else [seconds]
         if queue in fault.lost and (seconds := first_owed(truth, owed, fault)) is not None:
             found[OWED].append(seconds)

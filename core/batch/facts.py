@@ -218,13 +218,13 @@ class RightsChecked:
 @dataclasses.dataclass(frozen=True)
 class Allotted:
     """
-    The batch may send to ``minions`` now. ``lacks`` says which room is used up or not known, and ``limit`` how many minions
+    The batch may send to ``minions`` now. ``short`` says which room is used up or not known, and ``limit`` how many minions
     may be in flight there (see ``gates.py``). ``taken`` are minions on which another batch is in flight, with its jid: they
     wait until they are in ``free``, or are allotted.
     """
 
     minions: tuple[str, ...] = ()
-    lacks: str = ""
+    short: str = ""
     limit: int = 0
     taken: Mapping[str, str] = dataclasses.field(default_factory=dict)
     free: tuple[str, ...] = ()

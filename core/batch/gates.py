@@ -365,7 +365,7 @@ class Room(Kept):
     spec: Spec
     shared: bool = kept(bool, name="room_shared")  # it sends only to minions that it was allotted
     wanted: int = kept(int, name="room_wanted")  # how many minions it would send to now
-    lacks: str = kept(str, name="room_lacks")  # what was short when it last asked: TOTAL, GROUPS, UNKNOWN or nothing
+    short: str = kept(str, name="room_lacks")  # which room was short when it last asked: TOTAL, GROUPS, UNKNOWN or none
     limit: int = kept(int, name="room_limit")  # how many minions may be in flight there
     #: ``{minion: jid}``: pending minions, and the batch that is in flight on each.
     taken: dict[str, str] = kept(dict, dict, dict, name="room_taken")
@@ -373,14 +373,14 @@ class Room(Kept):
 
     def told(self, fact: Allotted) -> None:
         """Take an answer."""
-        self.allotted, self.lacks, self.limit = fact.minions, fact.lacks, fact.limit
+        self.allotted, self.short, self.limit = fact.minions, fact.short, fact.limit
         for minion in (*fact.free, *fact.minions):
             self.taken.pop(minion, None)
         self.taken.update(fact.taken)
 
     def suffices(self) -> None:
         """It has all the room that it wants."""
-        self.wanted, self.lacks = 0, ""
+        self.wanted, self.short = 0, ""
 
     def recover(self, shared: bool) -> None:
         """An engine has started, whose options may have changed: forget what the batch was told."""
@@ -391,13 +391,13 @@ class Room(Kept):
     def why(self, flying: int) -> str:
         """Return a sentence about what the batch waits for; empty for nothing. ``flying``: its minions in flight."""
         reasons = []
-        if self.lacks == TOTAL:
+        if self.short == TOTAL:
             reasons.append(
                 f"{self.limit} of {self.limit} minions are in flight over all batches, {flying} of them of this"
             )
-        elif self.lacks == GROUPS:
+        elif self.short == GROUPS:
             reasons.append(f"{self.limit} of {self.limit} minions are in flight in each group that it would go on with")
-        elif self.lacks == UNKNOWN:
+        elif self.short == UNKNOWN:
             reasons.append("it is not known yet how much there is")
         told = [f"waits for room: {reason}" for reason in reasons]
         return "; ".join((*told, *(_held(jid, minions) for jid, minions in by_batch(self.taken).items())))

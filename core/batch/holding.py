@@ -104,7 +104,7 @@ def resume(batch: BatchState, fact: facts.ResumeRequested, now: float) -> list[E
         return []
     batch.paused = None
     batch.rights.resumed(fact.user, fact.rights)
-    batch.pace.begin_anew(now)
+    batch.pace.forget_failures(now)
     return [facts.Announce("resumed", {"user": fact.user})]
 
 

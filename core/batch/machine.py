@@ -110,7 +110,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     master_may_have_ended, last_step = fact.taken_over or fact.settled_at > now, batch.stepped_at
     ahead = _follow_clock(batch, fact, now)
     batch.pace.recover(now)
-    batch.publish_window.begin_anew()
+    batch.publish_window.reset()
     batch.schedule.recover()
     batch.rights.recover()
     _recover_presence(batch, fact.settled_at, now)

@@ -114,7 +114,7 @@ class Pace(Kept):
         self.not_before = now + min(self.spec.publish_backoff * 2 ** (self.failures - 1), LONGEST_BACKOFF)
         return True
 
-    def begin_anew(self, now: float) -> None:
+    def forget_failures(self, now: float) -> None:
         """Forget the failed publishes."""
         self.failures, self.not_before = 0, now
 
@@ -166,7 +166,7 @@ class PublishWindow(Kept):
         self.count += 1
         self.later += max(0.0, now - self.first)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget the waiting slots: they are used, or the engine has restarted with another clock."""
         self.first, self.count, self.later = None, 0, 0.0
 

@@ -36,7 +36,7 @@ def hinted(batch: BatchState, fact: facts.Hinted, _now: float) -> list[Effect]:
     anyone can fire such events in the minion's name.
     """
     if batch.presence.wants_hint(fact.minion):
-        batch.presence.hinted.add(fact.minion)
+        batch.presence.seen_on_bus.add(fact.minion)
     return []
 
 
@@ -75,7 +75,7 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
         return effects
     gathers = capacity < batch.waiting.available and capacity != batch.pace.quota
     # Where there is too little room, freed slots are gathered for all batches together.
-    is_first = not batch.pace.publishes or bool(batch.room.lacks)
+    is_first = not batch.pace.publishes or bool(batch.room.short)
     window = 0.0 if is_first else batch.publish_window.left(now, len(batch.inflight), gathers)
     if batch.pace.must_wait(now, window):
         return effects
@@ -87,7 +87,7 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
     batch.maybe_received.difference_update(minions)
     batch.inflight.send(minions, now)
     batch.pace.sends(len(minions))
-    batch.publish_window.begin_anew()
+    batch.publish_window.reset()
     batch.last_progress = now
     return [*effects, facts.Publish(minions)]
 

@@ -260,7 +260,7 @@ class Sharing:
         elif wanted > member.wanted or available > member.available:
             self._wanting.add(jid)
             self._changed = True
-            if not batch.room.lacks:
+            if not batch.room.short:
                 self._fresh.add(jid)
         member.wanted, member.available = wanted, available
 
@@ -306,7 +306,7 @@ class Sharing:
         fact, and you must call ``stepped``.
         """
         self._changed, self._rounds = False, self._rounds + 1
-        self._window.begin_anew()
+        self._window.reset()
         self._fresh.clear()
         again = self._knows_all()
         while again:
@@ -359,8 +359,8 @@ class Sharing:
             self._waiters.setdefault(minion, set()).add(batch.spec.jid)
         if minions:
             member.served = self._rounds
-        lacks, limit = self._shortage(member, len(minions), promised)
-        return Allotted(tuple(minions), lacks, limit, taken, self._freed(member))
+        short, limit = self._shortage(member, len(minions), promised)
+        return Allotted(tuple(minions), short, limit, taken, self._freed(member))
 
     def _rivals(self, batch: Batch) -> list[Batch]:
         avoids = batch.spec.avoids
@@ -394,6 +394,6 @@ class Sharing:
         for jid in sorted(self._wanting | self._untold):
             member = self._members[jid]
             room = member.batch.room
-            lacks, limit = self._shortage(member, 0, 0) if room.wanted else (room.lacks, room.limit)
-            if jid in self._untold or (lacks, limit) != (room.lacks, room.limit if room.lacks else 0):
-                yield jid, Allotted((), lacks, limit, {}, self._freed(member))
+            short, limit = self._shortage(member, 0, 0) if room.wanted else (room.short, room.limit)
+            if jid in self._untold or (short, limit) != (room.short, room.limit if room.short else 0):
+                yield jid, Allotted((), short, limit, {}, self._freed(member))

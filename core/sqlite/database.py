@@ -34,8 +34,8 @@ from saltext.jobs.core.sqlite.file import (
     has_begun,
     is_damage,
     is_foreign,
-    name_anew,
     patiently,
+    rename_without_replacing,
     roll_back,
 )
 
@@ -549,7 +549,7 @@ class Database:
             with self._watched() as connection, contextlib.closing(sqlite3.connect(draft)) as copy:
                 connection.sql.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")  # all in one file; this mode marks it as a copy
-            name_anew(draft, path)
+            rename_without_replacing(draft, path)
         except BaseException:
             for name in (draft, f"{draft}-journal"):
                 with contextlib.suppress(FileNotFoundError):

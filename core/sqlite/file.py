@@ -560,7 +560,7 @@ def _now() -> str:
     return time.strftime("%Y%m%d%H%M%S", time.gmtime())
 
 
-def name_anew(draft: str, path: str) -> None:
+def rename_without_replacing(draft: str, path: str) -> None:
     """Rename a draft to its final name. :raises OSError: also if that name is taken."""
     try:
         os.link(draft, path)  # unlike a rename it replaces nothing

@@ -45,12 +45,12 @@ def upgrade(sql: sqlite3.Connection) -> None:
     """
     version = sql.execute("PRAGMA user_version").fetchone()[0]
     if version < _INDEX_SINCE:
-        _begin_index_anew(sql)
+        _rebuild_index(sql)
     if version < VERSION:
         sql.execute(f"PRAGMA user_version={VERSION}")
 
 
-def _begin_index_anew(sql: sqlite3.Connection) -> None:
+def _rebuild_index(sql: sqlite3.Connection) -> None:
     for name in ("records_by_fun", "records_undated", "records_by_user"):
         sql.execute(f"DROP INDEX IF EXISTS {name}")
     for name in job_index.NAMES:

@@ -45,22 +45,22 @@ def test_a_slot_is_in_doubt_if_its_minion_had_not_returned_when_the_leader_died(
     truth = truth_of(
         publish(80.0, "a1"), publish(85.0, "a2", "a3"), publish(112.0, "a4"), publish(120.0, "a5"), returned=["a1"]
     )
-    assert takeover.into_slots(truth, JID, limit, KILL) == found
+    assert takeover.until_slots_filled(truth, JID, limit, KILL) == found
 
 
 def test_a_slot_freed_just_before_the_leader_died_counts_as_in_doubt():
     truth = truth_of(publish(85.0, "a1", "a2"), publish(112.0, "a3"), publish(125.0, "a4"), returned=["a1"])
     truth.runs[0].answered = 99.5
-    assert takeover.into_slots(truth, JID, 2, KILL) == (None, 12.0)
+    assert takeover.until_slots_filled(truth, JID, 2, KILL) == (None, 12.0)
 
 
 def test_a_batch_that_no_minion_had_got_has_no_time_of_takeover():
-    assert takeover.into_slots(truth_of(publish(112.0, "a1")), JID, 2, KILL) == (None, None)
+    assert takeover.until_slots_filled(truth_of(publish(112.0, "a1")), JID, 2, KILL) == (None, None)
 
 
 def test_a_minion_that_is_sent_the_job_again_takes_no_further_slot():
     truth = truth_of(publish(85.0, "a1"), publish(112.0, "a1"), publish(190.0, "a2"))
-    assert takeover.into_slots(truth, JID, 1, KILL) == (None, None)
+    assert takeover.until_slots_filled(truth, JID, 1, KILL) == (None, None)
 
 
 def test_the_time_of_an_owed_job_counts_from_the_death_of_the_leader():
