@@ -497,11 +497,13 @@ class RetryShell:
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""
-        at, ahead = self._ports.clock.now() - MARGIN, self._ahead
+        now, ahead = self._ports.clock.now(), self._ahead
+        read_at = self._read_at if self._proof.reads_log else now
+        at = read_at - MARGIN if read_at > -math.inf else self._checkpoint.at
         known_from = at - MARGIN + ahead
         self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
         search = min(self._finding, self._since, *self._searches)  # the next engine must go on with these
-        if search < math.inf:
+        if search < math.inf or at == self._checkpoint.at:
             ahead = min(self._checkpoint.ahead, ahead)
         positions, jobs = self._proof.positions, dict(self.machine.capture.open)
         # The last kills are kept until later ones come: a power cut may bring back what they have ended.

@@ -15,7 +15,7 @@ from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.open_job import MOST_BEGUN
 from saltext.jobs.core.retry.timers import Timers
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import ANSWERS, PATIENCE, START, World
+from tests.unit.retry.world import ANSWERS, PATIENCE, START, Kept, World
 
 
 def forge_publish(world, jid, fun="state.apply", arg=()):
@@ -87,6 +87,30 @@ def test_a_kill_of_everything_ends_what_it_met_even_if_the_minion_answers_before
     world.start("b")
     world.run(600)
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 1)
+
+
+def test_an_engine_that_dies_before_it_has_read_all_of_the_log_leaves_no_job_behind_if_the_log_is_lost_as_well(
+    monkeypatch,
+):
+    saved, save = [], Kept.save
+    monkeypatch.setattr(Kept, "save", lambda kept, record, *more: (saved.append(record), save(kept, record, *more)))
+    world = World(minions=("a", "b"))
+    world.run(LATEST + 30)  # the search of the first start is over
+    world.stop("b")
+    world.crash()
+    for number in range(20):
+        world.publish(f"j{number}", targets=("b",))
+    world.run(300)
+    world.part = 1
+    saved.clear()
+    world.boot()
+    world.run(1)
+    world.crash()
+    world.checkpoint = next(record for record in saved if len(record["open"]) < 20)
+    world.lose_log()
+    world.boot()
+    world.run(60)
+    assert {world.state("b", f"j{number}") for number in range(20)} == {State.PENDING}
 
 
 def test_a_job_that_was_killed_while_the_engine_was_down_is_not_run_again():
