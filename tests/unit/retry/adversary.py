@@ -777,7 +777,7 @@ class Operators(CutOff):
     def do_kill_all(self):
         """Kill all that some minions run: ``salt '*' saltutil.kill_all_jobs``."""
         targets = tuple(name for name in self._some() if name not in self.without_key)
-        self.truth.stopped_all.update(targets)
+        self.truth.stopped_all.update(dict.fromkeys(targets, self.now))
         for name in targets:
             for jid in self.published:
                 self.truth.kill((name, jid))

@@ -266,6 +266,9 @@ class Sites(Operators):
                 self.banks[CLAIMS].setdefault(jid, {})[name] = entry.since + 1.0  # newer than what the entry says
                 self._reaches(name, jid)
             self.banks[f"{QUEUE}/{name}"][jid] = record
+            may_run = entry.state in UNDER_WAY or name in self.banks[CLAIMS].get(jid, ())
+            if may_run and self.truth.stopped_all.get(name, -math.inf) > at:
+                self.truth.kill((name, jid))  # it was there already when this master killed everything
 
     def _inherited(self, name, jid, at):
         """Return the entry of a job that the gone master has published, and perhaps sent."""

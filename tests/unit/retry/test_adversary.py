@@ -58,6 +58,10 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Power, 40010020),  # a start counted that was heard after the claim of the job and before its publish
         (sites.Sites, 40013901),  # everything was killed while no engine ran, and the queue could not tell what ran
         (PowerOnce, 40006560),  # a power cut took the note about a killed entry that was purged a moment before
+        (
+            sites.Sites,
+            44019951,
+        ),  # everything was killed between the publish of another master and the takeover of its queue
         (Clocks, 40002606),  # the clock was set between a claim and its publish, which went by the window of before
         (sites.Sites, 40006870),  # two jobs seemed to wait for each other whose windows are never open at the same time
         (sites.Sites, 41000491),  # a wish for a job that is not kept counted although the job was killed since

@@ -27,7 +27,7 @@ class Truth:
         self.cancels = []  # (place, minion, jid), as operators named them; None for all
         self.wanted_at = {}  # key -> when it was last wanted
         self.before = {}  # key -> what was true before an operator's last request for it: place, time, end
-        self.stopped_all = set()  # minions on which everything was killed at some time
+        self.stopped_all = {}  # minion -> when everything was last killed on it
         self.stopped = {}  # key -> when the cancel of its entry was carried out, unless it was wanted since
         self.requests = collections.deque()  # for each request that is under way: the keys of entries that it cancels
         self.ends_at = {}  # key -> when its time to live is over, at the earliest
