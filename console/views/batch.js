@@ -42,12 +42,14 @@ export class BatchView {
       kill: button("Stop and kill…", "batch.stop", () => this.stop(true), "danger"),
       retry: button("Retry…", "batch.retry", () => this.retry()),
     };
-    this.parent = el("p");
+    this.origin = cell("a");
+    this.parent = el("p", {}, "A retry of ", this.origin.node);
     this.failures = new Failures(app, "batch.failures", jid);
     this.like = el("a", {}, "Batches like this");
+    this.alike = el("span", {}, " · ", this.like);
     this.copy = el("button", { type: "button", onclick: () => this.again() }, "Copy to a new batch");
     this.node = el("section", { class: "batch" },
-      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job"), " · ", this.like),
+      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job"), this.alike),
       this.trouble.node,
       el("div", { class: "head" }, this.state.node, this.done),
       this.progress.node, this.note, this.stages, this.survivors, this.parent,
@@ -57,11 +59,13 @@ export class BatchView {
       this.grid.node,
       el("div", { class: "row filter" }, el("label", { for: "minion-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
       this.table.node);
-    this.actionsKnown(false);
+    this.offerNothing();
   }
 
-  actionsKnown(known) {
-    for (const one of Object.values(this.buttons)) one.set(known);
+  /** Offer nothing that needs the batch, which is not read yet. */
+  offerNothing() {
+    for (const one of Object.values(this.buttons)) one.set(false);
+    for (const node of [this.copy, this.alike, this.parent]) node.hidden = true;
   }
 
   /** What is known of the batch; undefined before the first read. */
@@ -150,7 +154,8 @@ export class BatchView {
     ]);
     say(this.survivors, batch.survivors?.length ? `The job could not be killed on ${batch.survivors.map((one) => line(one)).join(", ")}` : "");
     this.survivors.hidden = !batch.survivors?.length;
-    replace(this.parent, batch.parent && ["A retry of ", el("a", { href: to("batches", batch.parent) }, line(batch.parent))]);
+    if (batch.parent) set(this.origin.node, "href", to("batches", batch.parent));
+    this.origin.set(line(batch.parent));
     this.parent.hidden = !batch.parent;
     this.drawButtons();
   }
@@ -183,6 +188,7 @@ export class BatchView {
     buttons.stop.set(!over && !stopping);
     buttons.kill.set(!over && (!stopping || batch.active > 0));
     this.copy.hidden = !ours;
+    this.alike.hidden = false;
     set(this.like, "href", `#/batches?${new URLSearchParams({ find: command(batch).slice(0, 200) })}`);
     buttons.retry.set(ours && canRetry(batch));
   }

@@ -140,7 +140,15 @@ export function choice(options, chosen = options[0][0]) {
   return el("select", {}, options.map(([value, text]) => el("option", { value, selected: value === chosen }, text)));
 }
 
-/** A list of facts: `[[what, how]]`. */
+/** A list of facts: `[[what, how]]`. One that says the same as before keeps its node, so that selected text stays selected. */
 export function facts(node, rows) {
-  replace(node, rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([what, value]) => el("div", {}, el("dt", {}, what), el("dd", {}, value))));
+  const known = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  keyed(node, known, ([what]) => what, ([what]) => {
+    const told = el("dd");
+    const show = ([, value]) => {
+      if (!(value instanceof Node)) say(told, value);
+      else if (told.textContent !== value.textContent) replace(told, value);
+    };
+    return { node: el("div", {}, el("dt", {}, what), told), set: show };
+  });
 }

@@ -20,6 +20,11 @@ PICTURES = {"batches", "batches-one", "batches-one-phone", "start", "queue", "jo
 #: axe.min.js of axe-core, if it is installed.
 AXE = os.environ.get("SALTEXT_JOBS_AXE")
 _FAULTS = pathlib.Path(__file__).with_name("faults.js")
+#: Finds a button or link by its text. One that is disabled, at work, or leads nowhere so far would ignore a click.
+_FIND = """
+    const found = [...document.querySelectorAll(arguments[1] + " :is(button:enabled, a[href], summary):not(.busy)")]
+        .find(n => n.innerText.trim().startsWith(arguments[0]) && n.checkVisibility()) ?? null;
+"""
 
 
 @contextlib.contextmanager
@@ -108,7 +113,7 @@ class Page:
         return self.chrome.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
     def fill(self, selector, value):
-        (node,) = self.all(selector)
+        (node,) = wait_for(lambda: self.all(selector), what=lambda: f"{selector} is there: {self.text()}")
         node.clear()
         node.send_keys(value)
 
@@ -121,26 +126,51 @@ class Page:
         self.chrome.execute_script(script, selector, value)
 
     def find(self, text, within="body"):
-        """The visible button or link with this text; None if there is none."""
-        script = """
-            return [...document.querySelectorAll(arguments[1] + " :is(button, a, summary)")]
-                .find(n => n.innerText.trim().startsWith(arguments[0]) && n.checkVisibility()) ?? null
-        """
-        return self.chrome.execute_script(script, text, within)
+        """The visible button or link with this text that can be used now; None if there is none."""
+        return self.chrome.execute_script(f"{_FIND} return found", text, within)
 
     def click(self, text, within="body"):
-        """Use a button or a link, as soon as it is there."""
-        node = wait_for(lambda: self.find(text, within), what=lambda: f"{text!r} is there: {self.text()}")
-        self.chrome.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
-        node.click()
+        """
+        Use a button or a link, as soon as it is there and nothing covers it.
+
+        The page finds and clicks it in one step: it could draw itself anew between two.
+        """
+        script = f"""{_FIND}
+            found?.scrollIntoView({{block: "center"}});
+            const box = found?.getClientRects()[0];
+            if (!box || !found.contains(document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2)))
+                return false;
+            found.focus();
+            found.click();
+            return true;
+        """
+        wait_for(
+            lambda: self.chrome.execute_script(script, text, within),
+            what=lambda: f"{text!r} can be used: {self.text()}",
+        )
+
+    def tick(self, selector, number=0):
+        """Use a box: that one of all that there are. As ``click``, in one step."""
+        script = "const box = document.querySelectorAll(arguments[0])[arguments[1]]; box?.click(); return Boolean(box)"
+        wait_for(lambda: self.chrome.execute_script(script, selector, number), what=lambda: f"a box: {self.text()}")
 
     def wait_text(self, text, selector="body", seconds=SOON):
         """Wait until this text is to be read there."""
         wait_for(lambda: text in self.text(selector), seconds, lambda: f"{text!r} in {selector}: {self.text()}")
 
     def go(self, path):
-        """Open a view."""
-        self.chrome.execute_script("location.hash = arguments[0]", f"#/{path}")
+        """Open a view, and wait until it is there instead of the one before."""
+        script = """
+            const [hash, done] = arguments, before = location.href;
+            const told = () => done();
+            window.addEventListener("hashchange", told, {once: true});  // after the page itself
+            location.hash = hash;
+            if (location.href === before) {
+                window.removeEventListener("hashchange", told);
+                done();
+            }
+        """
+        self.chrome.execute_async_script(script, f"#/{path}")
 
     def tell(self, script, *arguments):
         """Run a script that resolves to a value; it may import the page's modules."""

@@ -531,22 +531,28 @@ def test_an_action_on_the_queue_is_confirmed_and_done_to_the_entries_that_are_sh
         "job_retry.purge": lambda **of: asked.append(("purge", of)) or 1,
         "job_retry.pause": lambda: asked.append(("pause", {})) or True,
     }
+
+    def comes(count):
+        wait_for(lambda: len(asked) == count, what=lambda: f"it is done: {asked}")
+
     page.enter(api.login())
     page.go("queue")
     page.click("Retry…")
     page.wait_text("it is not known how far it got", "dialog")
     page.click("Try again", "dialog")
-    wait_for(lambda: asked, what="it is tried again")
+    comes(1)
     page.click("Cancel…")
     page.wait_text("1 entry will not be delivered", "dialog")
     page.click("Do not deliver", "dialog")
+    comes(2)
     page.click("Replay now")
     page.wait_text("1 entry waits for it", ".messages")
     page.click("Purge…")
     page.click("Forget them", "dialog")
+    comes(4)
     page.click("Pause the queue")
     page.click("Pause the queue", "dialog")
-    wait_for(lambda: len(asked) == 5, what=lambda: f"all is done: {asked}")
+    comes(5)
     assert asked == [
         ("retry", {"minion": "web1", "jid": JID}),
         ("cancel", {"minion": "web1", "jid": JID}),
@@ -586,10 +592,10 @@ def test_chosen_entries_are_dealt_with_together(page, api):
     page.go("queue")
     page.wait_text("4 entries", ".large")
     assert page.find("Retry the chosen…") is None
-    for box in page.all("tbody input")[:3]:
-        box.click()
+    for number in range(3):
+        page.tick("tbody input", number)
     page.wait_text("3 entries chosen")
-    page.all("tbody input")[0].click()
+    page.tick("tbody input", 0)
     page.wait_text("2 entries chosen")
     page.click("Retry the chosen…")
     page.wait_text("2 entries may be delivered again", "dialog")
@@ -732,6 +738,51 @@ def test_from_a_batch_lead_links_to_batches_like_it_and_to_what_a_minion_has_run
     assert len(page.all("tbody tr")) == 1
 
 
+def test_what_is_done_with_a_batch_is_offered_once_it_is_read(page, api):
+    asked, read = threading.Event(), threading.Event()
+
+    def status(jid):
+        asked.set()
+        read.wait(stretched(SOON))
+        return summary(completed=1, state="complete")
+
+    has_batch(api, summary(completed=1, state="complete"), minions_of({"a": "completed"}))
+    api.runners["batch.status"] = status
+    page.enter(api.login(), f"batches/{JID}")
+    wait_for(asked.is_set, what="the batch is asked for")
+    page.wait_text("Reading…", "main")
+    assert [text for text in ("Batches like this", "Copy to a new batch") if text in page.text("main")] == []
+    read.set()
+    page.wait_text("Copy to a new batch", "main")
+    page.click("Batches like this")
+    wait_for(lambda: page.text("h1") == "Batches", what="they are shown")
+
+
+def test_a_click_counts_although_something_happens_before_the_button_is_released(page, api):
+    from selenium.webdriver import ActionChains
+
+    first = "20260516091112131415"
+    has_batch(api, summary(completed=1, active=3, parent=first), {})
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("A retry of")
+    (link,) = page.all(f"main a[href$='{first}']")
+    ActionChains(page.chrome).click_and_hold(link).perform()
+    api.fire(*told(summary(completed=2, active=2, parent=first)))
+    page.wait_text("2 of 4", ".head")
+    ActionChains(page.chrome).release().perform()
+    wait_for(lambda: page.text("h1") == f"Batch {first}", what="the earlier batch is shown")
+
+
+def test_a_text_that_is_selected_stays_selected_while_others_change(page, api):
+    has_batch(api, summary(completed=1, active=3), {})
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("state.apply", ".facts")
+    page.chrome.execute_script("getSelection().selectAllChildren(document.querySelector('.facts dd'))")
+    api.fire(*told(summary(completed=2, active=2)))
+    page.wait_text("In flight\n2", ".facts")
+    assert page.chrome.execute_script("return getSelection().toString()") == "state.apply"
+
+
 def test_minions_that_a_stopped_batch_has_not_reached_can_be_retried(page, api):
     batch = summary(completed=1, pending=3, state="halted", halted_reason="stop", publishes=1)
     has_batch(api, batch, minions_of({"a": "completed"}))
@@ -794,7 +845,7 @@ def test_the_retry_dialog_hides_nothing_and_retries_what_is_chosen(page, api):
     page.enter(api.login(), f"batches/{JID}")
     page.click("Retry…")
     page.wait_text("failed (2)", "dialog")
-    page.all("#which-lost")[0].click()
+    page.tick("#which-lost")
     page.click("Start the new batch", "dialog")
     wait_for(lambda: asked, what="it is retried")
     assert asked == [{"jid": JID, "which": "lost"}]
@@ -804,7 +855,7 @@ def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, 
     page.enter(api.login(), "jobs?search_function=state.*&user=anna")
     page.wait_text("No job matches")
     assert api.calls[-1] == ("job_cache.search", {"limit": 50, "search_function": "state.*", "user": "anna"})
-    page.all("#noise")[0].click()
+    page.tick("#noise")
     wait_for(lambda: api.calls[-1][1].get("kind") == "all", what="all kinds are searched")
     assert page.chrome.execute_script("return location.hash") == "#/jobs?search_function=state.*&user=anna&kind=all"
     page.chrome.refresh()
