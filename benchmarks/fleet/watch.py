@@ -94,7 +94,9 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
         number = site.lock_path(engine).stat().st_ino
         for line in pathlib.Path("/proc/locks").read_text().splitlines():
             words = line.split()
-            if words[1] == "FLOCK" and int(words[5].rsplit(":", 1)[1]) == number and int(words[4]) > 0:
+            # Those who look who leads share the lock for a moment: theirs is a lock to READ.
+            is_lead = (words[1], words[3]) == ("FLOCK", "WRITE") and int(words[5].rsplit(":", 1)[1]) == number
+            if is_lead and int(words[4]) > 0:
                 return int(words[4])
     return None
 

@@ -15,12 +15,16 @@ import os
 import pathlib
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core.errors import StateError
+
+#: How often a lock is tried that others only look at, and seconds between two tries.
+_TRIES, _PAUSE = 100, 0.001
 
 
 def private_dir(path: pathlib.Path) -> None:
@@ -180,6 +184,31 @@ def open_lock(path: pathlib.Path) -> int:
     return handle
 
 
+def hold(handle: int) -> bool:
+    """
+    Lock an open lock file, and tell whether that succeeded: no process held it. Processes that only look (``is_held``)
+    share it for a moment, so this one tries again.
+
+    :raises OSError:
+    """
+    for _ in range(_TRIES):
+        if _flock(handle, fcntl.LOCK_EX):
+            return True
+        if not _flock(handle, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        time.sleep(_PAUSE)
+    return False
+
+
+def _flock(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def single_holder(path: pathlib.Path) -> Iterator[bool]:
     """
@@ -191,19 +220,17 @@ def single_holder(path: pathlib.Path) -> Iterator[bool]:
     """
     handle = open_lock(path)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
-        except BlockingIOError:
-            free = False
-        yield free
+        yield hold(handle)
     finally:
         os.close(handle)
 
 
 def is_held(path: pathlib.Path) -> bool:
-    """Tell whether a process holds the lock file."""
+    """Tell whether a process holds the lock file. Any number of processes can look at once."""
     if not os.path.lexists(path):
         return False
-    with single_holder(path) as free:
-        return not free
+    handle = open_lock(path)
+    try:
+        return not _flock(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)

@@ -11,7 +11,6 @@ It must never rely on a clock, except to name an epoch.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pathlib
 import pwd
@@ -151,21 +150,21 @@ class Lease(Lead):
         """
         handle = files.open_lock(self._path)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # if the file was removed, another process may hold the lock of a new file
-            is_there = os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path))
-            if is_there:
+            is_free = files.hold(handle) and self._is_in_place(handle)
+            if is_free:
                 self._sign(handle)
-        except BlockingIOError:
-            is_there = False
         except BaseException:
             os.close(handle)
             raise
-        if not is_there:
+        if not is_free:
             os.close(handle)
             return False
         self._handle = handle
         return True
+
+    def _is_in_place(self, handle: int) -> bool:
+        return os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path))
 
     def _sign(self, handle: int) -> None:
         self.predecessor = leader_of_line(os.pread(handle, _LONGEST, 0))

@@ -1,13 +1,18 @@
-"""What tests cause is really caused."""
+"""What tests and the fleet of the benchmarks cause is really caused, and to the right process."""
 
 from __future__ import annotations
 
 import multiprocessing.connection
+import os
 import socket
 import subprocess
 import sys
 
+from benchmarks.fleet.watch import engine_pid
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.site import FileSite
 from tests.faults import freeze, is_frozen, thaw
+from tests.interrupted import FORK
 from tests.waiting import wait_for
 
 ANSWERING = """
@@ -48,3 +53,22 @@ def test_a_process_that_has_ended_is_still_and_is_not_thawed():
     freeze(process.pid)
     process.wait()
     thaw(process.pid)
+
+
+def test_the_process_of_an_engine_is_the_one_that_leads_and_none_that_looks_who_does(tmp_path):
+    opts = {"cachedir": str(tmp_path), "id": "m"}
+    site, begun = FileSite(opts), FORK.Event()
+    lease = site.lease(JOB_RETRY)
+    assert lease.take() and engine_pid(opts, JOB_RETRY) == os.getpid()
+    lease.release()
+
+    def look():
+        while not site.is_led(JOB_RETRY):
+            begun.set()
+
+    looking = FORK.Process(target=look, daemon=True)
+    looking.start()
+    wait_for(begun.is_set, what="it looks")
+    assert {engine_pid(opts, JOB_RETRY) for _ in range(1000)} == {None}
+    looking.kill()
+    looking.join()

@@ -6,7 +6,10 @@ import os
 
 import pytest
 
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease, Superseded, leader_in
+from tests.interrupted import FORK
+from tests.waiting import SOON, stretched
 
 RUN = "7-1.00"
 
@@ -32,6 +35,34 @@ def test_one_engine_leads_and_the_next_one_does_when_it_has_ended(path):
     assert second.epoch > first.epoch
     assert second.predecessor == first.leader
     assert leader_in(path).master == "two"
+
+
+def test_many_may_look_at_once_who_leads_and_are_neither_taken_for_a_leader_nor_in_the_way_of_one(path):
+    taken(path).release()
+    together, over, held = FORK.Barrier(4), FORK.Event(), FORK.SimpleQueue()
+
+    def look():
+        together.wait(stretched(SOON))
+        held.put(sum(files.is_held(path) for _ in range(3000)))
+        together.wait(stretched(SOON))
+        while not over.is_set():
+            files.is_held(path)
+
+    looking = [FORK.Process(target=look, daemon=True) for _ in range(3)]
+    for process in looking:
+        process.start()
+    together.wait(stretched(SOON))
+    assert [held.get() for _ in looking] == [0, 0, 0]
+    together.wait(stretched(SOON))
+    led = []
+    for _ in range(300):
+        lease = Lease(path, "one", RUN)
+        led.append(lease.take())
+        lease.release()
+    over.set()
+    for process in looking:
+        process.join(stretched(SOON))
+    assert led == [True] * 300
 
 
 @pytest.mark.parametrize("how", ["released", "removed"])
