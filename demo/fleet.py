@@ -15,7 +15,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import salt.config
 import salt.runner
 
 from demo import screen
-from demo.processes import Daemon, wait_for
+from demo.processes import Daemon, free_port, wait_for
 
 MINIONS = ("alder", "birch", "cedar", "douglas")
 
@@ -68,7 +67,7 @@ class Fleet:
     def __init__(self) -> None:
         place = tempfile.gettempdir()
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="sj-", dir=place if len(place) < _LONGEST_ROOT else "/tmp"))
-        self._ports = _free_ports(2)
+        self._ports = free_port(), free_port()
         self._daemons: dict[str, Daemon] = {}
         self._runner: Any = None
 
@@ -118,7 +117,7 @@ class Fleet:
         :param options: further options of the master's.
         :raises StepFailed: if it does not run.
         """
-        (port,) = _free_ports(1)
+        port = free_port()
         api = {
             "host": "127.0.0.1",
             "port": port,
@@ -310,14 +309,3 @@ def _takes(port: int, user: str, password: str) -> bool:
             return "token" in json.load(answer)["return"][0]
     except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +23,32 @@ T = TypeVar("T")
 #: Seconds that a daemon gets to stop by itself.
 _GRACE = 10.0
 _POLL = 0.1
+
+_CHANCE = random.SystemRandom()  # forked processes may have the same seed
+#: For each port that ``free_port`` has returned, what keeps it from other processes as long as this one lives.
+_KEPT: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """
+    Return a port of the loopback for a server that is still to be started, and perhaps restarted.
+
+    It is below the ports that the kernel chooses: one of those may go to another program while the server is away. And no
+    other process that calls this gets the port as long as this one lives.
+    """
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = _CHANCE.randrange(10_000, lowest)
+        kept = socket.socket(socket.AF_UNIX)
+        try:
+            kept.bind(f"\0saltext-jobs port {port}")
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", port))
+        except OSError:
+            kept.close()
+        else:
+            _KEPT.append(kept)
+            return port
 
 
 def wait_for(probe: Callable[[], T], seconds: float) -> T | None:

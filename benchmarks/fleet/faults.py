@@ -23,7 +23,7 @@ import salt.utils.event
 from benchmarks.fleet.batches import a_batch
 from benchmarks.fleet.site import Site
 from benchmarks.fleet.story import Arguments, Story
-from demo.processes import wait_for
+from demo.processes import free_port, wait_for
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.master.events import wake_tag
@@ -372,9 +372,7 @@ class Redis:
     def __enter__(self) -> Redis:
         if shutil.which("redis-server") is None:
             raise SystemExit("redis-server is not installed (Debian: redis-server)")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._folder = tempfile.mkdtemp(prefix="sj-redis-")
         self.start()
         return self

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import pathlib
 import pwd
-import random
 import shutil
 import signal
 import socket
@@ -24,11 +23,10 @@ import tempfile
 import psutil
 import pytest
 
+from demo.processes import free_port
 from tests.faults import freeze, thaw
 from tests.missing import missing
 from tests.waiting import SOON, stretched, wait_for
-
-_CHANCE = random.SystemRandom()  # workers may have the same seed
 
 
 def server_program(*names):
@@ -42,32 +40,6 @@ def server_program(*names):
 def _client(module):
     if importlib.util.find_spec(module) is None:
         missing(f"the Python module {module} is not installed")
-
-
-#: For each port that ``free_port`` has returned, what keeps it from other processes as long as this one lives.
-_KEPT = []
-
-
-def free_port():
-    """
-    Return a port of the loopback for a server that is still to be started.
-
-    It is below the ports that the kernel chooses, so no connection takes it before the server does. And no other process
-    of the tests gets it as long as this one lives.
-    """
-    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = _CHANCE.randrange(10_000, lowest)
-        kept = socket.socket(socket.AF_UNIX)
-        try:
-            kept.bind(f"\0saltext-jobs port {port}")
-            with socket.socket() as listener:
-                listener.bind(("127.0.0.1", port))
-        except OSError:
-            kept.close()
-        else:
-            _KEPT.append(kept)
-            return port
 
 
 def _await(process, ready, what):

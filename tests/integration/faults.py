@@ -16,6 +16,7 @@ import psutil
 
 from saltext.jobs.core.engine import requests
 from tests.faults import freeze, is_frozen, thaw
+from tests.functional.cache_servers import free_port
 from tests.integration import warm
 from tests.waiting import SOON, stretched, wait_for
 
@@ -182,13 +183,12 @@ class Link:
 
     def __init__(self, to):
         self._to, self._ends, self._server = to, set(), None
-        self.port = 0
+        self.port = free_port()
         self.mend()
 
     def mend(self):
         """Let connections through."""
         self._server = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._server.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
 
     def close(self):
