@@ -95,7 +95,11 @@ class Returner:
 
     def sweep_in(self, seconds, **more):
         """Sweep as it will be done some time from now."""
-        sweep(self.store, self.opts["keep_jobs_seconds"], time.time() + seconds, **more)
+        self.sweep_at(time.time() + seconds, **more)
+
+    def sweep_at(self, moment, **more):
+        """Sweep as it will be done at that time."""
+        sweep(self.store, self.opts["keep_jobs_seconds"], moment, **more)
 
 
 def in_processes(count, work):
@@ -712,10 +716,9 @@ class Contract:
             time.sleep(0.05)
         returned = time.time()
         job_cache.returner(a_return("web2", OLD))
-        keep = returned - time.time() + opts["keep_jobs_seconds"]
-        job_cache.sweep_in(keep - 1)
+        job_cache.sweep_at(returned + opts["keep_jobs_seconds"] - 1)
         assert sorted(job_cache.get_jid(OLD)) == ["web1", "web2"]
-        job_cache.sweep_in(keep + 2)
+        job_cache.sweep_at(time.time() + opts["keep_jobs_seconds"] + 2)
         assert job_cache.get_jids() == {} and job_cache.get_jid(OLD) == {}
 
     def test_a_recent_publish_is_known_whatever_its_jid_looks_like(self, job_cache):

@@ -586,8 +586,9 @@ class TestManyWriters:
                     sleep(2 * stretched(SOON))
                 woken.put(number)
 
-        waiting, last = [], 0
+        waiting = []
         with open(f"{path}.lock", "w+b") as stream, turns.ticket(stream.fileno()) as (_, is_next):
+            last = a_ticket(path)  # its own
             for number in range(3):
                 waiting.append(FORK.Process(target=wait, args=(number,), daemon=True))
                 waiting[-1].start()
