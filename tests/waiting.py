@@ -2,17 +2,19 @@
 Waiting for a condition, for as long as a busy machine needs.
 
 Seconds are those of a machine with a core for each runnable process. On a busier machine they pass more slowly: with
-three runnable processes for each core, a deadline of 30 s is over after 90 s. The load is read repeatedly during a
-wait, so a deadline also stretches with load that begins meanwhile.
+three runnable processes for each core, a deadline of 30 s is over after 90 s. If the tests run with ``nice``, a process
+of others that is less nice counts as several. The load is read repeatedly during a wait, so a deadline also stretches with
+load that begins meanwhile.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat
@@ -26,12 +28,47 @@ _LOAD = pathlib.Path("/proc/loadavg")
 
 
 def load() -> float:
-    """Return how many processes want each core, at least 1: those of this moment, or the mean of the last minute."""
+    """
+    Return how many processes of the niceness of this one want each core, at least 1: those of this moment, or the mean of
+    the last minute.
+    """
     try:
         now = float(_LOAD.read_text().split()[3].partition("/")[0])
     except OSError:  # not Linux
         now = 0.0
-    return max(1.0, max(now, os.getloadavg()[0]) / len(os.sched_getaffinity(0)))
+    want = max(now, os.getloadavg()[0]) / len(os.sched_getaffinity(0))
+    return max(1.0, want * _heavier(int(time.monotonic())))
+
+
+@functools.lru_cache(maxsize=1)
+def _heavier(_second: int) -> float:
+    """As ``weight`` of the processes that run now. It takes 10 ms, so it is done once a second, and only if it matters."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    return weight(own, running()) if own > 0 else 1.0
+
+
+def weight(own: int, others: Collection[int]) -> float:
+    """
+    Return for how many processes of one's own niceness a process counts, in the mean of these and this one; at least 1.
+
+    A process gets a core for 1.25 times as long as one that is nicer by one (sched(7)).
+
+    :param others: the niceness of each of the others.
+    """
+    return max(1.0, (1 + sum(1.25 ** (own - other) for other in others)) / (1 + len(others)))
+
+
+def running() -> list[int]:
+    """Return the niceness of each other process that wants a core now."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = path.read_bytes().rpartition(b")")[2].split()  # proc(5), from the third on
+        except OSError:  # it has ended
+            continue
+        if words[0] == b"R" and path.parent.name != str(os.getpid()):
+            found.append(int(words[16]))
+    return found
 
 
 def stretched(seconds: float) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tests.waiting import Deadline, Patience, load, stretched, wait_for
+from tests.interrupted import FORK
+from tests.waiting import Deadline, Patience, load, running, stretched, wait_for, weight
 
 
 class Machine:
@@ -53,6 +56,28 @@ def test_load_that_begins_during_a_wait_stretches_the_rest_of_it(machine):
 def test_the_load_of_this_machine_is_known():
     assert load() >= 1
     assert stretched(2) >= 2
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "counts"), [(0, [0, 0], 1), (10, [10], 1), (19, [0, 0], 46.6), (10, [0], 5.2), (0, [19, 19], 1)]
+)
+def test_a_process_of_others_counts_for_as_many_as_it_leaves_no_time(own, others, counts):
+    assert weight(own, others) == pytest.approx(counts, 0.01)
+
+
+def test_the_processes_that_run_are_known_by_their_niceness():
+    def spin():
+        os.nice(19)
+        while True:
+            pass
+
+    spinning = FORK.Process(target=spin, daemon=True)
+    spinning.start()
+    try:
+        wait_for(lambda: 19 in running(), what="it is seen")
+    finally:
+        spinning.kill()
+        spinning.join()
 
 
 def test_a_condition_that_comes_true_is_returned():
