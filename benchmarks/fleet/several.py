@@ -28,7 +28,7 @@ from benchmarks.fleet import wire
 from benchmarks.fleet.crowd import Handle
 from benchmarks.fleet.site import ALL, JOB, Site
 from benchmarks.fleet.takeover import Lead
-from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, processes_of
+from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, kill_all, processes_of
 from demo.fleet import Fleet
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.site import site_of
@@ -198,9 +198,7 @@ class Masters(Site):
     def kill(self, number: int) -> float:
         """Kill all processes of a master at once, and return when."""
         at = self.mark(f"{NAMES[number]} killed")
-        for process in processes_of(self.root / NAMES[number]):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        kill_all(self.root / NAMES[number])
         return at
 
     def start_again(self, number: int) -> None:

@@ -28,7 +28,7 @@ from benchmarks.fleet.minion import RUN
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Truth
 from benchmarks.fleet.verdict import ANSWER, AT_REST
-from benchmarks.fleet.watch import ENGINES, Watch, carriers_of, engine_pid, processes_of
+from benchmarks.fleet.watch import ENGINES, Watch, carriers_of, engine_pid, kill_all, processes_of
 from demo.fleet import Fleet, StepFailed
 from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
@@ -226,9 +226,7 @@ class Site:
     def kill_master(self) -> None:
         """Kill all processes of the master at once."""
         begun = self.mark("master killed")
-        for process in processes_of(self.root):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        kill_all(self.root)
         self.spared.append((begun, begun + 1e9))
 
     def start_master(self) -> None:

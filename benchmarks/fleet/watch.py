@@ -122,6 +122,14 @@ def processes_of(root: pathlib.Path) -> list[psutil.Process]:
     return [process for pid, process in every.items() if pid != os.getpid() and belongs(process)]
 
 
+def kill_all(root: pathlib.Path) -> None:
+    """Kill the processes of a folder, and those that one of them has begun meanwhile, such as an engine that died before."""
+    while left := processes_of(root):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
 class Watch:
     """
     Begins to look at once.

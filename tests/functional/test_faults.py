@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from benchmarks.fleet.watch import engine_pid
+from benchmarks.fleet.watch import engine_pid, kill_all, processes_of
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
 from tests.faults import freeze, is_frozen, thaw
@@ -25,6 +25,15 @@ def answer():
         end.sendall(word)
 threading.Thread(target=answer, daemon=True).start()
 time.sleep(600)
+"""
+#: A master whose children come while it is being killed.
+BEGINNING = """
+import os, time
+while True:
+    time.sleep(0.005)
+    if not os.fork():
+        time.sleep(60)
+        os._exit(0)
 """
 
 
@@ -72,3 +81,11 @@ def test_the_process_of_an_engine_is_the_one_that_leads_and_none_that_looks_who_
     assert {engine_pid(opts, JOB_RETRY) for _ in range(1000)} == {None}
     looking.kill()
     looking.join()
+
+
+def test_a_process_that_is_begun_while_its_parent_is_killed_is_killed_too(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", BEGINNING, str(tmp_path)])
+    wait_for(lambda: len(processes_of(tmp_path)) > 5, what="it has begun some")
+    kill_all(tmp_path)
+    process.wait()
+    assert processes_of(tmp_path) == []
