@@ -11,6 +11,7 @@ import salt.utils.event
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.bus import Bus
 from tests.event_bus import event_bus, options
+from tests.waiting import wait_for
 
 
 class Ears:
@@ -66,10 +67,15 @@ def test_a_bus_that_cannot_be_read_directly_is_heard_through_salts_own_client(op
     # That socket is not served, as on a release whose publisher has it elsewhere, or uses another protocol there.
     path = pathlib.Path(opts["sock_dir"], "master_event_pub.ipc")
     hidden = path.rename(path.with_suffix(".hidden"))
-    # From another thread: the client of Salt 3007 waits for the socket and holds the loop up.
-    threading.Timer(2.0, hidden.rename, (path,)).start()
     ears, ready = Ears(), []
     bus = Bus(opts, loop, "test", is_direct=True, patience=1.0)
+
+    def serve():
+        wait_for(lambda: not bus.is_direct, what="it is not read directly any more")
+        hidden.rename(path)
+
+    # From another thread: the client of Salt 3007 waits for the socket and holds the loop up.
+    threading.Thread(target=serve, daemon=True).start()
     bus.listen(ears, lambda: ready.append(True))
     assert until(lambda: ready)
     assert not bus.is_direct

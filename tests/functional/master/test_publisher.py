@@ -14,6 +14,7 @@ from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.retry.load import limits_of
 from tests.user import USER
+from tests.waiting import stretched
 
 
 class Master:
@@ -72,6 +73,7 @@ def key(tmp_path):
 
 @pytest.fixture
 def publish(master, key, tmp_path, loop):
+    seconds = stretched(1)  # which is also enough for an answer that comes
     (tmp_path / "publish_pull.ipc").touch()
     opts = salt.config.master_config(None)
     opts.update(
@@ -83,15 +85,15 @@ def publish(master, key, tmp_path, loop):
         pki_dir=str(tmp_path),
         user=USER,
         request_channel_tries=1,
-        request_channel_timeout=1,
+        request_channel_timeout=seconds,
     )
     publisher = Publisher(opts, loop)
 
-    def publish(number=1, timeout=1.0):
+    def publish(number=1):
         answers = []
 
         async def send():
-            answers.append(await publisher.publish("test.ping", [], ["a"], jid="j", timeout=timeout))
+            answers.append(await publisher.publish("test.ping", [], ["a"], jid="j", timeout=float(number * seconds)))
 
         async def send_all():
             for _ in range(number - 1):
@@ -129,7 +131,7 @@ def test_a_question_whose_answers_are_kept_is_stored_and_not_owed_to_absent_mini
 
 def test_publishes_at_the_same_time_have_a_connection_each_and_do_not_wait_for_one_another(master, publish):
     master.together = 6  # no caller gets an answer before all have asked
-    assert publish(6, timeout=10.0) == [{"a"}] * 6
+    assert publish(6) == [{"a"}] * 6
     assert len(set(master.connections)) == 6
     master.together = 1
     for _ in range(3):
