@@ -23,7 +23,7 @@ from tests.integration.faults import CountedJob, CutOffJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
 from tests.integration.other_user import OWNER, Minion, give
 from tests.missing import missing
-from tests.waiting import wait_for
+from tests.waiting import stretched, wait_for
 
 #: Tests of what depends on the release are stories. The rest is the executor's own: functional tests run on every release.
 story = pytest.mark.story
@@ -317,15 +317,16 @@ def test_a_minion_whose_jobs_are_threads_runs_each_once(master, desk, tmp_path):
 
 def test_coverage_shows_who_has_the_executor_and_what_the_others_lack(master, desk, anna):
     with retry_minion(master, "bert"):
-        found = desk.run("job_retry.coverage", timeout=10)
+        found = desk.run("job_retry.coverage", timeout=stretched(10))
         assert "anna" in found["has"]
         assert "sync_executors" in found["lacks"]["bert"]
         desk.ask("bert", "saltutil.sync_executors")
         assert (
-            "module_executors does not name it" in desk.run("job_retry.coverage", "bert", timeout=10)["lacks"]["bert"]
+            "module_executors does not name it"
+            in desk.run("job_retry.coverage", "bert", timeout=stretched(10))["lacks"]["bert"]
         )
         for tgt, tgt_type in (("anna,bert", "list"), ("L@anna,bert", "compound"), ("anna or E@b.rt", "compound")):
-            found = desk.run("job_retry.coverage", tgt, tgt_type=tgt_type, timeout=10)
+            found = desk.run("job_retry.coverage", tgt, tgt_type=tgt_type, timeout=stretched(10))
             assert (found["asked"]["minions"], found["asked"]["tgt_type"]) == (2, tgt_type)
             assert (found["has"], list(found["lacks"]), found["silent"]) == (["anna"], ["bert"], [])
 
@@ -408,7 +409,7 @@ def test_a_proxy_runs_a_job_once_and_reports_to_the_engine_what_it_has_begun(mas
     try:
         ended = desk.publish("cmd.run", f"echo hello; {job.command}", tgt="petra")
         desk.await_return("petra", ended)
-        assert desk.run("job_retry.coverage", "petra", timeout=10)["has"] == ["petra"]
+        assert desk.run("job_retry.coverage", "petra", timeout=stretched(10))["has"] == ["petra"]
         kill(petra)
         interrupted = desk.publish("cmd.run", cut.command, tgt="petra")
         desk.await_state("petra", interrupted, "pending")
