@@ -5,6 +5,8 @@ that it runs nothing. Silence is not absence, and missing data are not a mismatc
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from saltfactories.utils import random_string
 
@@ -20,15 +22,16 @@ from tests.waiting import wait_for
 ROLES = {"n1": "db", "n2": "web", "n3": "db"}
 
 
-@pytest.fixture(scope="module")
-def master(salt_factories):
+@contextlib.contextmanager
+def fleet(factories, **options):
     daemon = make_master(
-        salt_factories,
+        factories,
         timeout=3,
         gather_job_timeout=3,
         minion_data_cache=False,
         master_job_cache="local_cache",
         job_retry={"trust_job_cache": True},
+        **options,
     )
     daemon.slow_stop = False
     with daemon.started():
@@ -41,6 +44,19 @@ def master(salt_factories):
         finally:
             for minion in daemon.fleet.values():
                 minion.terminate()
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    with fleet(salt_factories) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def patient_master(salt_factories):
+    """A master that gives up no minion, however long that is silent."""
+    with fleet(salt_factories, engines=[{"batch_manager": {"probe_attempts": 10_000}}]) as daemon:
+        yield daemon
 
 
 @pytest.fixture
@@ -106,39 +122,44 @@ def test_a_batch_whose_minions_are_all_away_is_delivered_later_with_a_trusted_jo
     wait_for(lambda: look("batch.status", jid)["completed"] == 1, what="the batch knows")
 
 
-def test_a_minion_that_did_not_answer_the_ping_joins_as_soon_as_it_does(master, run, look, job):
-    work = job(gated=True)
-    frozen = freeze_daemon(master.fleet["n2"])
-    try:
-        jid = run("batch.start", "n[12]", "cmd.run", work.command, "batch=1", *timeouts(2))["jid"]
-        wait_for(work.begun, what="the other one has its turn")
-        assert states(look, jid)["n2"] != "completed"
-    finally:
-        thaw(*frozen)
-    wait_for(lambda: states(look, jid)["n2"] == "pending", what="it is one of those to come")
-    work.open_gate()
-    assert ended(look, jid) == {"n1": "completed", "n2": "completed"}
-    assert (work.begun(), work.most_at_once()) == (2, 1)
+class TestASilentMinion:
+    """One that is busy, away for a while or slow, as all are on a busy machine, is asked as often as it takes."""
 
+    @pytest.fixture
+    def master(self, patient_master):
+        return patient_master
 
-def test_a_minion_whose_processes_are_all_busy_is_not_lost(master, run, look, job):
-    before, work = job(gated=True), job()
-    assert salt_cli(master, "n1", "--async", "cmd.run", before.command).returncode == 0
-    wait_for(before.begun, what="the minion is busy")
-    # Its one process is taken, so the job waits there, and so do the questions about it.
-    options = ("failhard=True", "presence=none", *timeouts(2))
-    jid = run("batch.start", "n1", "cmd.run", work.command, *options)["jid"]
-    wait_for(lambda: states(look, jid)["n1"] not in ("pending", "completed"), what="it is asked for")
-    before.open_gate()
-    assert ended(look, jid) == {"n1": "completed"}
-    assert run("batch.status", jid)["halted"] is False
+    def test_that_did_not_answer_the_ping_joins_as_soon_as_it_does(self, master, run, look, job):
+        work = job(gated=True)
+        frozen = freeze_daemon(master.fleet["n2"])
+        try:
+            jid = run("batch.start", "n[12]", "cmd.run", work.command, "batch=1", *timeouts(2))["jid"]
+            wait_for(work.begun, what="the other one has its turn")
+            assert states(look, jid)["n2"] != "completed"
+        finally:
+            thaw(*frozen)
+        wait_for(lambda: states(look, jid)["n2"] == "pending", what="it is one of those to come")
+        work.open_gate()
+        assert ended(look, jid) == {"n1": "completed", "n2": "completed"}
+        assert (work.begun(), work.most_at_once()) == (2, 1)
 
+    def test_whose_processes_are_all_busy_is_not_lost(self, master, run, look, job):
+        before, work = job(gated=True), job()
+        assert salt_cli(master, "n1", "--async", "cmd.run", before.command).returncode == 0
+        wait_for(before.begun, what="the minion is busy")
+        # Its one process is taken, so the job waits there, and so do the questions about it.
+        options = ("failhard=True", "presence=none", *timeouts(2))
+        jid = run("batch.start", "n1", "cmd.run", work.command, *options)["jid"]
+        wait_for(lambda: states(look, jid)["n1"] not in ("pending", "completed"), what="it is asked for")
+        before.open_gate()
+        assert ended(look, jid) == {"n1": "completed"}
+        assert run("batch.status", jid)["halted"] is False
 
-def test_a_restart_of_the_master_loses_no_minion_and_runs_nothing_twice(master, run, look, job):
-    work = job(seconds=1)
-    jid = run("batch.start", "n*", "cmd.run", work.command, "batch=1", *timeouts(5))["jid"]
-    wait_for(work.begun, what="the first has begun")
-    master.terminate()
-    master.start()
-    assert ended(look, jid) == dict.fromkeys(ROLES, "completed")
-    assert (work.begun(), work.most_at_once()) == (3, 1)
+    def test_is_not_lost_and_runs_nothing_twice_when_the_master_restarts(self, master, run, look, job):
+        work = job(seconds=1)
+        jid = run("batch.start", "n*", "cmd.run", work.command, "batch=1", *timeouts(5))["jid"]
+        wait_for(work.begun, what="the first has begun")
+        master.terminate()
+        master.start()
+        assert ended(look, jid) == dict.fromkeys(ROLES, "completed")
+        assert (work.begun(), work.most_at_once()) == (3, 1)
