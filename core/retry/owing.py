@@ -122,7 +122,8 @@ class Owing:
     def _cancel_killed(self, kill: facts.Kill, entry: Entry) -> None:
         # A job that the queue has not sent runs from the operator's own publish.
         sent_at = entry.sent_at or self._queue.jobs[entry.jid].published_at
-        is_sent = entry.state in UNDER_WAY and sent_at <= kill.at
+        is_there = entry.state in UNDER_WAY or (entry.state is State.PENDING and entry.acknowledged)
+        is_sent = is_there and sent_at <= kill.at
         is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
         if is_owed if kill.jid else is_sent:
             self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")

@@ -288,6 +288,10 @@ class Replays:
                 replay.take(evidence, fact.said.get(minion, Said.NOTHING), free=minion in fact.free)
                 self._decide(replay, Permits(matches=minion not in fact.unmatched, occupied=minion in refused))
                 yield 1
+        for minion in fact.told.get(Evidence.RUNS, ()):
+            entry = self._queue.entry(minion, fact.jid)
+            if entry is not None and entry.state is not State.RUNNING:  # its replay has ended since: it was paused, say
+                self.acknowledged(facts.Acknowledged(minion, fact.jid), proven=True)
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
         return 0

@@ -51,6 +51,11 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Clocks, 20002607),  # that a minion said it runs a part which a search had not found yet was forgotten
         (sites.Sites, 20004899),  # a kill from before a takeover counted after it, once the engine had started anew
         (Operators, 40015320),  # a job whose time to live was over was found by its younger record, and run again
+        (
+            Operators,
+            44012966,
+        ),  # that a minion said it runs the job was forgotten, because replays were paused meanwhile
+        (Power, 44017341),  # a checkpoint stood for what had not been read of a log that was then lost
         (Operators, 40014551),  # a start was forgotten that was heard while other minions were asked
         # Faults of the judge: what a request was about was looked up before earlier requests and kills were carried out.
         (sites.Sites, 20002946),

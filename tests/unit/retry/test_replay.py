@@ -747,3 +747,26 @@ def test_a_start_counts_for_what_the_minion_may_have_begun_whatever_sign_of_life
     be_back()
     world.run(6 * 3600)
     assert (world.runs["b", "j1"], world.state("b", "j1")) == (2, State.HELD)
+
+
+@pytest.mark.parametrize("then", ["goes on", "restarts", "is killed"])
+def test_a_minion_that_says_it_runs_a_job_while_replays_are_paused_does_not_get_the_job_again(then):
+    world = World(minions=("a", "b"), duration=40.0, settle=0.0, retry_interrupted=then == "is killed")
+    world.freeze("b")
+    world.publish("j1")
+    world.run(PATIENCE + 12)
+    assert world.state("b", "j1") is State.PENDING
+    world.wake("b")  # it begins the job
+    world.fire("salt/minion/b/start", {"id": "b"})
+    world.run_until(lambda: world.effects(facts.Ask))
+    world.tell(facts.Requested("pause"))
+    world.run(2)
+    if then == "is killed":
+        world.kill("")
+        world.run(2)
+        assert world.state("b", "j1") is State.CANCELLED
+    if then != "goes on":
+        world.start("b")
+    world.tell(facts.Requested("resume"))
+    world.run(600)
+    assert world.runs["b", "j1"] == 1
