@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
 import fcntl
@@ -59,12 +60,74 @@ def dense(size):
     return random.randbytes(size)
 
 
-def a_ticket(path, above=0):
-    """Return the number of a writer that waits for its turn, of those with a number above that one; None if none does."""
+def a_ticket(path, above=0, below=None):
+    """Return the number of a writer that waits for its turn, of those with a number in that range; None if none does."""
     with open(f"{path}.lock", "r+b") as stream:
-        wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, above + 1, 0, 0)
+        count = 0 if below is None else below - above - 1
+        wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, above + 1, count, 0)
         kind, _, number, _, _ = struct.unpack("hhqqi", fcntl.fcntl(stream, fcntl.F_OFD_GETLK, wanted))
     return None if kind == fcntl.F_UNLCK else number
+
+
+class Waiter:
+    """A writer that waits for its turn, and does not take it. It counts how often it is woken."""
+
+    #: Numbers before and after those of all others; sockets of other tests have other names.
+    FIRST, LAST = os.getpid(), 2**62 + os.getpid()
+
+    def __init__(self, path, number):
+        self._number, self._file = number, os.open(f"{path}.lock", os.O_RDWR)
+        self._bed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ticket(fcntl.F_WRLCK)
+        self._bed.bind(f"\0saltext-jobs-{number}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self._file)
+        self._bed.close()
+
+    def _ticket(self, kind):
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", kind, os.SEEK_SET, self._number, 1, 0))
+
+    def leaves_when_woken(self):
+        """A thread that leaves the queue as soon as it is woken."""
+        thread = threading.Thread(target=lambda: (self._bed.recv(1), self._ticket(fcntl.F_UNLCK)))
+        thread.start()
+        return thread
+
+    def wakings(self):
+        """Return how often it was woken since the last call."""
+        count = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._bed.recv(1, socket.MSG_DONTWAIT)
+                count += 1
+        return count
+
+
+def in_a_thread(work):
+    """Return what ``work()`` returns in a thread of its own, which has had no turn yet."""
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        return threads.submit(work).result()
+
+
+@contextlib.contextmanager
+def holding(banks, path):
+    """Another thread writes, until a writer waits for its turn."""
+    begun = threading.Event()
+
+    def hold():
+        with banks.transaction():
+            begun.set()
+            wait_for(lambda: a_ticket(path, below=Waiter.LAST), what="one waits for its turn")
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        held = threads.submit(hold)
+        begun.wait(stretched(SOON))
+        yield
+        held.result()
 
 
 def a_writer_behind_a_frozen_one(opts, path):
@@ -600,6 +663,68 @@ class TestManyWriters:
             process.join(stretched(SOON))
         assert [process.exitcode for process in waiting] == [0, 0, 0]
         assert [woken.get() for _ in waiting] == [0, 1, 2]
+
+    def test_a_waiter_whose_turn_comes_wakes_the_one_behind_it(self, opts, cache, path):
+        cache.store("bank", "key", 0)
+        with Waiter(path, Waiter.LAST) as behind:
+            with holding(banks_of(opts), path):
+                in_a_thread(lambda: cache.store("bank", "key", 1))
+            assert behind.wakings() == 1
+
+    def test_a_writer_wakes_the_first_one_once_each_time_that_it_has_had_its_turn(self, opts, path):
+        banks, used, expected = banks_of(opts), 0.0, 0
+        banks.store("bank", "key", 0)
+        used = database_at(path).held
+        with Waiter(path, Waiter.FIRST) as first:
+            for seconds in (1.1 * database.TURN, 0, 0, 0, 1.1 * database.TURN, 0):
+                if used > database.TURN:
+                    used, expected = 0.0, expected + 1
+                with banks.transaction():
+                    time.sleep(seconds)
+                used += database_at(path).held
+            assert first.wakings() == expected >= 2, "it does not wait behind one that does not go on"
+
+    def test_a_writer_that_has_waited_begins_a_turn(self, opts, cache, path):
+        banks = banks_of(opts)
+        cache.store("bank", "key", 0)
+
+        def write():
+            """Write for most of a turn before a wait, and again after it. Return how often the other one is to be woken."""
+            used, expected = 0.0, 0
+            for has_to_wait in 10 * (False, True, False):
+                if used > database.TURN:
+                    used, expected = 0.0, expected + 1
+                if has_to_wait:
+                    used, expected = 0.0, expected + 1
+                with holding(banks, path) if has_to_wait else contextlib.nullcontext():
+                    behind.wakings()  # by the thread that holds it
+                    with banks.transaction():
+                        time.sleep(0.6 * database.TURN)
+                used += database_at(path).held
+                woken.append(behind.wakings())
+            return expected
+
+        woken = []
+        with Waiter(path, Waiter.LAST) as behind:
+            assert in_a_thread(write) == sum(woken)
+
+    def test_a_writer_that_has_let_the_first_one_go_waits_behind_the_others(self, opts, cache, path):
+        banks = banks_of(opts)
+        cache.store("bank", "key", 0)
+
+        def write():
+            with banks.transaction():
+                time.sleep(1.1 * database.TURN)
+            banks.store("bank", "key", 1)
+
+        def waits():
+            with Waiter(path, Waiter.FIRST) as first, Waiter(path, Waiter.LAST) as other:
+                leaving = first.leaves_when_woken()
+                in_a_thread(write)
+                leaving.join(stretched(SOON))
+                return other.wakings()  # by this writer, when its turn comes
+
+        assert any(waits() for _ in range(100)), "the first one may be too slow, but not each time"
 
     def test_of_writers_that_never_pause_each_gets_its_turn(self, opts, cache):
         cache.store("bank", "0", [0] * 4)
