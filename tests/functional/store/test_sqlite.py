@@ -726,6 +726,16 @@ class TestManyWriters:
 
         assert any(waits() for _ in range(100)), "the first one may be too slow, but not each time"
 
+    def test_a_waiting_writer_of_0_7_1_which_holds_the_file_of_the_tickets_keeps_no_other_from_writing(
+        self, opts, cache, path
+    ):
+        cache.store("bank", "key", 0)
+        with open(f"{path}.lock", "rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            with holding(banks_of(opts), path):
+                cache.store("bank", "key", 1)
+        assert cache.fetch("bank", "key") == 1
+
     def test_of_writers_that_never_pause_each_gets_its_turn(self, opts, cache):
         cache.store("bank", "0", [0] * 4)
         held, most = 0.003, 20 * database.TURN / 0.003
