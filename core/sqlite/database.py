@@ -242,8 +242,8 @@ class Database:
                 version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
                 if version == schema.VERSION and self._is_current(connection):
                     return connection
-            except sqlite3.OperationalError:
-                # If -wal was replaced, this connection cannot read what others write.
+            except sqlite3.DatabaseError:
+                # If -wal was replaced, this connection cannot read what others write, or takes it for damage.
                 if self._is_current(connection):
                     raise
             roll_back(connection.sql)
@@ -404,6 +404,8 @@ class Database:
             self._file.rescue(connection.sql, connection.log)
         elif connection.identity == self._file.identity():
             self._file.set_aside(connection.identity, "it was emptied")
+        else:
+            self._file.was_replaced(connection.identity)
 
     def _rescued(self) -> bool:
         """Save a removed -wal that another thread of this process has open, because that thread may never run again."""
@@ -436,12 +438,17 @@ class Database:
                 if identity is None:
                     self._file.make()
                     continue
+                if self._file.was_emptied():
+                    self._file.set_aside(identity, "it was emptied")
+                    continue
                 if self._file.is_copy():
                     self._file.take_up_copy()
                     continue
                 if self._rescued():
                     continue
                 self._file.wait_for_log()
+                if self._file.log_identity() is None and any(one == identity for one, _ in self._left):
+                    raise StateError(f"{self._log} was removed before this forked process used it: start it again")
                 in_place = self._file.wait_for_memory()
                 if in_place and self._is_parted(identity):
                     raise StateError(f"{self.path}-shm was replaced while this process was forked: start it again")

@@ -11,14 +11,16 @@ import collections
 import contextlib
 import errno
 import fcntl
+import glob
 import os
+import shutil
 import sqlite3
 import stat
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from saltext.jobs.core import lines
@@ -53,6 +55,8 @@ _DAMAGED, _DAMAGED_BYTES = 3072, 512
 #: Ranges of bytes (first byte, count) of the file and of its -shm: SQLite keeps some of these bytes locked while it has them
 #: open. And C's struct flock.
 _SHARED, _MEMORY, _LOCK = (0x40000002, 510), (128, 1), "hhqqi"
+#: The byte of -shm that SQLite keeps locked while it writes.
+_WRITER = (120, 1)
 #: The errors of file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -87,6 +91,14 @@ class DatabaseFile:
         except FileNotFoundError:
             return None
         return None if filled and not found.st_size else (found.st_dev, found.st_ino)
+
+    def was_emptied(self) -> bool:
+        """Tell whether the file is empty and has been in use. Also if it is being made: ``set_aside`` waits for that."""
+        if self.identity(filled=True) is not None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            return self._user() is not None or os.stat(self._log).st_size > 0
+        return False
 
     def log_identity(self) -> tuple[int, int] | None:
         """As ``identity``, for -wal."""
@@ -141,11 +153,7 @@ class DatabaseFile:
             self._note_saved(handle, [used, *saved])
             with contextlib.suppress(FileExistsError):  # a process that comes now sees that it is another one
                 os.close(self.new_file(self._log))
-        log.critical(
-            "%s-wal was removed while it was in use. What was in it has been moved into the file, and nothing is lost: find "
-            "out what removes it",
-            self.path,
-        )
+        self._report_saved()
 
     def begin_log(self, used: tuple[int, int]) -> None:
         """Note that a -wal is in use, in case it has the inode of one that was removed and saved."""
@@ -188,17 +196,100 @@ class DatabaseFile:
 
     def wait_for_log(self) -> None:
         """
-        Wait until the processes that have a removed -wal open have moved it into the file.
+        Wait until a removed -wal is back: a process that has it open moves its content into the file, or a copy of it is put
+        in its place here.
 
-        :raises StateError: if they do not.
+        :raises StateError: if neither happens. If no process has it open any more, a line in the log says what is lost.
         """
         deadline = time.monotonic() + BUSY_SECONDS
-        while self.log_identity() is None and self._is_open():
+        while self.log_identity() is None and not self._put_back():
+            user = self._user()
+            if user is None:
+                _, lost, _ = self._log_in_memory()
+                if lost:
+                    log.critical(
+                        "%s-wal was removed, and its last %d pages, which were not in the file yet, are lost: look for jobs "
+                        "that are missing, and find out what removes it",
+                        self.path,
+                        lost,
+                    )
+                return
             if time.monotonic() > deadline:
-                raise StateError(
-                    f"{self._log} was removed while other processes use it, and they do not save it: restart the master"
-                )
+                error = f"{self._log} was removed while others, such as process {user}, use it, and they do not save it"
+                log.critical("%s: restart the master, and end that process if it is still there", error)
+                raise StateError(f"{error}: restart the master, and end that process if it is still there")
             time.sleep(LATER_LOOK)
+
+    def _put_back(self) -> bool:
+        """
+        Put a copy of a removed -wal in its place, if a process still has that -wal open; one that was forked may have it
+        without using it. Tell whether there is a -wal then.
+        """
+        if not self._log_in_memory()[0] or self.is_apart():
+            return False
+        removed = f"{os.path.realpath(self._log)} (deleted)"
+        for name in glob.iglob("/proc/[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):  # it was closed meanwhile, or is another user's; or somebody writes
+                if os.readlink(name) == removed and self.log_identity() is None:
+                    with open(name, "rb") as source, self.alone() as handle, self._without_writer():
+                        pages, _, last = self._log_in_memory()
+                        is_whole = _frame_in(source, pages) == last  # one that was saved earlier has other frames
+                        if is_whole and self.log_identity() is None:
+                            self._copy_log(source, handle)
+        return self.log_identity() is not None
+
+    @contextlib.contextmanager
+    def _without_writer(self) -> Iterator[None]:
+        """Keep others from writing. :raises BlockingIOError: if one writes now."""
+        # It is not closed: that would release the locks of this process's connections.
+        memory = os.open(f"{self.path}-shm", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fcntl.fcntl(memory, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, *_WRITER, 0))
+        try:
+            yield
+        finally:
+            fcntl.fcntl(memory, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_UNLCK, os.SEEK_SET, *_WRITER, 0))
+
+    def _copy_log(self, source: BinaryIO, handle: int) -> None:
+        draft = f"{self._log}.part"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)
+        source.seek(0)
+        with open(self.new_file(draft), "wb") as copy:
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.rename(draft, self._log)
+        found = os.fstat(source.fileno())
+        self._note_saved(handle, [(found.st_dev, found.st_ino), *self._saved(handle)])
+        self._report_saved()
+
+    def _log_in_memory(self) -> tuple[int, int, tuple[int, ...]]:
+        """
+        Return what -shm tells of -wal: how many pages it has, how many of these are not in the file yet, and the checksum of
+        the last one. Without a -shm: 0, 0, ().
+        """
+        with contextlib.suppress(OSError):
+            head = os.pread(handle_of(f"{self.path}-shm"), 100, 0)
+            if len(head) == 100:
+                pages, moved = struct.unpack_from("=I", head, 16)[0], struct.unpack_from("=I", head, 96)[0]
+                return pages, max(0, pages - moved), struct.unpack_from("=II", head, 24)
+        return 0, 0, ()
+
+    def _report_saved(self) -> None:
+        log.critical(
+            "%s-wal was removed while it was in use. What was in it has been saved, and nothing is lost: find out what "
+            "removes it",
+            self.path,
+        )
+
+    def was_replaced(self, identity: tuple[int, int]) -> None:
+        """Report that the file in use is not in its place any more, unless it was set aside because it is damaged."""
+        if identity not in map(_place_of, glob.iglob(f"{glob.escape(self.path)}.damaged-*")):
+            log.critical(
+                "%s was removed or replaced while it was in use, and what was stored in it is no longer in use: look for "
+                "jobs that are missing, and stop the master before you replace it",
+                self.path,
+            )
 
     def wait_for_memory(self) -> bool:
         """
@@ -215,18 +306,19 @@ class DatabaseFile:
             if self._has_memory():
                 return False
             if time.monotonic() > deadline:
+                error = f"{self.path}-shm was removed while others, such as process {self._user()}, use it"
                 log.critical(
-                    "%s-shm was removed while other processes use it. To open the file beside them would damage it: restart "
-                    "the master, and find out what removes it",
-                    self.path,
+                    "%s. To open the file beside them would damage it: restart the master, end that process if it is still "
+                    "there, and find out what removes it",
+                    error,
                 )
-                raise StateError(f"{self.path}-shm was removed while other processes use it: restart the master")
+                raise StateError(f"{error}: restart the master, and end that process if it is still there")
             time.sleep(LATER_LOOK)
         return True
 
     def is_apart(self) -> bool:
         """Tell whether another process has the file open, but none has the -shm open that is in place."""
-        return self._is_open() and not _is_locked(f"{self.path}-shm", _MEMORY)
+        return self._user() is not None and _user_of(f"{self.path}-shm", _MEMORY) is None
 
     def _has_memory(self) -> bool:
         """Tell whether this process has a -shm of the file open. SQLite uses it until the process's last connection ends."""
@@ -234,9 +326,9 @@ class DatabaseFile:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as stream:
             return any(line.rstrip("\n").removesuffix(" (deleted)").endswith(f" {name}") for line in stream)
 
-    def _is_open(self) -> bool:
-        """Tell whether another process has the file open. False if the system does not tell."""
-        return _is_locked(self.path, _SHARED)
+    def _user(self) -> int | None:
+        """Return the number of another process that has the file open; None if the system names none."""
+        return _user_of(self.path, _SHARED)
 
     def check_rights(self, exc: sqlite3.Error) -> None:
         """:raises StateError: if the cause is that this user may not read the file, or that the disk takes no new file."""
@@ -533,20 +625,30 @@ def patiently(call: Callable[[], Any]) -> Any:
         time.sleep(LOOK if waited < 1 else LATER_LOOK)
 
 
-def _is_locked(path: str, span: tuple[int, int]) -> bool:
+def _user_of(path: str, span: tuple[int, int]) -> int | None:
     """
-    Tell whether another process has locked a byte in a range of a file. False if the system does not tell.
+    Return the number of another process that has locked a byte in a range of a file; None if the system does not tell.
 
     ``/proc/locks`` cannot be used: it is read in pieces, and can lack locks while others come and go.
     """
     if sys.platform != "linux":
-        return False
+        return None
     wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, *span, 0)
     try:
-        found = fcntl.fcntl(handle_of(path), fcntl.F_GETLK, wanted)
+        kind, _, _, _, user = struct.unpack(_LOCK, fcntl.fcntl(handle_of(path), fcntl.F_GETLK, wanted))
     except OSError:
-        return False
-    return bool(struct.unpack(_LOCK, found)[0] != fcntl.F_UNLCK)
+        return None
+    return None if kind == fcntl.F_UNLCK else int(user)
+
+
+def _frame_in(log_file: BinaryIO, number: int) -> tuple[int, ...]:
+    """Return the checksum of a page in a -wal, counted from 1; () if it has fewer pages."""
+    head = log_file.read(32)
+    if number < 1 or len(head) < 32:
+        return ()
+    log_file.seek(32 + (number - 1) * (24 + struct.unpack_from(">I", head, 8)[0]))
+    found = log_file.read(24)
+    return struct.unpack(">16xII", found) if len(found) == 24 else ()
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

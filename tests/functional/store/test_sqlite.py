@@ -1044,6 +1044,45 @@ class TestAProcessWhoseParentHasEnded:
         assert orphan()
         assert banks.keys("bank") == ["a", "other", "parent"] and banks.is_sound()
 
+    @pytest.mark.parametrize("first", ["the orphan", "another one"])
+    def test_loses_nothing_with_a_log_that_is_removed(self, orphan, opts, path, first, caplog):
+        os.unlink(f"{path}-wal")
+        if first == "the orphan":
+            assert orphan("a")
+        banks = banks_of(opts)
+        banks.store("bank", "b", 1)
+        assert orphan("c")
+        assert banks.keys("bank") == [*(["a"] if first == "the orphan" else []), "b", "c", "parent"]
+        assert banks.is_sound() and "could not be saved" not in caplog.text
+
+    @pytest.mark.parametrize("first", ["the orphan", "another one"])
+    def test_lets_an_emptied_file_be_set_aside(self, orphan, opts, path, first, caplog):
+        os.truncate(path, 0)
+        if first == "the orphan":
+            assert orphan("a")
+        banks = banks_of(opts)
+        banks.store("bank", "b", 1)
+        assert orphan("c")
+        assert banks.keys("bank") == [*(["a"] if first == "the orphan" else []), "b", "c"]
+        assert len(banks.damaged()) == 1 and banks.is_sound()
+
+    def test_says_so_if_the_log_and_the_memory_beside_it_were_removed(self, opts, path):
+        stored, storing = os.pipe()
+
+        def forks(banks):
+            for end in ("-wal", "-shm"):
+                os.unlink(path + end)
+            if not os.fork():
+                try:
+                    banks.store("bank", "a", 1)
+                except StateError as exc:
+                    os.write(storing, str(exc).encode())
+
+        _begin_and_end(opts, forks)
+        os.close(storing)
+        with os.fdopen(stored) as stream:
+            assert stream.read() == f"{path}-wal was removed before this forked process used it: start it again"
+
     def test_refuses_to_write_beside_those_that_use_another_shm(self, opts, path):
         waiting, going = os.pipe()
         stored, storing = os.pipe()
@@ -1418,16 +1457,104 @@ class TestALogThatIsRemoved:
         banks.store("bank", "mine", 1)
         assert banks.keys("bank") == ["before", "mine", "there"] and banks.count("after") == 30
 
-    def test_a_new_process_waits_until_the_log_is_saved(self, opts, cache, path):
+    def test_a_new_process_puts_back_a_log_that_the_others_do_not_save(self, opts, cache, path, caplog):
         cache.store("bank", "key", 1)
         os.unlink(f"{path}-wal")
-        answers = []
-        other = threading.Thread(target=lambda: answers.extend(in_processes(1, lambda _: cache.fetch("bank", "key"))))
+        assert in_processes(3, lambda number: cache.fetch("bank", "key") + number) == [1, 2, 3]
+        assert cache.fetch("bank", "key") == 1
+        cache.store("bank", "after", 1)
+        assert in_processes(1, lambda _: cache.list("bank")) == [["after", "key"]]
+        assert "could not be saved" not in caplog.text and banks_of(opts).is_sound()
+
+    def test_a_log_that_is_removed_again_is_put_back_with_what_was_stored_since(self, opts, cache, path, caplog):
+        cache.store("bank", "before", 1)
+        stored, ended = FORK.Event(), FORK.Event()
+
+        def store():
+            cache.store("bank", "there", 1)
+            stored.set()
+            ended.wait(stretched(SOON))
+
+        os.unlink(f"{path}-wal")
+        other = FORK.Process(target=store)
         other.start()
-        other.join(0.5)
-        assert other.is_alive() and cache.fetch("bank", "key") == 1
+        assert stored.wait(stretched(SOON))
+        os.unlink(f"{path}-wal")  # this process still has the first one open
+        found = in_processes(1, lambda _: sorted(cache.list("bank")))
+        ended.set()
         other.join(stretched(SOON))
-        assert answers == [1]
+        assert found == [["before", "there"]] == [sorted(cache.list("bank"))] and banks_of(opts).is_sound()
+
+    def test_a_log_is_put_back_with_what_is_being_written(self, opts, path):
+        banks, removed, answers = banks_of(opts), FORK.Event(), FORK.SimpleQueue()
+        banks.store("bank", "key", 1)
+
+        def read():
+            removed.wait(stretched(SOON))
+            answers.put(banks.keys("bank"))
+
+        other = FORK.Process(target=read)
+        other.start()
+        with banks.transaction():
+            banks.store("bank", "last", 1)
+            os.unlink(f"{path}-wal")
+            removed.set()
+            other.join(1)
+        other.join(stretched(SOON))
+        assert answers.get() == ["key", "last"] == banks.keys("bank")
+
+    def test_a_process_goes_on_with_a_copy_of_the_log_that_has_begun_again(self, opts, path):
+        banks = banks_of(opts)
+        for number in range(50):
+            banks.store("bank", str(number), "x" * 500)
+
+        def put_back(_):
+            banks.store("after", "first", 1)
+            with contextlib.closing(sqlite3.connect(path)) as sql:
+                sql.execute("PRAGMA wal_checkpoint(RESTART)")
+            for number in range(30):  # the file grows, so that its first page is among what is written
+                banks.store("after", str(number), "x" * 500)
+
+        os.unlink(f"{path}-wal")
+        assert in_processes(1, put_back) == [None]
+        banks.store("bank", "mine", 1)
+        assert banks.count("bank") == 51 and banks.count("after") == 31
+
+    def test_what_is_lost_with_a_log_that_no_process_has_open_is_reported(self, opts, path, caplog):
+        _begin_and_end(opts, lambda banks: banks.store("bank", "key", 1))
+        os.unlink(f"{path}-wal")
+        assert banks_of(opts).keys("bank") == []
+        (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+        assert line.startswith(f"{path}-wal was removed, and its last ") and "are lost" in line
+
+    @pytest.mark.parametrize("left", [False, True], ids=["nothing is left", "the memory is left"])
+    def test_a_log_that_was_moved_into_the_file_is_no_loss(self, opts, path, left, caplog):
+        _begin_and_end(opts, lambda banks: banks.store("bank", "key", 1))
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            sql.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            shutil.copy(f"{path}-shm", f"{path}-kept")
+        assert not os.path.exists(f"{path}-wal") and not os.path.exists(f"{path}-shm")
+        if left:
+            os.rename(f"{path}-kept", f"{path}-shm")
+        assert banks_of(opts).keys("bank") == ["key", "parent"]
+        assert not [record for record in caplog.records if record.levelname == "CRITICAL"]
+
+    def test_a_file_that_was_emptied_after_its_processes_had_ended_is_set_aside(self, opts, path, caplog):
+        _begin_and_end(opts, lambda banks: banks.store("bank", "key", 1))
+        os.truncate(path, 0)
+        assert banks_of(opts).keys("bank") == [] and "it was emptied" in caplog.text
+
+    @pytest.mark.parametrize("after", ["removed", "replaced"])
+    def test_a_file_that_is_replaced_while_it_is_in_use_is_reported(self, opts, cache, path, after, caplog):
+        cache.store("bank", "before", 1)
+        banks_of(opts).backup(f"{path}-copy")
+        cache.store("bank", "key", 1)
+        if after == "removed":
+            os.unlink(path)
+        else:
+            os.replace(f"{path}-copy", path)
+        assert cache.list("bank") == (["before"] if after == "replaced" else [])
+        assert f"{path} was removed or replaced while it was in use" in caplog.text
 
     def test_a_new_process_is_refused_if_the_shared_memory_was_removed_and_the_others_go_on(self, opts, cache, path):
         own = {name: opts[name] for name in ("cachedir", "pki_dir", "extension_modules", "cache")}
@@ -1438,7 +1565,7 @@ class TestALogThatIsRemoved:
             os.unlink(path + end)
         cache.store("bank", "after", 1)
         other = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
-        assert "cache.sqlite-shm was removed while other processes use it" in other.stderr
+        assert f"cache.sqlite-shm was removed while others, such as process {os.getpid()}, use it" in other.stderr
         assert not os.path.exists(f"{path}-shm")
         cache.store("bank", "last", 1)
         assert sorted(cache.list("bank")) == ["after", "key", "last"]
