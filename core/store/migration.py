@@ -81,8 +81,8 @@ class LocalCache(Source):
 
     def jids(self) -> Iterator[str]:
         """Yield the jids that have a load."""
-        for top in os.listdir(self._root) if os.path.isdir(self._root) else ():
-            for name in os.listdir(os.path.join(self._root, top)) if len(top) == 2 else ():
+        for top in _names_in(self._root):
+            for name in _names_in(os.path.join(self._root, top)) if len(top) == 2 else ():
                 folder = os.path.join(self._root, top, name)
                 if os.path.isfile(os.path.join(folder, ".load.p")) and os.path.isfile(os.path.join(folder, "jid")):
                     with open(os.path.join(folder, "jid"), encoding="utf-8", errors="replace") as handle:
@@ -95,11 +95,7 @@ class LocalCache(Source):
         minions: set[str] = set()
         for name in os.listdir(folder):
             if name == ".minions.p" or (name.startswith(".minions.") and name.endswith(".p")):
-                path = os.path.join(folder, name)
-                try:
-                    minions |= publication.ids_in(_read(path))
-                except (OSError, ValueError, SaltDeserializationError) as exc:
-                    log.error("Left out, since %s cannot be read: %s", path, exc)
+                minions |= publication.ids_in(_readable(os.path.join(folder, name)))
         return {**load, "Minions": sorted(minions)} if isinstance(load, dict) and minions else load
 
     def returns(self, jid: str) -> dict[str, Any]:
@@ -110,23 +106,39 @@ class LocalCache(Source):
             path = os.path.join(folder, minion, "return.p")
             if minion.startswith(".") or not os.path.isfile(path):
                 continue
-            try:
-                record = _read(path)
-                found[minion] = record if isinstance(record, dict) and "return" in record else {"return": record}
-                if os.path.isfile(os.path.join(folder, minion, "out.p")):
-                    found[minion]["out"] = _read(os.path.join(folder, minion, "out.p"))
-            except (OSError, ValueError, SaltDeserializationError) as exc:
-                log.error("Left out, since %s cannot be read: %s", path, exc)
-                found.pop(minion, None)
+            record = _readable(path)
+            if record is ABSENT:
+                continue
+            found[minion] = record if isinstance(record, dict) and "return" in record else {"return": record}
+            path = os.path.join(folder, minion, "out.p")
+            out = _readable(path) if os.path.isfile(path) else ABSENT
+            if out is not ABSENT:
+                found[minion]["out"] = out
         return found
 
     def _folder(self, jid: str) -> str:
         return str(salt.utils.jid.jid_dir(jid, self._root, self._hash))
 
 
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):  # something else is in its place, or it was removed meanwhile
+        return []
+
+
 def _read(path: str) -> Any:
     with open(path, "rb") as handle:
         return salt.payload.load(handle)
+
+
+def _readable(path: str) -> Any:
+    """Return what is in a file; ABSENT if it cannot be read, which is logged."""
+    try:
+        return _read(path)
+    except (OSError, ValueError, SaltDeserializationError) as exc:
+        log.error("Left out, since %s cannot be read: %s", path, exc)
+        return ABSENT
 
 
 def from_returner(

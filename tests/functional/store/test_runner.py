@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import pathlib
 
 import pytest
 import salt.cache
@@ -156,6 +157,20 @@ class TestMigrate:
         assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
         assert "web2/return.p cannot be read" in caplog.text
         assert list(done["failed"]) == [JIDS[1]]
+
+    def test_a_damaged_outputter_costs_no_return(self, on_disk, caplog):
+        on_disk.fill_source()
+        on_disk.damage_source(JIDS[0], "web1/out.p", b"\xc1")
+        assert on_disk.run("migrate")["failed"] == {}
+        assert set(on_disk.ours("get_jid", JIDS[0])) == {"web1", "web2"}
+        assert "out" not in on_disk.ours("get_jid", JIDS[0])["web1"] and "web1/out.p cannot be read" in caplog.text
+
+    def test_what_is_no_folder_of_jobs_stops_nothing(self, on_disk):
+        on_disk.fill_source()
+        jobs = pathlib.Path(on_disk.opts["cachedir"], "jobs")
+        (jobs / "zy").write_text("")
+        (jobs / "zz").symlink_to("nowhere")
+        assert on_disk.run("migrate")["copied"] == 4
 
     def test_a_malformed_load_stops_nothing_but_its_job(self, on_disk):
         on_disk.fill_source()
