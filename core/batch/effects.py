@@ -8,7 +8,7 @@ no minion, such as reading the job cache, are repeated here until they succeed. 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from salt.exceptions import CommandExecutionError
@@ -50,10 +50,11 @@ class Effects:
     """
     :param ports: the ports to the world.
     :param close: closes a batch.
+    :param read_log: returns once the log has been read to its present end, if there is one.
     """
 
-    def __init__(self, ports: Ports, close: Callable[[Live], None]) -> None:
-        self._ports, self._close_batch = ports, close
+    def __init__(self, ports: Ports, close: Callable[[Live], None], read_log: Callable[[], Awaitable[None]]) -> None:
+        self._ports, self._close_batch, self._read_log = ports, close, read_log
         self._answers = KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
@@ -345,10 +346,15 @@ class Effects:
         return await self._ports.cache_worker.call(self._ports.restarted, since) if since else ()
 
     async def _queue(self, live: Live, effect: facts.Queue) -> None:
-        """Store the load first: the retry queue delivers only jobs that it finds in the job cache."""
+        """
+        Store the load first: the retry queue delivers only jobs that it finds in the job cache. The queue takes a job for
+        wanted in spite of earlier signals, so those that the log has must be known.
+        """
         if not live.load_kept:
             await self._store_load(live)
-        for minions, refusal in await self._hand_over(live, effect.minions):
+        await self._read_log()
+        left = tuple(minion for minion in effect.minions if minion in live.batch.to_hand_over)
+        for minions, refusal in await self._hand_over(live, left) if left else ():
             if refusal:
                 log.error("Batch %s: the retry queue does not take %s: %s", live.jid, ", ".join(minions), refusal)
                 live.step(facts.QueueRefused(minions, refusal))

@@ -55,9 +55,10 @@ def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> lis
     if not batch.inflight.awaits_begin(minion):
         batch.doubtful_starts[minion] += 1
     if batch.record.is_guess(minion):
+        was_killed = batch.outcomes[minion][0] is Outcome.KILLED
         batch.record.reopen(minion)
         batch.to_hand_over.pop(minion, None)
-        batch.inflight.revive(minion, now)
+        batch.inflight.revive(minion, now, was_killed)
     elif _has_received_it(batch, minion):
         batch.inflight.revive(minion, now)
     batch.inflight.seen_running(minion, now, begins=True)
@@ -149,10 +150,12 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
         batch.resends[minion] += 1
         batch.put_back([minion])
         return []
-    if flight.kills and flight.idle:
+    if (flight.kills or flight.signalled) and flight.idle:
         batch.settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
     elif flight.seen or (minion not in batch.spec.unsure and _is_lost(batch, minion, flight)):
         batch.settle(minion, Outcome.LOST, now, None)
+    elif flight.signalled:
+        batch.settle(minion, Outcome.KILLED, now, None)
     else:
         leave_out(batch, [minion], now)
     return batch.check_budget()
@@ -176,7 +179,9 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     It counts as such if the outcome of its publish is not known, if its own records say so, or if it would have been
     heard when it began. A minion that did receive the job ignores the duplicate jid.
     """
-    if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never_begun):
+    if flight.kills or flight.signalled or not batch.inflight.is_idle(flight):
+        return False
+    if flight.seen and not flight.never_begun:
         return False
     if flight.restarted and not flight.never_begun and minion not in batch.inflight.keepers:
         return False  # it may have begun, and would not ignore the job
@@ -267,3 +272,15 @@ def kill_sent(batch: BatchState, fact: facts.KillSent, now: float) -> list[Effec
     # A journal of the first release does not name the killed minions: the kill was for all.
     batch.inflight.kill_sent(fact.minions or list(batch.flights), fact.gently, now)
     return []
+
+
+def signalled(batch: BatchState, fact: facts.Signalled, now: float) -> list[Effect]:
+    """
+    An operator has ended the job on minions, by a signal of their own. Those of them that were away do not get it later; the
+    batch goes on with those that it has not sent to.
+    """
+    batch.inflight.signalled(fact.minions, fact.every_job)
+    away = () if fact.every_job else tuple(minion for minion in fact.minions if minion in batch.to_hand_over)
+    for minion in away:
+        batch.settle(minion, Outcome.KILLED, now, None)
+    return [facts.TakeBack(away)] if away and batch.asked_queue else []

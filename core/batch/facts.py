@@ -133,6 +133,17 @@ class KillSent:
 
 
 @dataclasses.dataclass(frozen=True)
+class Signalled:
+    """
+    Somebody else than the batch has published a signal that ends the job on these minions. With ``every_job`` it ends what
+    runs there, whatever that is.
+    """
+
+    minions: tuple[str, ...]
+    every_job: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Queued:
     """The retry queue has taken minions over."""
 
@@ -282,6 +293,7 @@ Fact = (
     | NeverBegun
     | Recorded
     | KillSent
+    | Signalled
     | Queued
     | QueueRefused
     | OpeningFound
@@ -313,6 +325,7 @@ _NAMES: dict[type, str] = {
     NeverBegun: "never",
     Recorded: "recorded",
     KillSent: "kill",
+    Signalled: "signal",
     Queued: "queued",
     QueueRefused: "unqueued",
     OpeningFound: "opening",

@@ -78,6 +78,7 @@ class Flight:
     never_begun: bool = False  # its own records say that it has not begun the job
     acks: bool = False  # it reports its start, because it has the executor; known before it was sent to
     restarted: bool = False  # its process has restarted since it was sent to: it would run the job again
+    signalled: bool = False  # an operator has ended the job there, by a signal of their own
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, whose next step is due at ``due``. :raises ValueError: if the table forbids it."""
@@ -209,10 +210,10 @@ class InFlight(Kept):
         self.flights[minion].began = now
         self._move(minion, Phase.SENT, self._next_look(minion, now))
 
-    def revive(self, minion: str, now: float) -> None:
+    def revive(self, minion: str, now: float, signalled: bool = False) -> None:
         """Take in a minion that was given up too early; there may be no slot free for it."""
         self._come(minion)
-        self.flights[minion] = Flight(Phase.SENT, now, began=now)
+        self.flights[minion] = Flight(Phase.SENT, now, began=now, signalled=signalled)
 
     def remove(self, minion: str) -> bool:
         """Take a minion out, and tell whether it was in."""
@@ -370,6 +371,12 @@ class InFlight(Kept):
             flight.expired = flight.expired or expired
             self._move(minion, Phase.KILLING)
         return chosen
+
+    def signalled(self, minions: Iterable[str], every_job: bool) -> None:
+        """An operator has ended the job on minions; with ``every_job`` what runs there, which may not be this job."""
+        for minion in minions:
+            if minion in self.flights and (self.flights[minion].seen or not every_job):
+                self.flights[minion].signalled = True
 
     def kill_sent(self, minions: Iterable[str], gently: bool, now: float) -> None:
         """A kill was sent to minions: ask soon whether it worked; after a gentle one, leave the job time to clean up."""

@@ -205,6 +205,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.NeverBegun: ending.never_begun,
     facts.Recorded: ending.recorded,
     facts.KillSent: ending.kill_sent,
+    facts.Signalled: ending.signalled,
     facts.StopRequested: holding.stop,
     facts.PauseRequested: holding.pause_requested,
     facts.ResumeRequested: holding.resume,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
@@ -30,7 +30,8 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NotYet, StateError
-from saltext.jobs.core.log.records import Record, Returned
+from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
@@ -41,6 +42,8 @@ log = lines.logger(__name__)
 
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
+#: How often the job cache is read for the minions of a signal, and seconds before each further look.
+_LOOKS, _LOOK_PAUSE = 5, 1.0
 
 T = TypeVar("T")
 
@@ -56,7 +59,7 @@ class BatchShell:
 
     def __init__(self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing) -> None:
         self._ports, self._settings = ports, settings
-        self._effects = Effects(ports, self._close)
+        self._effects = Effects(ports, self._close, self._read_log)
         self._allotting = Allotting(ports, settings, self.find, sharing)
         tail = None if ports.cache.why_unauthenticated else ports.log
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
@@ -70,6 +73,7 @@ class BatchShell:
         self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
+        self._log_waiters: list[Any] = []  # futures: done when the log has been read to its end
         self._knows_ended = False
         self._tally = Tally(ports.clock.now())
 
@@ -197,10 +201,11 @@ class BatchShell:
 
     def logged(self, record: Record) -> None:
         """
-        Take a return from the log. A return of another function does not prove that the job ran. If a minion had returned
-        before, or the return names no function (it came through a syndic), the job cache is read instead.
+        Take a return or a signal from the log. A return of another function does not prove that the job ran. If a minion
+        had returned before, or the return names no function (it came through a syndic), the job cache is read instead.
         """
-        if not isinstance(record, Returned):
+        if isinstance(record, Published):
+            self._take_signal(record)
             return
         jid, minion = record.jid, record.minion
         is_clear = record.first and record.functions
@@ -215,8 +220,49 @@ class BatchShell:
             elif self._is_its_own(jid, minion, record.functions):
                 self.found(jid, {minion: record.retcode})
 
+    def _take_signal(self, record: Published) -> None:
+        """
+        Tell the batches whose jobs somebody else ends. A signal among several functions is ignored, because its user may
+        not be permitted all of them; those of this engine have an origin.
+        """
+        if record.origin or not record.sent or record.functions not in KILLS:
+            return
+        for live in [live for live in self.live.values() if live.jid in record.ends or EVERY_JOB in record.ends]:
+            every_job = live.jid not in record.ends
+            if record.minions is None:
+                self._ports.loop.spawn_callback(self._read_signal, live, record.jid, every_job)
+            else:
+                self._signal(live, record.minions, every_job)
+
+    async def _read_signal(self, live: Live, jid: str, every_job: bool) -> None:
+        """Take a signal to more minions than the log names. The job cache gets them a moment after the log."""
+        for _ in range(_LOOKS):
+            try:
+                load = await self._ports.cache_worker.call(self._ports.cache.published_load, jid)
+            except JobCacheError as exc:
+                log.info("Batch %s: whom the signal %s is for cannot be read now: %s", live.jid, jid, exc)
+                load = {}
+            if minions := load.get("Minions"):
+                self._signal(live, minions, every_job)
+                return
+            await compat.sleep(_LOOK_PAUSE)
+
+    def _signal(self, live: Live, minions: Iterable[str], every_job: bool) -> None:
+        named = tuple(minion for minion in minions if live.batch.wants_signal(minion))
+        if named:
+            live.step(facts.Signalled(named, every_job))
+
+    async def _read_log(self) -> None:
+        if self._proof.reads_log:
+            waiter = compat.Future()
+            self._log_waiters.append(waiter)
+            await waiter
+
     def on_read(self) -> None:
-        """Do nothing: no batch waits for the end of the log."""
+        """The log was read to its end."""
+        waiters, self._log_waiters = self._log_waiters, []
+        for waiter in waiters:
+            waiter.set_result(None)
 
     def on_lost(self) -> None:
         """The log may lack returns: look in the job cache for all that would change anything."""

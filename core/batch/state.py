@@ -38,7 +38,7 @@ from saltext.jobs.core.batch.spec import Spec
 #: which minions were sent to.
 POLICY = 5
 #: The format of snapshots and of the facts after them: see ``core/formats.py``.
-FORMAT = 5
+FORMAT = 6
 
 #: How many starts on the bus are believed of a minion that is in doubt or was given up.
 _STARTS_BELIEVED = 3
@@ -255,6 +255,10 @@ class BatchState(Kept):
     def wants_return(self, minion: str) -> bool:
         """Whether a return of ``minion`` changes anything."""
         return minion in self.inflight or minion in self.maybe_received or self.record.is_guess(minion)
+
+    def wants_signal(self, minion: str) -> bool:
+        """Whether it changes anything that somebody else has ended the job on ``minion``."""
+        return minion in self.inflight or minion in self.to_hand_over
 
     def wants_start(self, minion: str) -> bool:
         """Whether a start of the process of ``minion`` changes anything."""

@@ -20,7 +20,7 @@ BAD = ("failed", "timed_out", "lost", "killed", "offline")
 MEANINGS = {
     "timed_out": "ran longer than max_runtime",
     "lost": "gave neither a return nor a sign that it runs the job",
-    "killed": "by a stop",
+    "killed": "by an operator",
     "offline": "not there",
     "active": "sent to, or running it",
     "pending": "not sent to yet",

@@ -39,7 +39,7 @@ def said(left):
     return json.loads((left / "said.json").read_text())
 
 
-@pytest.mark.parametrize("version", ["0_3_0", "0_4_0"])
+@pytest.mark.parametrize("version", ["0_3_0", "0_4_0", "0_7_2"])
 def test_a_batch_is_what_that_version_says_of_it(store, said):
     for jid, one in said["batches"].items():
         batch = store.read(jid)
@@ -49,7 +49,7 @@ def test_a_batch_is_what_that_version_says_of_it(store, said):
         assert minions(batch) == one["minions"]
 
 
-@pytest.mark.parametrize("version", ["0_3_0", "0_4_0"])
+@pytest.mark.parametrize("version", ["0_3_0", "0_4_0", "0_7_2"])
 def test_an_open_batch_goes_on_and_no_minion_that_may_have_the_job_is_sent_it_again(store, said):
     assert store.open_jids() == sorted(said["batches"])[:-1]
     go_on_with(store, said)
@@ -79,8 +79,8 @@ def test_a_batch_that_ran_before_there_was_a_limit_asks_for_room_from_then_on(st
     assert publish.minions == ("d",)
 
 
-@pytest.mark.parametrize("version", ["0_4_0"])
-def test_minions_that_0_4_0_was_just_asking_for_their_records_are_asked_again_before_they_count_as_lost(store, said):
+@pytest.mark.parametrize("version", ["0_4_0", "0_7_2"])
+def test_minions_that_it_was_just_asking_for_their_records_are_asked_again_before_they_count_as_lost(store, said):
     batch, journal = store.open(store.open_jids()[3])
     journal.close()
     now, asked = said["now"] + 200, ()

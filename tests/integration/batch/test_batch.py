@@ -17,7 +17,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import process_of
 from tests.faults import freeze, thaw
-from tests.integration.batch.conftest import batch_master
+from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import finished, salt_cli
 from tests.integration.faults import CountedJob
 from tests.user import USER
@@ -210,6 +210,27 @@ def test_an_absent_minion_does_not_get_the_job_of_a_batch_that_was_stopped(run, 
         assert look("job_retry.list", jid=jid) == []
     finally:
         away.start()
+
+
+def test_where_an_operator_kills_the_job_of_a_batch_nobody_sends_it_again_and_the_batch_goes_on(
+    run, look, master, tmp_path
+):
+    away, ran = master.fleet["b1"], tmp_path / "ran"
+    away.terminate()
+    try:
+        command = f"echo >> {ran}; while [ $(wc -l < {ran}) = 1 ]; do sleep 0.1; done"  # the first one hangs
+        batch = ["batch=1", "presence=none", "offline=queue", *timeouts(1)]
+        jid = run("batch.start", "b[123]", "cmd.run", command, *batch)["jid"]
+        wait_for(ran.exists, what="b2 runs it")
+        with salt.client.LocalClient(mopts=dict(master.config)) as client:
+            client.run_job("*", "saltutil.kill_job", [jid], listen=False)
+        finished(look, jid)
+        states = {minion: record["state"] for minion, record in look("batch.minions", jid).items()}
+        assert states == {"b1": "killed", "b2": "killed", "b3": "completed"}
+        assert look("job_retry.list", jid=jid) == []
+    finally:
+        away.start()
+    assert len(ran.read_text().splitlines()) == 2
 
 
 def test_a_hand_over_that_a_frozen_retry_queue_has_not_read_is_taken_back_with_its_batch(run, look, returned, master):

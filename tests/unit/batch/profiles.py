@@ -7,6 +7,8 @@ is sent while the batch is paused, and the budget is used as the outcomes say.
 
 from __future__ import annotations
 
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.machine import Batch
 from tests import many_worlds
 from tests.unit.batch.world import World
 
@@ -97,6 +99,42 @@ class Once(Restarts):
     KEEPERS = True
 
 
+class Signals(Strict):
+    """Operators end the job where it runs, by signals of their own. Minions are away, and are handed over."""
+
+    LIVES = (*World.LIVES, *AWAY, "late", "dead")
+
+    def __init__(self, seed, machine=Batch):
+        super().__init__(seed, machine)
+        self.over = set()  # minions on which somebody has ended this job, as the batch knows
+        for _ in range(self.fate.randint(1, 2)):
+            self.at(self.fate.uniform(0, 60), self.signal, self.fate.random() < 0.3)
+
+    def signal(self, every_job):
+        names = tuple(name for name in self.minions if self.fate.random() < 0.8)
+        for minion in map(self.minions.get, names):
+            minion.signals += 1
+            minion.running &= not self.is_reached(minion)
+        self.at(self.fate.uniform(0, 0.5), self.learn, names, every_job)
+
+    def learn(self, names, every_job):
+        """The engine reads the signal in the log, if it is there."""
+        names = tuple(filter(self.batch.wants_signal, names))
+        if self.now < self.down_until or not names:
+            return
+        if not every_job:  # a publish that is under way may be refused: such a minion was not sent the job
+            self.over.update(set(names).difference(self.batch.inflight.publishing or ()))
+        self.tell(facts.Signalled(names, every_job))
+
+    def do_publish(self, effect):
+        assert self.over.isdisjoint(effect.minions), f"somebody has ended the job there, and {effect} goes out"
+        super().do_publish(effect)
+
+    def do_queue(self, effect):
+        assert self.over.isdisjoint(effect.minions), f"somebody has ended the job there, and {effect} hands them over"
+        super().do_queue(effect)
+
+
 class Hell(Clocks, Rollout, Forged, Stores, Power, Restarts):
     """All of it."""
 
@@ -104,7 +142,7 @@ class Hell(Clocks, Rollout, Forged, Stores, Power, Restarts):
     KILLED = 0.2
 
 
-PROFILES = (Clocks, Rollout, Rollcrash, Forged, Stores, Power, Killed, Restarts, Once, Hell)
+PROFILES = (Clocks, Rollout, Rollcrash, Forged, Stores, Power, Killed, Restarts, Once, Signals, Hell)
 
 
 def live_through(profile, seed):

@@ -52,7 +52,7 @@ def test_a_minion_that_returned_nothing_is_described_by_its_state():
         "failed": "its return cannot be read: the minion was away, or the job cache no longer has it",
         "timed_out": "so far",
         "lost": "gave neither a return nor a sign that it runs the job",
-        "killed": "by a stop",
+        "killed": "by an operator",
         "offline": "not there",
     }
 
