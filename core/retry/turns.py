@@ -121,6 +121,14 @@ class Turns:
         triggers = self._queue.settings.triggers
         return bool(triggers) if sign is facts.Sign.ANSWER else not {sign.value, "any"}.isdisjoint(triggers)
 
+    def seen_too_early(self, minion: str) -> None:
+        """
+        A minion did not answer after a sign of life. Salt's presence sees it connect, a while before it can answer. If its
+        start will not count, ping it: it may answer that late.
+        """
+        if self._counts(facts.Sign.PRESENCE) and not self._counts(facts.Sign.START):
+            self.ping((minion,))
+
     def started(self, minion: str, now: float) -> None:
         """A minion without entries has started. It may miss a survey that is under way."""
         if len(minion) <= _LONGEST_ID and self._counts(facts.Sign.START):

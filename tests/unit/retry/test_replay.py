@@ -770,3 +770,20 @@ def test_a_minion_that_says_it_runs_a_job_while_replays_are_paused_does_not_get_
     world.tell(facts.Requested("resume"))
     world.run(600)
     assert world.runs["b", "j1"] == 1
+
+
+def test_a_minion_that_presence_sees_before_it_can_answer_gets_its_job_once_it_answers():
+    world = away(triggers=("presence",), sweep=1e6)
+    ask, waiting = world.ask, []
+    world.ask = lambda *question: waiting.append(
+        question
+    )  # it has connected, and reads what was sent once it has begun
+    world.tell(facts.SignOfLife(("b",), facts.Sign.PRESENCE))
+    world.run_until(lambda: len(waiting) > 1)
+    assert [question[0] for question in waiting[1:]] == ["test.ping"]
+    world.ask = ask
+    world.start("b")
+    for question in waiting:
+        ask(*question)
+    world.run(60)
+    assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, None)
