@@ -112,8 +112,8 @@ class Questions:
         kept: Place | None = None,
     ) -> Answers:
         """
-        Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; with ``kept``, later
-        answers still go to ``told`` for a while. Raises as Publisher.publish and as ``kept``.
+        Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; later answers still go to
+        ``told`` for a while. Raises as Publisher.publish and as ``kept``.
 
         :param told: gets (minion, return) of each answer as soon as it counts; with ``kept`` the return is always True.
         :param kept: the only place whose answers are believed; by default answers on the bus are believed.
@@ -122,7 +122,7 @@ class Questions:
         async def answered(place: Place, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
             return dict.fromkeys(await place.answered(jid, minions), (True, 0))
 
-        linger = timeout * _LINGER if told is not None and kept is not None else 0.0
+        linger = timeout * _LINGER if told is not None else 0.0
         told_all = _one_by_one(told)
         return await self._ask(
             "test.ping", [], tgt, timeout, kept, told_all, answered, linger, tgt_type=tgt_type, user=user

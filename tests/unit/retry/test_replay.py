@@ -12,7 +12,7 @@ from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.steps import Step
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import PATIENCE, World, forty_with_a_job_each
+from tests.unit.retry.world import ANSWERS, PATIENCE, World, forty_with_a_job_each
 
 
 @pytest.mark.parametrize("acks", [True, False])
@@ -781,6 +781,7 @@ def test_a_minion_that_presence_sees_before_it_can_answer_gets_its_job_once_it_a
     world.tell(facts.SignOfLife(("b",), facts.Sign.PRESENCE))
     world.run_until(lambda: len(waiting) > 1)
     assert [question[0] for question in waiting[1:]] == ["test.ping"]
+    world.run(3 * ANSWERS)
     world.ask = ask
     world.start("b")
     for question in waiting:
