@@ -59,10 +59,10 @@ class BatchShell:
 
     def __init__(self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing) -> None:
         self._ports, self._settings = ports, settings
-        self._effects = Effects(ports, self._close, self._read_log)
         self._allotting = Allotting(ports, settings, self.find, sharing)
         tail = None if ports.cache.why_unauthenticated else ports.log
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
+        self._effects = Effects(ports, self._close, self._proof.read_on)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
@@ -73,7 +73,6 @@ class BatchShell:
         self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
-        self._log_waiters: list[Any] = []  # futures: done when the log has been read to its end
         self._knows_ended = False
         self._tally = Tally(ports.clock.now())
 
@@ -252,17 +251,8 @@ class BatchShell:
         if named:
             live.step(facts.Signalled(named, every_job))
 
-    async def _read_log(self) -> None:
-        if self._proof.reads_log:
-            waiter = compat.Future()
-            self._log_waiters.append(waiter)
-            await waiter
-
     def on_read(self) -> None:
-        """The log was read to its end."""
-        waiters, self._log_waiters = self._log_waiters, []
-        for waiter in waiters:
-            waiter.set_result(None)
+        """Do nothing: what waits for the end of the log reads it itself."""
 
     def on_lost(self) -> None:
         """The log may lack returns: look in the job cache for all that would change anything."""
