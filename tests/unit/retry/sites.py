@@ -380,7 +380,9 @@ class Refusals:
         super().crash()
         self._forget_unstored()
         given_up = {key for key, record in self.stored.items() if record["state"] == State.DEAD}
-        given_up |= {(name, jid) for jid, note in self.notes.items() for name in note["settled"]}
+        # An entry whose removal was refused is there again.
+        gone = {(name, jid) for jid, note in self.notes.items() for name in note["settled"]}
+        given_up |= gone - self.stored.keys()
         self.given_up = {key: at for key, at in self.given_up.items() if key in given_up}
 
     def _forget_unstored(self):
