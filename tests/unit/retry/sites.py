@@ -389,6 +389,7 @@ class Refusals:
         """What a record that cannot be used was to say is known to no later engine."""
         self.known = {key for key in self.known if key[1] not in self.unstored}
         self.killed_at = {key: at for key, at in self.killed_at.items() if key[1] not in self.unstored}
+        self.truth.stopped = {key: at for key, at in self.truth.stopped.items() if key[1] not in self.unstored}
         for name, jid in self.truth.ends_at:
             # The store may have what it had before an operator asked for the job.
             if jid in self.unstored:
