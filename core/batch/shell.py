@@ -42,7 +42,7 @@ log = lines.logger(__name__)
 
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
-#: How often the job cache is read for the minions of a signal, and seconds before each further look.
+#: How often the job cache may lack the minions of a signal, and seconds before each further look.
 _LOOKS, _LOOK_PAUSE = 5, 1.0
 
 T = TypeVar("T")
@@ -235,15 +235,17 @@ class BatchShell:
 
     async def _read_signal(self, live: Live, jid: str, every_job: bool) -> None:
         """Take a signal to more minions than the log names. The job cache gets them a moment after the log."""
-        for _ in range(_LOOKS):
+        looks = 0
+        while looks < _LOOKS and self.find(live.jid) is live:
             try:
                 load = await self._ports.cache_worker.call(self._ports.cache.published_load, jid)
             except JobCacheError as exc:
                 log.info("Batch %s: whom the signal %s is for cannot be read now: %s", live.jid, jid, exc)
-                load = {}
-            if minions := load.get("Minions"):
-                self._signal(live, minions, every_job)
-                return
+            else:
+                if minions := load.get("Minions"):
+                    self._signal(live, minions, every_job)
+                    return
+                looks += 1
             await compat.sleep(_LOOK_PAUSE)
 
     def _signal(self, live: Live, minions: Iterable[str], every_job: bool) -> None:

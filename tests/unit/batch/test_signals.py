@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.log.records import publish_of
 from tests.unit.batch.bench import Bench, kinds, published
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
@@ -168,6 +169,21 @@ def test_a_signal_to_more_minions_than_the_log_names_is_read_in_the_job_cache(be
     bench.master.cache.published_load = published_load
     assert killed_by(bench, record) == {"a": "killed", "b": "completed"}
     assert looks == [record.jid] * 2
+
+
+def test_a_signal_whose_minions_cannot_be_read_for_a_while_is_not_forgotten(bench):
+    record = signal()._replace(minions=None)
+    looks = []
+
+    def published_load(jid):
+        looks.append(jid)
+        if len(looks) < 9:
+            raise JobCacheError("it is down")
+        return {"Minions": ["a", "b"]}
+
+    bench.master.cache.published_load = published_load
+    assert killed_by(bench, record) == {"a": "killed", "b": "completed"}
+    assert looks == [record.jid] * 9
 
 
 def test_a_minion_is_handed_over_only_once_the_log_tells_of_no_signal(tmp_path):
