@@ -73,7 +73,7 @@ class Kill(Fact):
 class Returned(Fact):
     """
     The job cache has the returns of a job from these minions, and none from the ``missing`` ones. ``searched``: they were
-    found by a look at the job cache, so they may be old. ``again``: the job cache may lack them when it is asked later, so
+    found by a look at the job cache, so they may be old. ``keep``: the job cache may lack them when it is asked later, so
     the machine keeps in mind which minions have returned.
     """
 
@@ -81,7 +81,7 @@ class Returned(Fact):
     minions: frozenset[str]
     missing: frozenset[str] = frozenset()
     searched: bool = False
-    again: bool = False
+    keep: bool = False
 
 
 # -- facts: from the bus, so only hints -------------------------------------------------------------------------------

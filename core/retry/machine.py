@@ -215,7 +215,7 @@ class Retry:
         self.capture.published(fact)
 
     def _returned(self, fact: facts.Returned) -> Work:
-        if fact.again:
+        if fact.keep:
             self.capture.returned(fact)
         return self.replays.returned(fact)
 

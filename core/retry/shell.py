@@ -36,6 +36,7 @@ from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.owner import earlier_queues, retire
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
+from saltext.jobs.core.retry.searches import Searches
 from saltext.jobs.core.retry.verbs import Verbs, heed_times, read_queue
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
@@ -82,7 +83,7 @@ class RetryShell:
         connected: float = CONNECTED,
         maintenance: float = MAINTENANCE,
     ) -> None:
-        self._loop, self._ports, self._latest, self.maintenance = loop, ports, latest, maintenance
+        self._loop, self._ports, self.maintenance = loop, ports, maintenance
         self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         self._is_hot_hot, self._connected = bool(opts.get("saltext_jobs_site")), connected
@@ -103,11 +104,7 @@ class RetryShell:
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         # When the log was last read to its end, and when the requests were last taken.
         self._read_at = self._requests_taken_at = -math.inf
-        # From when on the running search looks for jobs, and the one to follow it; infinite if there is none.
-        self._finding = self._since = math.inf
-        self._searches: list[float] = []  # the same for all searches that are not over
-        # By jid: the time of the newest record that a search has found. Later searches skip records that are not newer.
-        self._known_to: dict[str, float] = {}
+        self._searches = Searches(loop, latest, self._published_since, self._found_published, self._on_searched)
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
         verbs = Verbs(
             ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at), self.writer.is_stored
@@ -301,7 +298,7 @@ class RetryShell:
             self.step(facts.Gap(returns=not self._logs_returns))
             if not self._proof.reads_log:
                 if not self._ports.cache.keeps_first_load:
-                    self._known_to.clear()  # such a job cache dates all publishes by the jid: none looks newer
+                    self._searches.forget()  # such a job cache dates all publishes by the jid: none looks newer
                 self._loop.spawn_callback(self._search, self._checkpoint.at)
             self.take_requests()
 
@@ -321,7 +318,7 @@ class RetryShell:
         is_the_job = record.first and (job is None or record.functions == ",".join(job.funs))
         if self._proof.catch_up and is_the_job:
             # The job cache may have lost it, and may be asked later who has not returned the job.
-            self.step(facts.Returned(record.jid, frozenset([record.minion]), again=True))
+            self.step(facts.Returned(record.jid, frozenset([record.minion]), keep=True))
         elif self.waits_for(record.jid, record.minion):
             if is_the_job:
                 self.found(record.jid, {record.minion: record.retcode})
@@ -357,7 +354,7 @@ class RetryShell:
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
         # If events are believed, the job cache may lack the return when it is asked later.
-        self.step(facts.Returned(jid, frozenset(returns), again=bool(self._ports.cache.why_unauthenticated)))
+        self.step(facts.Returned(jid, frozenset(returns), keep=bool(self._ports.cache.why_unauthenticated)))
 
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""
@@ -500,9 +497,8 @@ class RetryShell:
         now, ahead = self._ports.clock.now(), self._ahead
         read_at = self._read_at if self._proof.reads_log else now
         at = read_at - MARGIN if read_at > -math.inf else self._checkpoint.at
-        known_from = at - MARGIN + ahead
-        self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
-        search = min(self._finding, self._since, *self._searches)  # the next engine must go on with these
+        self._searches.forget(at - MARGIN + ahead)
+        search = self._searches.since
         if search < math.inf or at == self._checkpoint.at:
             ahead = min(self._checkpoint.ahead, ahead)
         positions, jobs = self._proof.positions, dict(self.machine.capture.open)
@@ -513,41 +509,28 @@ class RetryShell:
         self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search, ahead))
 
     async def _search(self, since: float) -> None:
-        """Find the jobs published since ``since``. A second search follows for jobs that the master stores late."""
-        self._searches.append(since)
-        self._write_checkpoint()  # from now on the place in the log counts, however long the job cache is away
-        self._loop.call_later(self._latest, self._loop.spawn_callback, self._search_again, since)
-        await self._reconcile(since)
-
-    async def _search_again(self, since: float) -> None:
-        await self._reconcile(since)
-        self._searches.remove(since)
-
-    async def _reconcile(self, since: float) -> None:
-        self._since = min(since, self._since)
-        if self._finding < math.inf:
-            return
-        try:
-            while self._since < math.inf:
-                self._finding, self._since = self._since, math.inf
-                found = await self._published_since(self._recorded_at(self._finding))
-                for jid, last in sorted(found.items(), key=lambda item: item[1]):
-                    if is_plain(jid) and last > self._known_to.get(jid, -math.inf):
-                        self._known_to[jid] = last
-                        ahead = self._ahead
-                        self.step(facts.Published(jid, last - ahead, found=True, ahead=ahead))
-            if not self._proof.reads_log:
-                self._place_early()
-        finally:
-            self._finding = math.inf
+        """Find the jobs published since ``since``."""
+        self._searches.begin(since)
+        self._write_checkpoint()  # from now on the place in the log counts
+        await self._searches.run(since)
 
     async def _published_since(self, since: float) -> dict[str, float]:
+        recorded_at = self._recorded_at(since)
         while True:
             try:
-                return await self._cache_worker.call(self._ports.cache.published_since, since)
+                return await self._cache_worker.call(self._ports.cache.published_since, recorded_at)
             except JobCacheError as exc:
                 log.warning("The job cache cannot be used now, and is tried again: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
+
+    def _found_published(self, jid: str, last: float) -> None:
+        if is_plain(jid):
+            ahead = self._ahead
+            self.step(facts.Published(jid, last - ahead, found=True, ahead=ahead))
+
+    def _on_searched(self) -> None:
+        if not self._proof.reads_log:
+            self._place_early()
 
 
 def _give(future: Any, answer: facts.Answer) -> None:
