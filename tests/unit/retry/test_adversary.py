@@ -51,10 +51,7 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Clocks, 20002607),  # that a minion said it runs a part which a search had not found yet was forgotten
         (sites.Sites, 20004899),  # a kill from before a takeover counted after it, once the engine had started anew
         (Operators, 40015320),  # a job whose time to live was over was found by its younger record, and run again
-        (
-            Operators,
-            44012966,
-        ),  # that a minion said it runs the job was forgotten, because replays were paused meanwhile
+        (Operators, 44012966),  # a minion said that it runs the job: forgotten, since replays were paused meanwhile
         (Power, 44017341),  # a checkpoint stood for what had not been read of a log that was then lost
         (Operators, 40014551),  # a start was forgotten that was heard while other minions were asked
         # Faults of the judge: what a request was about was looked up before earlier requests and kills were carried out.
@@ -63,15 +60,13 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Power, 40010020),  # a start counted that was heard after the claim of the job and before its publish
         (sites.Sites, 40013901),  # everything was killed while no engine ran, and the queue could not tell what ran
         (PowerOnce, 40006560),  # a power cut took the note about a killed entry that was purged a moment before
-        (
-            sites.Sites,
-            44019951,
-        ),  # everything was killed between the publish of another master and the takeover of its queue
+        (sites.Sites, 44019951),  # everything was killed between another master's publish and the takeover of its queue
         (Clocks, 40002606),  # the clock was set between a claim and its publish, which went by the window of before
         (sites.Sites, 40006870),  # two jobs seemed to wait for each other whose windows are never open at the same time
         (sites.Sites, 41000491),  # a wish for a job that is not kept counted although the job was killed since
         (sites.Refusing, 44008169),  # an entry whose removal the store refused was there again
         (sites.Refusing, 44018603),  # a job was cancelled whose record could not be read any more
+        (CutOff, 68005188),  # a minion lost its record of a job by a replay that it ignored
         (sites.Refusing, 40003669),  # a job that could not be read in its time to live was published again after a kill
     ],
 )

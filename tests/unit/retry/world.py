@@ -854,8 +854,11 @@ class World:
             raise NoMinionMatched("nobody")
         self.take_load(self.loads[jid], names, origin=JOB_RETRY)
         if once.get("rerun"):
-            for name in names:
-                self.minions[name].begun.discard(jid)
+            for minion in (
+                self.minions[name] for name in names if self.reaches(name) or self.minions[name].late is not None
+            ):
+                if jid not in minion.seen:  # a minion that knows the jid ignores the publish, and its record stays
+                    minion.begun.discard(jid)
         self.deliver(jid, sorted(names))
         if becomes is not None:
             raise becomes
