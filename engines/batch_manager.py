@@ -90,7 +90,7 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
         runner=functools.partial(call_runner, opts, loop),
-        # What is to be cancelled must be, also if the queue's engine is away now.
+        # A cancel is kept for the queue's engine if that is away now.
         queue=lambda request: requests.ask(opts, JOB_RETRY, request, keep=request["do"] == "cancel"),
         can_queue=lambda: requests.is_running(opts, JOB_RETRY),
         queue_worker=Worker(loop),

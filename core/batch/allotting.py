@@ -1,6 +1,6 @@
 """
-Has batches share minions: tells ``sharing.py`` what happens, reads which groups minions are in, and hands batches what they
-are allotted. It holds no policy: ``sharing.py`` decides who gets what, and when.
+Divides the slots of ``max_in_flight`` among batches: tells ``sharing.py`` what happens, reads which groups minions are in,
+and hands batches what they are allotted. It holds no policy: ``sharing.py`` decides who gets what, and when.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = lines.logger(__name__)
 
 #: Seconds before data of minions that could not be read are read again.
 RETRY_PAUSE = 5.0
-#: Least seconds between two looks whether freed slots have been gathered for long enough.
+#: Shortest pause in seconds between two checks whether freed slots have been gathered for long enough.
 _LOOK_AGAIN = 0.05
 
 
@@ -46,7 +46,7 @@ class Allotting:
         self._told: set[str] = set()  # jids of batches whose wait for their groups was logged
 
     def enter(self, live: Live, others: Iterable[Live]) -> None:
-        """Take in a batch. The others that have not ended are taken in with the first one that shares."""
+        """Take in a batch. The first one that shares brings in the ``others``, all batches that have not ended."""
         shares = self.sharing.is_shared(live.batch)
         if shares and not self.sharing.active:
             for other in others:
@@ -93,7 +93,7 @@ class Allotting:
         self._reading = False
 
     def note_completeness(self, complete: bool) -> None:
-        """Note whether all batches that have not ended were taken in: before they are, nothing is allotted."""
+        """Note whether all batches that have not ended were taken in. Until they are, nothing is allotted."""
         self.sharing.note_completeness(complete)
         self._plan()
 

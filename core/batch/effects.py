@@ -155,7 +155,10 @@ class Effects:
         live.step(facts.Published(tuple(minion for minion in effect.minions if minion not in matched)))
 
     async def _keep_load(self, live: Live, before: bool) -> None:
-        """Have the job cache show the batch's own target: our job cache keeps the first load, others keep the last."""
+        """
+        Store the load with the batch's own target, in place of those of its publishes: before a publish if the job cache
+        keeps the first load, as ours does; after it if it keeps the last.
+        """
         if before == self._ports.cache.keeps_first_load and not (before and live.load_kept):
             await self._store_load(live)
 
@@ -347,8 +350,8 @@ class Effects:
 
     async def _queue(self, live: Live, effect: facts.Queue) -> None:
         """
-        Store the load first: the retry queue delivers only jobs that it finds in the job cache. The queue takes a job for
-        wanted in spite of earlier signals, so those that the log has must be known.
+        Store the load first: the retry queue delivers only jobs that it finds in the job cache. Then read the log: a
+        hand-over overrides earlier kills, so minions on which an operator has killed the job must be left out.
         """
         if not live.load_kept:
             await self._store_load(live)
@@ -362,7 +365,7 @@ class Effects:
                 live.step(facts.Queued(minions))
 
     async def _take_back(self, live: Live, effect: facts.TakeBack) -> None:
-        # The worker makes one request after the other.
+        # The worker makes one request at a time, so this one follows the hand-over.
         request = {"do": "cancel", "jid": live.jid, "minions": list(effect.minions)}
         try:
             await self._ports.queue_worker.call(self._ports.queue, request)
@@ -370,7 +373,10 @@ class Effects:
             log.info("Batch %s: whether the retry queue has dropped its minions is not known: %s", live.jid, exc)
 
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-        """Return [(minions, reason)]: why the queue refused them, or ''. The other parts are still asked for."""
+        """
+        Return [(minions, reason)]: why the queue refused them; '' if it took them. After a refusal each half is tried, so
+        that one minion does not keep out the others.
+        """
         request: dict[str, Any] = {"do": "enqueue", "jid": live.jid, "minions": list(minions)}
         request["reason"] = "offline in a batch"
         if live.batch.rights.taken_over:

@@ -135,8 +135,8 @@ class KillSent:
 @dataclasses.dataclass(frozen=True)
 class Signalled:
     """
-    Somebody else than the batch has published a signal that ends the job on these minions. With ``every_job`` it ends what
-    runs there, whatever that is.
+    An operator has published a signal, beside the batch, that ends the job on these minions. With ``every_job`` it ends
+    whatever runs there.
     """
 
     minions: tuple[str, ...]

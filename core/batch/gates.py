@@ -321,7 +321,7 @@ class Checks(Kept):
         self.passed, self.stage, self.due = self.stage, None, None
 
     def recover(self, by: float, now: float) -> None:
-        """The engine has restarted: move all times by so many seconds, since its clock is another one."""
+        """The engine has restarted: move all times by ``by`` seconds, since it has another clock now."""
         self.due = None if self.due is None else self.due + by
         self.began = min(self.began, now)
 

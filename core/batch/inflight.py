@@ -396,7 +396,7 @@ class InFlight(Kept):
             flight.unheard = flight.restarted = True
 
     def shift(self, by: float) -> None:
-        """Move all times by so many seconds, since the clock is another one; ``recover`` sets what is due."""
+        """Move all times by ``by`` seconds, because the engine has another clock now; ``recover`` sets the due times."""
         for flight in self.flights.values():
             flight.since += by
             flight.began += by

@@ -86,7 +86,7 @@ class Batch(BatchState):
 # The outcome of everything that was under way is unknown, and must be found out. No minion may be sent to again before the
 # outcome of its last publish is known.
 
-#: If the master ended together with its engine, what it published within so many seconds before that may not have left it.
+#: If the master ended together with its engine, what it published within this many seconds before may not have left it.
 #: The batch then goes on at this master after its restart, or at another one.
 DOUBTFUL = 5.0
 

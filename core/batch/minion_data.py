@@ -103,7 +103,7 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> fro
         try:
             written = compat.minion_data_written(cache, minion)
         except Exception as exc:  # a driver may raise anything
-            raise MinionDataUnreadable(f"It cannot be read when {minion} last fetched its pillar: {exc}") from exc
+            raise MinionDataUnreadable(f"The time when {minion} last fetched its pillar cannot be read: {exc}") from exc
         if written is not None and written >= moment - _SLACK:
             found.add(minion)
     return frozenset(found)

@@ -130,7 +130,7 @@ class Pace(Kept):
 
 #: For which share of the median run time the slots of a publish may be idle, on average.
 IDLE = 0.02
-#: A slot waits for others for at most this share of the median run time, and at most so many seconds.
+#: A slot waits for others for at most this share of the median run time, and for at most this many seconds.
 LONGEST = 2 * IDLE
 LONGEST_SECONDS = 5.0
 #: Run times that are kept: those of the minions that returned last.

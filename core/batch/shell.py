@@ -221,8 +221,8 @@ class BatchShell:
 
     def _take_signal(self, record: Published) -> None:
         """
-        Tell the batches whose jobs somebody else ends. A signal among several functions is ignored, because its user may
-        not be permitted all of them; those of this engine have an origin.
+        Tell batches that an operator ends their jobs by a signal. A signal among several functions is ignored, because its
+        user may not be permitted all of them. Signals of this engine have an origin, and are ignored too.
         """
         if record.origin or not record.sent or record.functions not in KILLS:
             return
@@ -240,7 +240,7 @@ class BatchShell:
             try:
                 load = await self._ports.cache_worker.call(self._ports.cache.published_load, jid)
             except JobCacheError as exc:
-                log.info("Batch %s: whom the signal %s is for cannot be read now: %s", live.jid, jid, exc)
+                log.info("Batch %s: the minions that the signal %s is for cannot be read now: %s", live.jid, jid, exc)
             else:
                 if minions := load.get("Minions"):
                     self._signal(live, minions, every_job)
@@ -254,7 +254,7 @@ class BatchShell:
             live.step(facts.Signalled(named, every_job))
 
     def on_read(self) -> None:
-        """Do nothing: what waits for the end of the log reads it itself."""
+        """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""
 
     def on_lost(self) -> None:
         """The log may lack returns: look in the job cache for all that would change anything."""
@@ -508,7 +508,7 @@ class BatchShell:
             self._late.look_again(live.jid)
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
         if live.batch.halted is not None:
-            # What became of the minions that were in flight when it was halted.
+            # Tell what became of the minions that were in flight when it was halted.
             self._effects.perform(live, [facts.Announce("progress")])
 
 

@@ -70,7 +70,7 @@ class BatchState(Kept):
     checks: Checks
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
-    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # are pending again
+    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # and pending again
     resends: Counter[str] = kept(Counter, dict, _counts, name="resent")
     doubtful_starts: Counter[str] = kept(Counter, dict, _counts, name="begun_after_all")
     to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys, name="to_queue")  # to the retry queue
@@ -257,7 +257,7 @@ class BatchState(Kept):
         return minion in self.inflight or minion in self.maybe_received or self.record.is_guess(minion)
 
     def wants_signal(self, minion: str) -> bool:
-        """Whether it changes anything that somebody else has ended the job on ``minion``."""
+        """Whether it changes anything that an operator has ended the job on ``minion``."""
         return minion in self.inflight or minion in self.to_hand_over
 
     def wants_start(self, minion: str) -> bool:

@@ -140,7 +140,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding
         parts.append(f"about {moments.span(summary['eta_seconds'])} left")
     bar = _BAR
     if width is not None:
-        least = _LEAST_BAR + 3 if width >= _WIDE else 0  # with its brackets and a blank
+        least = _LEAST_BAR + 3 if width >= _WIDE else 0  # with its brackets and a space
         while len(parts) > 1 and width_of(", ".join(parts)) + least > width:
             parts.pop()
         bar = min(_BAR, width - 3 - width_of(", ".join(parts)))

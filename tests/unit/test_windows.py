@@ -1,4 +1,4 @@
-"""Windows: when work may begin, by the clock on the wall."""
+"""Windows: when work may begin, by the wall clock."""
 
 from __future__ import annotations
 

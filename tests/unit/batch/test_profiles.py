@@ -27,7 +27,7 @@ def test_in_six_hundred_worlds_of_each_profile_they_keep_them_too(profile):
         # A minion was left out, which does not count against the budget. A report that it had begun then gave budget back.
         (profiles.Forged, 98),
         (profiles.Restarts, 446),
-        # The clock on the wall was set while a window was open: the batch went by what it had been told before.
+        # The wall clock was set while a window was open: the batch went by what it had been told before.
         (profiles.Clocks, 53),
         (profiles.Clocks, 308),
         # A publish that was already decided went out after the batch had been paused.

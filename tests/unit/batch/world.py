@@ -113,10 +113,8 @@ class World:
         self.steps = 0
         self.down_until = 0.0
         self.full_until = 0.0
-        self.wall_is_off = self.clock_is_off = (
-            0.0  # by so many seconds the clock on the wall, and the engine's, are wrong
-        )
-        self.heeded = 0.0  # how wrong the clock on the wall was when the engine looked last
+        self.wall_is_off = self.clock_is_off = 0.0  # the seconds by which the wall clock, and the engine's, are wrong
+        self.heeded = 0.0  # how wrong the wall clock was when the engine looked last
         self.failing_until = 0.0  # the job cache takes and gives nothing
         self.back_at = 0.0  # minions reach a master that was away again
         self.batch = machine(self.spec, self.now)
@@ -189,7 +187,7 @@ class World:
         heapq.heappush(self.agenda, (self.now + delay, next(self.count), action, args))
 
     def clock(self):
-        """What the engine's clock shows: the time on the wall when the engine started, carried on steadily."""
+        """What the engine's clock shows: the wall clock's time when the engine started, carried on steadily."""
         return self.now + self.clock_is_off
 
     def wall(self):
@@ -470,7 +468,7 @@ class World:
             self.tell(self.opening())
 
     def opening(self):
-        """When the window opens next, by the clock on the wall, in the time of the engine's clock."""
+        """When the window opens next, by the wall clock, in the time of the engine's clock."""
         wall, shift = self.wall(), self.clock() - self.wall()
         past = (wall - BEGIN - self.opens) % self.every
         begins = wall - past if wall >= BEGIN + self.opens else BEGIN + self.opens
