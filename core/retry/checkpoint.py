@@ -60,7 +60,7 @@ class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open_jobs``. ``positions``: the same as
     places in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the
-    logs lack; infinite if no search was under way. ``ahead``: seconds by which the clock on the wall was ahead of the
+    logs lack; infinite if no search was under way. ``ahead``: seconds by which the wall clock was ahead of the
     engine's when the checkpoint was written.
     """
 
@@ -90,7 +90,7 @@ class Checkpoint:
         Take up what is kept. If there is nothing, the checkpoint is now: nothing is missed from now on.
 
         :param clock: the engine's. Unless the machine was rebooted, it goes on from the clock of the previous engine: the
-            times in the store are by that clock, whatever the clock on the wall was set to.
+            times in the store are by that clock, whatever the wall clock was set to.
         :raises LaterVersion: when a later version has written it.
         """
         self.at, self._clock = clock.now(), clock

@@ -183,7 +183,8 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
         return forbidden
     if entry.acknowledged:
         return Decision(Step.TO_ASK, begun=BEGUN)
-    # ``reached``: the record may be of a publish since the last known start of the job, or since the operator's request.
+    # ``reached``: the interrupted run may be of a publish after the last known start of the job, or after the operator's
+    # request. Nobody has asked to repeat that run.
     may_run_again = entry.asker is not None or terms.retry_interrupted
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
         return _interrupted(known, terms)

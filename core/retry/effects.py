@@ -141,7 +141,7 @@ class Effects:
 
     def _time_of(self, recorded: float, ahead: float | None = None) -> float:
         """
-        Return the engine's time of a record. Records go by the clock on the wall, which may be set.
+        Return the engine's time of a record. Records go by the wall clock, which may be set.
 
         :param ahead: seconds by which that clock was ahead when it stamped the record; by default, as it is now.
         """

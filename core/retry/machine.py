@@ -175,7 +175,7 @@ class Retry:
 
         Effects are begun in this order. Only an Answer waits, for the Saves before it.
 
-        :param wall: Unix time by the clock on the wall, which windows go by; by default ``now``.
+        :param wall: Unix time by the wall clock, which windows go by; by default ``now``.
         """
         self.queue.now = max(now, self.queue.now)
         self._heed_clock(0.0 if wall is None else wall - now)
@@ -197,7 +197,7 @@ class Retry:
                 self._work()
 
     def _heed_clock(self, ahead: float) -> None:
-        """Look at all windows again before anything else, if the clock on the wall was set since the last step."""
+        """Look at all windows again before anything else, if the wall clock was set since the last step."""
         was_set, self.openings.ahead = abs(ahead - self.openings.ahead) > _NOT_SET, ahead
         for hours in self.openings.hours() if was_set else ():
             self._opening_due(*hours)

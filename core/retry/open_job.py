@@ -42,7 +42,7 @@ class OpenJob:
     known_since: float
     place: int
     since: float = 0.0  # when it was first published, as far as is known
-    ahead: float | None = None  # by how many seconds the clock on the wall was ahead of the engine's then, if known
+    ahead: float | None = None  # by how many seconds the wall clock was ahead of the engine's then, if known
     stage: Stage = Stage.WAITING
     job: Job | None = None
     signal: bool = False  # it seems to be a signal to another job, which is read sooner
@@ -89,7 +89,7 @@ class OpenJob:
         """
         It was published at ``at``: what its minions said before does not count for this publish.
 
-        :param ahead: by how many seconds the clock on the wall was ahead of the engine's then, if known.
+        :param ahead: by how many seconds the wall clock was ahead of the engine's then, if known.
         """
         if self.ahead is None:  # the log tells of publishes in their order, and a search of the newest only
             self.since, self.ahead = min(self.since, at), ahead

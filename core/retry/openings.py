@@ -17,11 +17,11 @@ from saltext.jobs.core.windows import Period, next_opening
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Longest time in seconds until ``find`` is asked again: the clock on the wall may have been set.
+#: Longest time in seconds until ``find`` is asked again: the wall clock may have been set.
 LOOK_AGAIN = 600.0
 #: Seconds until it is asked again if it failed.
 _TROUBLED = 60.0
-#: Error in seconds of a time that is converted from the engine's clock to that on the wall.
+#: Error in seconds of a time that is converted from the engine's clock to the wall clock.
 _SLACK = 0.001
 
 #: A text as core/windows.py reads it, and a time zone; either may be empty.
@@ -44,10 +44,10 @@ class Openings:
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
         self.find = next_opening
-        #: Seconds by which the clock on the wall, which windows go by, is ahead of the engine's.
+        #: Seconds by which the wall clock, which windows go by, is ahead of the engine's.
         self.ahead = 0.0
         self._jobs: dict[Hours, dict[str, None]] = {}  # by window: the jids of its jobs
-        self._found: dict[Hours, Period] = {}  # by window: when it is open next, by the clock on the wall
+        self._found: dict[Hours, Period] = {}  # by window: when it is open next, by the wall clock
         self._open: set[Hours] = set()  # the windows that were open when that was found
 
     def add(self, job: Job, now: float) -> None:

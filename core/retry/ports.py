@@ -36,7 +36,7 @@ class Ports:
     ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
     given places; None if the job cache keeps no log. ``owner``: the name under which entries are stored. ``folder``: the
     engine's own. ``earlier``: where masters of a cluster up to version 0.2.0 may have left their folders. ``wall``: returns
-    Unix time by the clock on the wall.
+    Unix time by the wall clock.
     """
 
     bus: Bus

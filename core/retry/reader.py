@@ -177,7 +177,7 @@ class JobReader:
     def check_keys(self, minions: Iterable[str]) -> KeysRead:
         """
         Return which of ``minions`` have no key here, accepted or not. Return also which minions that had no key have got one
-        since, and when, by the clock on the wall.
+        since, and when, by the wall clock.
 
         :raises OSError: when keys cannot be read.
         """

@@ -26,7 +26,7 @@ from saltext.jobs.core.retry.turns import Turns
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
 GATHERINGS = ("company", "answered", "look")
 #: Most seconds between a publish and the time in its record. If they differ more, a replay has made a new record in place
-#: of one that was removed, or the clock on the wall was set.
+#: of one that was removed, or the wall clock was set.
 _SAME = 60.0
 
 

@@ -337,7 +337,7 @@ class RetryShell:
         """
         Return when something was done, by the engine's clock, which is never set.
 
-        :param wall: when that was, by the clock on the wall.
+        :param wall: when that was, by the wall clock.
         :param last_look: the last look that did not find it. It counts as done after that look.
         """
         now = self._ports.clock.now()
@@ -453,11 +453,11 @@ class RetryShell:
 
     @property
     def _ahead(self) -> float:
-        """By how many seconds the clock on the wall is ahead of the engine's."""
+        """By how many seconds the wall clock is ahead of the engine's."""
         return self._ports.wall() - self._ports.clock.now()
 
     def _recorded_at(self, at: float) -> float:
-        """Return the earliest time that a record from ``at`` or later may have: the clock on the wall may have been set."""
+        """Return the earliest time that a record from ``at`` or later may have: the wall clock may have been set."""
         return at + min(self._checkpoint.ahead, self._ahead)
 
     def _sample(self) -> dict[Key, Job | Entry | Note]:

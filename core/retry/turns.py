@@ -124,7 +124,7 @@ class Turns:
     def seen_too_early(self, minion: str) -> None:
         """
         A minion did not answer after a sign of life. Salt's presence sees it connect, a while before it can answer. If its
-        start will not count, ping it: it may answer that late.
+        start event does not count (``triggers``), ping it again, since it may be able to answer by then.
         """
         if self._counts(facts.Sign.PRESENCE) and not self._counts(facts.Sign.START):
             self.ping((minion,))
@@ -152,5 +152,5 @@ class Turns:
         self._outbox.line_up(Purpose.PING, minions=there)
 
     def ping_without_replay(self, minions: Iterable[str]) -> None:
-        """Ping those that have no replay."""
+        """Ping those of these minions that have no replay under way."""
         self.ping(minion for minion in minions if self._queue.backlogs[minion].replay is None)

@@ -104,7 +104,7 @@ class Verbs:
         job = read.job
         if job is None:
             raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
-        # The record goes by the clock on the wall, which may have been set before the publish or since. A job must never
+        # The record goes by the wall clock, which may have been set before the publish or since. A job must never
         # count as younger than it is: a minion's records would be believed that do not reach back to the publish.
         ahead = max(0.0, self._ports.wall() - self._ports.clock.now())
         job = dataclasses.replace(job, published_at=job.published_at - ahead)

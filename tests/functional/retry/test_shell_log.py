@@ -285,7 +285,7 @@ def test_an_impossible_time_in_the_queue_does_not_move_the_clock_of_the_engine(m
 def test_a_job_queued_by_hand_has_its_real_age_by_the_clock_of_the_engine(make, master, opts):
     stage = make()
     master.publish(JID, "a")
-    stage.clock.offset -= 3600  # the clock on the wall was set forward since the engine began
+    stage.clock.offset -= 3600  # the wall clock was set forward since the engine began
     requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
     stage.take_requests()
     stage.until(lambda: stage.state("a") is State.PENDING)

@@ -170,7 +170,7 @@ class Adversary(World):
             self.must(not late or user not in self.denied, f"{minion} gets {jid}, and {user} has lost the right")
 
     def _shown(self):
-        """Return what the clock on the wall showed since a job that is published now was claimed."""
+        """Return what the wall clock showed since a job that is published now was claimed."""
         return [self.wall() - STEPS, self.wall()]
 
     def _hours(self, jid):
