@@ -36,11 +36,12 @@ def stats(returner: object = None) -> Any:
     Return what the recorder has done since its engine started, for each returner.
 
     For each returner: ``delivered`` (records: loads and returns), ``queued`` (records that it has not got yet),
-    ``spooled_bytes`` (their size), ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records lost to
-    ``spool_max_bytes`` or to damage), ``refused`` (records that it refused and gets again), ``set_aside`` (records that it
-    refused for good) and ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in), ``unwritten``
-    (records in memory only), ``found_in_job_cache`` (returns that the bus did not bring), ``spool_bytes``, ``bus_gaps`` (how
-    often events may have been lost) and ``loop_lag`` (most seconds by which the engine was late in the last minute).
+    ``spooled_bytes`` (their size), ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records lost
+    because the spool was full or damaged), ``refused`` (records that it refused and gets again), ``set_aside`` (records
+    that it refused for good) and ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in),
+    ``unwritten`` (records in memory only), ``found_in_job_cache`` (returns that the bus did not bring), ``spool_bytes``,
+    ``bus_gaps`` (how often events may have been lost) and ``loop_lag`` (most seconds by which the engine was late in the
+    last minute).
 
     :param returner: show this one only.
 
@@ -97,7 +98,7 @@ def set_aside(returner: object = None, limit: object = 100) -> Any:
     ``tag`` of an event, ``reason``, ``tries`` and ``time`` (Unix time).
 
     :param returner: show this one only.
-    :param limit: show at most so many for each returner, the newest ones.
+    :param limit: the most records to show for each returner, the newest ones.
 
     CLI Example:
 
@@ -113,7 +114,7 @@ def set_aside(returner: object = None, limit: object = 100) -> Any:
 @runner.verb
 def redeliver(returner: object = None, names: object = None) -> Any:
     """
-    Give records that were set aside to their returner again. Mend first what made it refuse them.
+    Give records that were set aside to their returner again. First fix what made it refuse them.
 
     Returns how many, for each returner.
 

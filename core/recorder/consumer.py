@@ -29,7 +29,7 @@ log = lines.logger(__name__)
 
 #: Bytes of records that wait in memory for one returner; at least one record waits.
 _HELD = 8 << 20
-#: When so many records above the base are done, the base is noted again.
+#: When this many records above the base are done, the base is noted again.
 _REBASE = 1000
 #: Seconds between two notes of the base while there is little to do.
 _REST = 5.0
@@ -146,7 +146,7 @@ class Consumer:
 
     @property
     def dropped(self) -> int:
-        """Records that this returner lost since the start, to ``spool_max_bytes`` or to damage."""
+        """Records that this returner lost since the start, because the spool was full or damaged."""
         return self._reader.lost + max(0, self._spool.first - self._reader.next) + self._aside_dropped
 
     def tell_drops(self, now: float) -> None:
@@ -155,7 +155,8 @@ class Consumer:
         if dropped > self._told_dropped and now - self._last_drop_told >= _QUIET:
             self._last_drop_told, before, self._told_dropped = now, self._told_dropped, dropped
             log.critical(
-                "%d records for the returner %s are lost (%d in all), to spool_max_bytes or to damage of the spool: %s",
+                "%d records for the returner %s are lost (%d in all), since the spool is full (spool_max_bytes) or damaged: "
+                "%s",
                 dropped - before,
                 self.name,
                 dropped,
@@ -163,7 +164,7 @@ class Consumer:
             )
 
     async def set_aside(self, newest: int | None = None) -> list[dict[str, Any]]:
-        """Describe the records that were set aside, oldest first; with ``newest``, only so many of the newest."""
+        """Describe the records that were set aside, oldest first; with ``newest``, only that many of the newest."""
         return await self._worker.call(self._about_aside, newest)
 
     async def aside_names(self) -> list[str]:

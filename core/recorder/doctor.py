@@ -68,7 +68,7 @@ def _about_work(opts: Mapping[str, Any]) -> list[str]:
             found.append(f"the returner {name} takes nothing, and {one['queued']} records wait: {one['trouble']}")
         elif one["lag"] > _BEHIND:
             found.append(
-                f"the returner {name} is {one['lag']:.0f} s behind, by {one['queued']} records: it is too slow"
+                f"the returner {name} is {one['lag']:.0f} s behind ({one['queued']} records wait): it is too slow"
             )
         if one["dropped"]:
             found.append(

@@ -12,7 +12,7 @@ from saltext.jobs.core.metrics import Metric, counter, gauge
 #: For each figure of a returner: name, kind, description, and its key in the statistics.
 _OF_RETURNERS = (
     (counter, "delivered_total", "Records that it has got.", "delivered"),
-    (counter, "dropped_total", "Records lost to spool_max_bytes or to damage.", "dropped"),
+    (counter, "dropped_total", "Records lost because the spool was full (spool_max_bytes) or damaged.", "dropped"),
     (gauge, "lag_records", "Records that it has not got yet.", "queued"),
     (gauge, "lag_seconds", "Time since the oldest of these was taken in.", "lag"),
     (gauge, "lag_bytes", "Size of these.", "spooled_bytes"),

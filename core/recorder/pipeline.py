@@ -148,7 +148,7 @@ class Pipeline:
         """
         Return the records to try now, in this order; none before ``due``.
 
-        Stop the round after STOP_AFTER failures in a row that blame no record. After it you must call ``settle``.
+        Stop the round after STOP_AFTER failures in a row that blame no record. After the round you must call ``settle``.
         """
         if now < self._not_before:
             return ()
@@ -204,12 +204,11 @@ class Pipeline:
         record = self._remove(number)
         record.in_doubt = record.in_doubt or not failure.is_fault
         record.tries += is_refusal
-        # After the other parked ones, so that all get their turn.
         record.not_before = now + _pause(max(0, record.tries - 1))
         has_place = len(self._parked) < self._size and self._parked_bytes + record.size <= PARKED_BYTES
         if record.tries >= self._tries or not has_place:
             return [RefusedRecord(number, failure.reason, record.tries)]
-        self._parked[number] = record
+        self._parked[number] = record  # at the end of the dict, so that the others get their turn first
         self._parked_bytes += record.size
         return []
 

@@ -13,7 +13,7 @@ import salt.payload
 from saltext.jobs.core.master.events import retcode_of
 
 LOAD, RETURN, EVENT = "load", "ret", "event"
-#: Field of a return from the job cache that replaces an earlier record from a different event.
+#: Field of a return from the job cache. It says that an event with a different return was recorded before.
 REPLACES = "replaces"
 
 _TIME = struct.Struct(">d")

@@ -86,7 +86,7 @@ class RecorderShell:
         self._quiet = Quiet(log)
 
     def start(self) -> None:
-        # first, and in this thread, because it decides which records are duplicates
+        # first, and in this thread, because these digests decide which records are duplicates
         try:
             self._intake.known = self._intake.what_was_recorded()
         except Exception as exc:

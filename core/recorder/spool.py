@@ -11,7 +11,7 @@ frame of mark, number, length, checksum and payload. This survives:
   tell how many are lost. A minion's return may look like a frame, so a frame that follows damage counts only if its
   number fits into the damaged space.
 
-One thread appends and trims; any thread may read. It must never read a whole segment into memory.
+One thread appends and trims; any thread may read. A reader must never have a whole segment in memory.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_nothing_is_found_where_all_is_well(answering):
     ("figures", "part"),
     [
         ({"trouble": "connection refused", "queued": 7}, "takes nothing, and 7 records wait: connection refused"),
-        ({"lag": 90.0, "queued": 5}, "is 90 s behind, by 5 records"),
+        ({"lag": 90.0, "queued": 5}, "is 90 s behind (5 records wait)"),
         ({"dropped": 3}, "records for the returner pgjsonb were lost since the engine's start (3)"),
         ({"set_aside": 2}, "has refused records (2)"),
     ],
