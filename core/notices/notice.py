@@ -15,9 +15,9 @@ from urllib.parse import quote
 #: The kinds of notices, and what each means. A ``test`` is sent on request.
 KINDS = {
     "approval": "a batch waits for an approval",
-    "paused": "a batch that no operator has paused waits to be resumed",
+    "paused": "the engine has paused a batch, which waits to be resumed",
     "halted": "a batch was halted",
-    "failed": "a batch has ended, and not on all minions with success",
+    "failed": "a batch has ended, without success on some minions",
     "dead": "jobs that minions are owed were given up",
     "engine": "an engine does not answer",
     "recovered": "what was reported before is over: the batch goes on, it or its retry has succeeded, the engine answers",
