@@ -57,7 +57,7 @@ ROWS = (
     "first call of a process",
     "of that, SQLite alone",
     "bytes a job",
-    "bytes, in times of msgpack and keys",
+    "bytes, as a multiple of all values and keys",
     "files and directories a job",
 )
 #: What depends on the number of returns of a job.
@@ -211,7 +211,7 @@ def figures(column, size, folder, file_returns):
     filled = disk(folder)
     found["bytes a job"], found["files and directories a job"] = (part / size for part in filled)
     if column == "sqlite":
-        found["bytes, in times of msgpack and keys"] = filled[0] / taken
+        found["bytes, as a multiple of all values and keys"] = filled[0] / taken
     module = returner(RETURNERS[column], own)
     found["first call of a process"] = min(
         in_process(lambda: cpu(lambda: module.get_load("20200101000000000000"))) for _ in range(5)

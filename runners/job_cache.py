@@ -239,7 +239,7 @@ def search(
 @runner.verb
 def outcome(jid: object) -> dict[str, Any]:
     """
-    Return what became of a job: which minions have returned it, which are missing or still owed it, and why minions
+    Return what became of a job: how many minions have returned it, which are missing or still owed it, and why minions
     failed. Minions that failed for the same reason are one group; the largest group comes first.
 
     Two reasons count as the same if they differ only in ids, addresses, times and numbers. For a run of states the text has

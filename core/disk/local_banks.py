@@ -1,6 +1,6 @@
 """
-The localfs cache driver's layout, read and written without the driver: a directory for each bank, a msgpack file
-``<key>.p`` for each key.
+The localfs cache driver's layout, read and written directly: a directory for each bank, a msgpack file ``<key>.p``
+for each key.
 
 The driver itself takes 0.4 ms of CPU to write a value, and a fleet that comes back makes it write tens of thousands. What
 is written here can be read through salt.cache, and the other way round. It must never be used with unchecked ids: they

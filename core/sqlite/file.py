@@ -45,15 +45,15 @@ PASSING = 5.0
 LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
-#: Layout of .lock: the bytes of the name of the caller whose check was last; then the list of the -wal files that were
-#: removed and saved, with its offset, its bytes and its most entries.
+#: Layout of .lock: it begins with the name of the caller whose check was last (bytes). Then comes the list of the -wal files
+#: that were removed and saved (offset, bytes, most entries).
 _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
 #: Offset and bytes of the time at which a checkpoint last waited in vain for readers.
 _WAITED, _WAITED_BYTES = 2048, 12
 #: Offset and bytes of the name of the damaged file whose records go into the next one.
 _DAMAGED, _DAMAGED_BYTES = 3072, 512
-#: Ranges of bytes (first byte, count) of the file and of its -shm: SQLite keeps some of these bytes locked while it has them
-#: open. And C's struct flock.
+#: Ranges of bytes (first byte, count) of the file and of its -shm: SQLite keeps some of these bytes locked while it has the
+#: two open. The third is C's struct flock.
 _SHARED, _MEMORY, _LOCK = (0x40000002, 510), (128, 1), "hhqqi"
 #: The byte of -shm that SQLite keeps locked while it writes.
 _WRITER = (120, 1)
@@ -93,7 +93,7 @@ class DatabaseFile:
         return None if filled and not found.st_size else (found.st_dev, found.st_ino)
 
     def was_emptied(self) -> bool:
-        """Tell whether the file is empty and has been in use. Also if it is being made: ``set_aside`` waits for that."""
+        """Tell whether the file was in use and is empty now; also True while it is made, for which ``set_aside`` waits."""
         if self.identity(filled=True) is not None:
             return False
         with contextlib.suppress(FileNotFoundError):
@@ -229,7 +229,9 @@ class DatabaseFile:
             return False
         removed = f"{os.path.realpath(self._log)} (deleted)"
         for name in glob.iglob("/proc/[0-9]*/fd/*"):
-            with contextlib.suppress(OSError):  # it was closed meanwhile, or is another user's; or somebody writes
+            with contextlib.suppress(
+                OSError
+            ):  # it was closed meanwhile, or is another user's; or another process writes
                 if os.readlink(name) == removed and self.log_identity() is None:
                     with open(name, "rb") as source, self.alone() as handle, self._without_writer():
                         pages, _, last = self._log_in_memory()

@@ -55,7 +55,8 @@ TABLES = (
 NAMES = ("marks", "jobs", "minions", "jobs_of_minions", "stretches", "failures")
 #: Jobs in a new stretch, and in one that is long enough to be divided.
 STRETCH, LONG_STRETCH = 256, 512
-#: Most jobs that are divided into stretches at a time. The length of a stretch is checked for one in so many stored jobs.
+#: Most jobs that are divided into stretches at a time; and how many jobs are stored, on average, until the length of a
+#: stretch is checked.
 MOST_DIVIDED, LOOKED_AT = 4096, 32
 #: Removes the rows of jobs that have neither a load nor a list of minions nor returns any more.
 _FORGET = f"""DELETE FROM jobs WHERE mark IS NULL

@@ -1,4 +1,4 @@
-"""Finds and lists jobs by the index beside their records (``core/sqlite/job_index.py``)."""
+"""Finds and lists jobs by the index beside their records. ``core/sqlite/job_index.py`` says what marks and stretches are."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from saltext.jobs.core.sqlite import minion_sets, stored
 from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers, ids_in, minions_of_no_job
 
-FEW = 40
+FEW = 40  # rows read at first
 CHUNK = 500  # rows read at a time: one long query would keep -wal from being emptied
 SOME = 5000  # rows that one transaction removes
 SOME_STRETCHES = 20  # stretches that each sweep checks
-#: Minions in no job. Fewer are not removed, because after each removal every process reads all numbers again.
+#: Least number of minions in no job that is worth a removal: after it every process reads the numbers of all minions again.
 MANY_GONE = 1000
 
 #: In place of a mark that was forgotten since its load was listed; the load is gone.
@@ -87,8 +87,8 @@ class JobLookup:
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, JobTally]:
         """
-        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A single
-        removed return counts as missing.
+        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that
+        was removed while its job stays counts as missing.
 
         :param minion: the minion that ``of_minion`` is about.
         """
@@ -111,7 +111,7 @@ class JobLookup:
                     is_for = bool(numbers) and who is not None and minion_sets.has(who, numbers[0][0])
                 except Exception:  # zlib has an error of its own
                     continue
-                if sent and count > sent:  # others have returned too
+                if sent and count > sent:  # minions that the job was not for have returned too
                     tally = self._tally_of_own(jid, minion)
                     if tally is not None:
                         found[jid] = tally
@@ -127,7 +127,7 @@ class JobLookup:
         listed = self._database.read(f"SELECT value FROM records WHERE {of_bank} AND key = ?", (MINIONS, jid))
         try:
             minions = set(ids_in(stored.loads(listed[0][0])))
-        except Exception:  # it was removed meanwhile; msgpack raises many kinds for a damaged one
+        except Exception:  # the list was removed meanwhile, or is damaged: msgpack then raises many kinds
             return None
         returned = self._database.read(f"SELECT key FROM records WHERE {of_bank}", (f"{RETURNS}{jid}",))
         failed = self._database.read("SELECT minion FROM failures WHERE jid = ?", (jid,))
@@ -180,7 +180,7 @@ class JobLookup:
         return self._forget_stretches() or self._forget_marks() or self._forget_minions()
 
     def _forget_stretches(self) -> int:
-        """Remove empty stretches among the next ones: a new job there then belongs to the stretch before."""
+        """Remove those of the next stretches that are empty. A new job there then belongs to the stretch before."""
         query = "SELECT first FROM stretches WHERE first > ? ORDER BY first LIMIT ?"
         rows = self._database.read(query, (self._tidied, SOME_STRETCHES))
         self._tidied = rows[-1][0] if len(rows) == SOME_STRETCHES else ""

@@ -70,7 +70,7 @@ class Remains:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        #: How many records could be read, and how many gaps could not.
+        #: How many records could be read, and how many places could not.
         self.read = self.gaps = 0
 
     def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
@@ -244,7 +244,7 @@ class Salvage:
 
     @property
     def gaps(self) -> int:
-        """How many gaps could not be read."""
+        """How many places could not be read."""
         return self._remains.gaps
 
     def run(self) -> None:

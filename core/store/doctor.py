@@ -21,7 +21,7 @@ from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import OneFile, has_date
 from saltext.jobs.core.store.store import Store
 
-#: With so many jobs, a driver that keeps files for each is slow to list, and takes many inodes.
+#: With this many jobs, a driver that keeps files for each is slow to list, and takes many inodes.
 MANY_JOBS = 20_000
 #: Most files of a driver that are checked.
 _SOME_FILES = 5000

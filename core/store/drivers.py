@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # Python may have been built without sqlite3
     from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
-#: A job may be published again under its jid within so many seconds.
+#: A job may be published again under its jid within this many seconds.
 _AGAIN_WITHIN = 2 * 86400.0
 
 #: Tells whether a function or user is searched for.
@@ -198,7 +198,7 @@ class Driver(Port):
         """
         Remove the jobs ``names`` that were last written before the Unix time ``than``, by default all. Returns the others.
 
-        Of each job its bank ``parent/name`` is removed first, and then its key ``name`` in some banks, in their order.
+        For each job the bank ``parent/name`` is removed first, then the key ``name`` in each of ``banks``, in this order.
         """
         last = {name: self._remove_one([(bank, name) for bank in banks], parent, name, than) for name in names}
         kept = [at for at in last.values() if at is not None and at >= than]
@@ -279,7 +279,7 @@ class JobIndex:
 
         :param marks: tests of the function (``fun``) and of the user, or None.
         :param minion: a minion that the job is for, or that has returned.
-        :param failed: only jobs with a return that tells of a failure.
+        :param failed: only jobs that failed on a minion.
         """
         yield from sorted(
             (key for key in self._driver.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True
@@ -303,7 +303,7 @@ class JobIndex:
         return found
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        """Return those of some jobs that may be for the minion, or have its return; all if only a search can tell."""
+        """Return the jobs that may be for the minion or may have its return; all of them if only a search can tell."""
         return set(jids)
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
@@ -316,9 +316,10 @@ class JobIndex:
 
     def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
         """
-        Return the keys, or the banks, in a bank that are not between two names; None if all must be listed for that.
+        Return the keys in a bank that are before ``low`` or after ``high``; None if all keys must be listed for that.
 
-        :param since: if it is given, only those from it on and before ``low``.
+        :param since: if it is not empty, only keys from ``since`` on and before ``low``.
+        :param of_banks: whether to return the names of the banks in the bank, in place of its keys.
         """
         return None
 

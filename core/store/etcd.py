@@ -1,4 +1,4 @@
-"""The driver etcd, with a server that may be frozen, and with others that write to it."""
+"""The driver etcd, safe with a frozen server and with concurrent writers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-The driver localfs, without the driver: its files, read and written by core/disk/local_banks.py.
+The files of the driver localfs, read and written by core/disk/local_banks.py in place of Salt's own driver.
 
-Salt's own driver takes five times as long to write a value. Its ``list`` names half-written files and, before Salt 3008,
+Salt's driver takes five times as long to write a value. Its ``list`` names half-written files and, before Salt 3008,
 strips every ``p`` and dot off the end of a name.
 """
 

@@ -33,7 +33,7 @@ log = lines.logger(__name__)
 Load = dict[str, Any]
 DRIVERS = ("localfs", "sqlite", "postgresql", "redis", "mysql", "etcd", "consul", "mmap_cache")
 
-#: Gets progress: the jobs looked at so far, and all jobs.
+#: Called with the number of jobs looked at so far, and the number of all jobs.
 Told = Callable[[int, int], None]
 
 
@@ -243,7 +243,7 @@ def _copied(
 
 def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], dry_run: bool) -> dict[str, int]:
     """
-    Copy the missing records of one job, and return how many ``loads``, ``returns`` and ``endtimes`` there were.
+    Copy the missing records of one job, and return how many ``loads``, ``returns`` and ``endtimes`` were missing.
 
     :param clean: returns a load without its secrets.
     :param dry_run: write nothing.
@@ -287,7 +287,7 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
 def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[str, int]:
     """
     Copy the missing records of one job from one driver to another of the same master, and return how many ``loads``,
-    ``returns`` and ``endtimes`` there were.
+    ``returns`` and ``endtimes`` were missing.
 
     The record that vouches for a load is copied too: it is the same job of the same master.
 

@@ -56,11 +56,11 @@ class Mmap(Driver):
             raise self.error("fetch", bank, key, exc) from exc
 
     def contains(self, bank: str, key: str) -> bool:
-        """The driver's own ``contains`` misses the writes of other processes for 0.25 s; ``updated`` does not."""
+        """Ask ``updated``: the driver's own ``contains`` misses the writes of other processes for 0.25 s."""
         return self.updated(bank, key) is not None
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        """The retry queue is kept in files, since it has a bank for each minion."""
+        """As ``Driver.present``. The retry queue is looked up in files: it has a bank for each minion."""
         if bank != OWED:
             return {key for key in keys if self.contains(bank, key)}
         try:
@@ -83,7 +83,7 @@ class Mmap(Driver):
         return super().keys(bank)
 
     def banks(self, bank: str) -> list[str]:
-        """The driver lists none."""
+        """Return the names of directories: the driver itself lists no banks."""
         try:
             return os.listdir(os.path.join(self._root, bank))
         except (FileNotFoundError, NotADirectoryError):

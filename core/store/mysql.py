@@ -18,7 +18,7 @@ LARGE = 500_000  # bytes from which on the server's limit is checked first
 
 
 class Mysql(InParts):
-    """The driver mysql, with a server that may be frozen, and with others that write to it."""
+    """The driver mysql, safe with a frozen server and with concurrent writers."""
 
     lists_banks = False
     chunk = 100
@@ -32,7 +32,7 @@ class Mysql(InParts):
                 self._opts[f"mysql.{name}"] = int(OUTAGE_SECONDS)
 
     def _is_refusal(self, name: str) -> bool:
-        """For a value above its max_allowed_packet the server drops the connection, though it is up."""
+        """Tell whether the server is up: it also drops the connection for a value above its max_allowed_packet."""
         if name != "store":
             return False
         try:

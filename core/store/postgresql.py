@@ -1,5 +1,5 @@
 """
-The driver postgresql (cache/postgresql.py), without the driver: its table, read and written by core/postgresql/banks.py.
+The table of the driver postgresql (cache/postgresql.py), read and written by core/postgresql/banks.py without Salt's loader.
 
 A publish stores everything in one statement or transaction, and a job is removed in one. Several masters may share a
 table.
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Postgresql(TableDriver):
-    """The table of the driver postgresql, on a server that may be frozen, and with others that write to it."""
+    """The table of the driver postgresql, safe with a frozen server and with concurrent writers."""
 
     removed_at_once = 500
     #: Zero, since the functions below wait for the server themselves.

@@ -26,8 +26,8 @@ FORMAT = 2
 
 #: The types of nearly all values in a load. No driver changes such values.
 _PLAIN = frozenset((str, bool, type(None)))
-#: How many levels of a value are looked into. Deeper levels are used as Salt packs them, because it packs more levels
-#: than Python can make calls.
+#: How many levels of a value are walked through. Deeper ones are hashed as Salt packs them, because Salt can pack more
+#: levels than Python can walk through.
 _DEPTH = 500
 #: Most borrowers of a jid that are kept: those that came first.
 _MOST_BORROWED = 5
@@ -88,7 +88,7 @@ class Publication:
         return record
 
     def with_borrowed(self, fun: str, user: str, at: float) -> Publication:
-        """Return the same with another job that was published under its jid."""
+        """Return a record that also names another job that was published under the jid, if there is room for it."""
         known = any((each.fun, each.user) == (fun, user) for each in self.borrowed)
         if known or len(self.borrowed) >= _MOST_BORROWED:
             return self
@@ -151,9 +151,10 @@ def _hashed(text: str) -> str:
 
 def _text(value: Any, left: int = _DEPTH) -> str:
     """
-    Drivers turn tuples into lists, bytes in UTF-8 into text, and integers beyond 64 bits into text.
+    Return a text that is the same for a value and for what a driver makes of it: drivers turn tuples into lists, bytes in
+    UTF-8 into text, and integers beyond 64 bits into text.
 
-    :param left: how many levels to look into.
+    :param left: how many levels to walk through.
     """
     kind = type(value)
     if kind in _PLAIN:

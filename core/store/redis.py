@@ -21,7 +21,7 @@ from saltext.jobs.core.store.drivers import ABSENT, InParts
 
 
 class Redis(InParts):
-    """The driver redis, with a server that may be frozen, and with others that write to it."""
+    """The driver redis, safe with a frozen server and with concurrent writers."""
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
         client = run(modules, self.own(calls)["_get_redis_server"])

@@ -39,7 +39,7 @@ OUTCOMES = ("returned", "failed", "missing")
 #: In place of one of the kinds of ``core/functions.py``: all of them.
 ALL = "all"
 _GLOB = frozenset("*?[")
-_AT_ONCE = 200  # jobs looked at at a time
+_AT_ONCE = 200  # jobs that are read at a time
 _LAST = "~"  # sorts after anything that a jid has behind its time
 
 Told = Callable[[int], None]

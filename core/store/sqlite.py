@@ -1,5 +1,5 @@
 """
-The driver sqlite (cache/sqlite.py), without the driver: its file, read and written by core/sqlite/banks.py.
+The file of the driver sqlite (cache/sqlite.py), read and written by core/sqlite/banks.py without Salt's loader.
 
 A publish stores everything in one transaction, and a job is removed in one. A job's lock is a transaction too, which
 keeps the other processes of this machine out.

@@ -16,7 +16,7 @@ from saltext.jobs.core.store.drivers import Driver, JobIndex, Marks, Shown
 
 Result = TypeVar("Result")
 
-#: Most pairs of function and user that are looked up one by one; if more match, all jobs of the time are looked at.
+#: Most pairs of function and user that are looked up one by one; if more match, all jobs of the searched time are read.
 MOST_MARKS = 100
 
 
@@ -39,7 +39,7 @@ class Lookup(Protocol):
         """Return up to ``count`` jids of loads that begin with a date, oldest first."""
 
     def undated(self) -> dict[str, float]:
-        """Return the jids of all other loads, with the Unix times of their last write."""
+        """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
 
     def shown(self) -> Iterator[Shown]:
         """Yield what ``jobs.list_jobs`` shows of all loads, some at a time."""

@@ -42,7 +42,7 @@ class Verification:
         Look at every job, and return ``jobs``, ``returns`` (counts) and ``problems``: dicts with jid, problem, minion,
         detail and repaired.
 
-        :param told: gets progress: the jobs looked at so far, and all jobs.
+        :param told: gets the number of jobs looked at so far, and the number of all jobs.
         :raises Outage: if the store cannot be used.
         """
         loads = sorted(self._store.keys(LOADS))
