@@ -56,7 +56,7 @@ def prepare(connection: Patient, keeps_commit: bool) -> None:
     """
     Make the table if it is missing, and have the session wait for the disk.
 
-    :param keeps_commit: whether the configuration says when a write counts as done.
+    :param keeps_commit: leave ``synchronous_commit`` as it is, because the configuration sets it.
     :raises StateError: if the table is of a later version, or the database cannot hold Salt's values.
     :raises psycopg.Error: for errors of the server.
     """

@@ -23,7 +23,7 @@ _OF = "engine = %s AND name = %s"
 _READ = f"SELECT string_agg(body, '' ORDER BY part) FROM {FILES} WHERE {_OF}".encode()
 _DELETE = f"DELETE FROM {FILES} WHERE {_OF}".encode()
 _INSERT = f"INSERT INTO {FILES} (engine, name, part, body) VALUES (%s, %s, %s, %s)".encode()
-# It may be run again after it was done.
+# This does no harm if it is run twice, as after a lost answer.
 _ADD = f"""INSERT INTO {FILES} (engine, name, part, body) SELECT %s, %s, %s, %s
     WHERE EXISTS (SELECT FROM {FILES} WHERE {_OF} AND part = 0)
     ON CONFLICT (engine, name, part) DO UPDATE SET body = EXCLUDED.body""".encode()
@@ -52,14 +52,14 @@ class TableFolder:
         return f"{name or 'the files'} of {self._engine} in PostgreSQL at {self._server.place}"
 
     def read(self, name: str) -> bytes:
-        """Return what it holds."""
+        """Return the content of a file."""
         found = self._one(_READ, name)
         if found is None:
             raise self._absent(name)
         return bytes(found)
 
     def write(self, name: str, data: bytes, durable: bool = False) -> None:
-        """Replace it as a whole, durably."""
+        """Replace a file as a whole, durably."""
 
         def work(connection: Patient) -> None:
             connection.execute(_DELETE, (self._engine, name))
@@ -69,24 +69,24 @@ class TableFolder:
         self._do(work)
 
     def names(self, below: str) -> list[str]:
-        """Return what there is."""
+        """Return the names of the files."""
         values = (self._engine, f"{below}/", f"{below}0")
         return [row[0] for row in asked(self._server, lambda connection: connection.execute(_NAMES, values).fetchall())]
 
     def modified(self, name: str) -> float:
-        """Return when it was written, by the server's clock."""
+        """Return when a file was last written, by the server's clock."""
         found = self._one(_MODIFIED, name)
         if found is None:
             raise self._absent(name)
         return float(found)
 
     def rename(self, old: str, new: str) -> None:
-        """Give it another name."""
+        """Rename a file."""
         if not self._do(lambda connection: self._move(connection, old, new)):
             raise self._absent(old)
 
     def set_aside(self, name: str) -> str:
-        """Give it a name for files that cannot be used."""
+        """Rename a file that cannot be used, and return where it is."""
         aside = f"{name}.corrupt"
 
         def work(connection: Patient) -> None:
@@ -97,7 +97,7 @@ class TableFolder:
         return self.where(aside)
 
     def remove(self, name: str) -> bool:
-        """Remove it."""
+        """Remove a file, and tell whether it was there."""
         return bool(self._do(lambda connection: connection.execute(_DELETE, (self._engine, name)).rowcount))
 
     def exists(self, *names: str) -> bool:
@@ -235,7 +235,11 @@ class TableJournal:
             self._rewrite = [framed(snapshot)]
 
     def finish_rewrite(self) -> None:
-        """Put the new one in the old one's place, durably. :raises OSError: the old one stays then, and is not ``whole``."""
+        """
+        Put the new one in the old one's place, durably.
+
+        :raises OSError: then the old one stays, and the journal is not ``whole``.
+        """
         with self._lock:
             if self._rewrite is None:
                 raise OSError(f"{self._folder.where(self.name)} is not being rewritten")

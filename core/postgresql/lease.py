@@ -46,8 +46,8 @@ TTL = 12.0
 CHANNEL = "saltext_jobs"
 #: What separates the secret of a session from its history, and the parts of a history from each other.
 _OF, _SLASH = "@", "/"
-#: An epoch that a failover has lost is never used again, even if the server's clock goes back: the next one is higher by
-#: up to this.
+#: An epoch that a failover has lost must not be used again, even if the server's clock goes back. So the next one is higher
+#: by a random number of up to this.
 _STEP = 1_000_000
 _FOR = "%s * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""

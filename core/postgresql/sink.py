@@ -31,7 +31,7 @@ log = lines.logger(__name__)
 _INDEXING = 6 * 3600.0
 #: Seconds between two checks of partitions and old rows.
 _UPKEEP = 600.0
-#: Classes of SQLSTATE that blame the data, beside those for which psycopg raises DataError or IntegrityError.
+#: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
 # Each in the order of its key (except events, whose key contains the master), so that two recorders that store the same

@@ -90,8 +90,8 @@ class SiteReader:
     Behaves as ``core.log.masters.LogOfAll``.
 
     :param server: with the site's tables.
-    :param positions: where to go on. Without a position it begins at the end, after a gap. If the log does not go on at the
-        position, it begins at the beginning, after a gap.
+    :param positions: where to go on. Without a position it begins at the end; if the log does not go on at the position, at
+        the beginning. In both cases it reports a gap.
     """
 
     def __init__(self, server: Connections, positions: Mapping[str, Position] | None = None) -> None:
@@ -136,7 +136,7 @@ class SiteReader:
         return News([record for record in told if record is not None], gap, more)
 
     def look(self) -> Callable[[], bool]:
-        """Look at the log now. Returns what tells whether that is over: then ``read`` has all that was appended before."""
+        """Begin to look at the log. Returns a function: whether ``read`` now has all that was appended before the call."""
         wanted = self._begun + 1  # the look that is under way may have begun too early
         self._is_wanted.set()
         return lambda: self._ended >= wanted

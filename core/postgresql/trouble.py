@@ -59,19 +59,18 @@ _BY_STATE = {
     "42501": Kind.SETUP,
 }
 _ADVICE = {
-    Kind.LOST: "see to it that it runs and that this machine may reach it",
-    Kind.CLASH: "others change the same at the same time",
+    Kind.LOST: "check that the server runs and that this machine may reach it",
+    Kind.CLASH: "other sessions change the same rows at the same time",
     Kind.NO_TABLE: "its tables are being removed",
     Kind.FULL: "make room on its disk",
     Kind.BUSY: "look at its load, its locks (pg_stat_activity) and max_connections",
-    Kind.SETUP: "see to the options postgresql.* and to the rights that the user has there",
+    Kind.SETUP: "check the options postgresql.* and the rights of that user there",
 }
 
 
-#: For a server that answers and refuses logins: libpq has no code for that. In some languages "FATAL" is another word.
-_CLOSED = (
-    "see to the options postgresql.*, and on the server to the user, the database, pg_hba.conf and max_connections"
-)
+#: For a server that answers but refuses the login: libpq has no code for that, so it is told by the word "FATAL", which
+#: differs in some languages.
+_CLOSED = "check the options postgresql.*, and on the server the user, the database, pg_hba.conf and max_connections"
 
 
 def kind_of(exc: BaseException) -> Kind:

@@ -237,7 +237,7 @@ class TestTheServerAndItsTables:
         [
             ({"postgresql.db": "nonesuch"}, 'database nonesuch.*"nonesuch" does not exist'),
             ({"postgresql.user": "nobody"}, 'user nobody.*role "nobody" does not exist'),
-            ({"postgresql.port": 1}, "127.0.0.1:1,.*see to it that it runs"),
+            ({"postgresql.port": 1}, "127.0.0.1:1,.*check that the server runs"),
             ({"postgresql.host": "nonesuch.invalid"}, "nonesuch.invalid"),
             ({"postgresql.sslmode": "require"}, "SSL"),
             ({"postgresql.dsn": "host=127.0.0.1 port=1"}, "127.0.0.1:1,"),
