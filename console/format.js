@@ -72,7 +72,7 @@ export function cut(text, most) {
   return `${text.slice(0, half)}…${text.slice(text.length - half)}`;
 }
 
-/** Most levels of indentation: deeper lines would be nothing but blanks. */
+/** Most levels of indentation: deeper lines would be nothing but spaces. */
 const DEEPEST = 30;
 
 /**

@@ -43,7 +43,7 @@ def as_compound(minions: Iterable[str]) -> str:
     """
     Return a compound target for minions, as one part of a larger one.
 
-    Salt splits such a target at blanks, and a list in it at commas. So ids with these are written as regular expressions.
+    Salt splits such a target at spaces, and a list in it at commas. So ids with these are written as regular expressions.
     """
     names = list(minions)
     listed = [name for name in names if name.split() == [name] and "," not in name]

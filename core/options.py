@@ -1,5 +1,5 @@
 """
-How options are declared, and what they accept: each kind of value once, with its words for errors.
+How options are declared, and what they accept. Each kind of value has one check, which also words the error.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _evened(line: str, patterns: tuple[re.Pattern[str], ...]) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _own_names(minion: str) -> tuple[re.Pattern[str], ...]:
-    """Return patterns for a minion's id, and for its first part if it is a domain name; not for names of two letters."""
+    """Return patterns for a minion's id, and for the first label of a domain name; not for names of up to two letters."""
     names = {minion, minion.partition(".")[0]}
     return tuple(
         re.compile(rf"(?<![0-9A-Za-z_-]){re.escape(name)}(?![0-9A-Za-z_-])")

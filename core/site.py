@@ -90,7 +90,7 @@ class Journal(Protocol):
 
     @property
     def behind(self) -> bool:
-        """Whether records were appended that do not survive this process without a ``sync``."""
+        """Whether records would be lost if this process ended now, without a ``sync``."""
 
     @property
     def size(self) -> int:
@@ -140,11 +140,11 @@ class Folder(Protocol):
         """Return how messages name a file, or the folder: where an operator finds it."""
 
     def read(self, name: str) -> bytes:
-        """Return what it holds. :raises FileNotFoundError: when it is not there. :raises OSError:"""
+        """Return the content of a file. :raises FileNotFoundError: when it is not there. :raises OSError:"""
 
     def write(self, name: str, data: bytes, durable: bool = False) -> None:
         """
-        Replace it as a whole: a reader sees the old content or the new one.
+        Replace a file as a whole: a reader sees the old content or the new one.
 
         :param durable: whether it must survive a power cut when this returns.
         :raises OSError: and the old content stays. If only durability is not certain, a power cut may leave either.
@@ -154,19 +154,19 @@ class Folder(Protocol):
         """Return the names of the files in ``below``, each with ``below/`` before it, sorted. :raises OSError:"""
 
     def modified(self, name: str) -> float:
-        """Return when it was last written, in Unix time. :raises FileNotFoundError, OSError:"""
+        """Return when a file was last written, in Unix time. :raises FileNotFoundError, OSError:"""
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; it replaces a file that has the new name. :raises FileNotFoundError, OSError:"""
 
     def set_aside(self, name: str) -> str:
         """
-        Rename an unusable file to ``<name>.corrupt``, as if it was written now, and return where that is. If there is no
-        file, nothing is done. :raises OSError:
+        Rename an unusable file to ``<name>.corrupt``, date it now, and return where it is. If there is no file, do nothing.
+        :raises OSError:
         """
 
     def remove(self, name: str) -> bool:
-        """Remove it, and tell whether it was there. :raises OSError:"""
+        """Remove a file, and tell whether it was there. :raises OSError:"""
 
     def exists(self, *names: str) -> bool:
         """Tell whether one of these is there. :raises OSError: when that cannot be told."""
@@ -193,7 +193,7 @@ class Log(Protocol):
         """Return what was appended since, or a part of it. :raises OSError: when nothing can be read at this moment."""
 
     def look(self) -> Callable[[], bool]:
-        """Look at the log now. Returns what tells whether that is over: then ``read`` has all that was appended before."""
+        """Begin to look at the log. Returns a function: whether ``read`` now has all that was appended before the call."""
 
     def close(self) -> None:
         """Release it."""
@@ -356,7 +356,7 @@ def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:
     """
     Return what this master has in common with others.
 
-    :param engine: the engine, if the site is for one: one engine works for its own master alone.
+    :param engine: the engine that asks, if one does: ``job_recorder`` works for its own master alone, whatever the options.
     :raises SettingsError: if the value of ``saltext_jobs_site`` is not accepted, or an option that it needs is not set.
     """
     kind = opts.get("saltext_jobs_site")

@@ -1,5 +1,5 @@
 """
-Times at which work may begin: weekly windows and a first moment, as a clock on the wall shows them.
+Times at which work may begin: weekly windows and a first moment, both by the wall clock.
 
 A window is open exactly when the clock of its zone shows a time within it. So a window is an hour shorter when clocks are
 put forward within it, and an hour longer when they are put back.

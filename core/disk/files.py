@@ -23,7 +23,7 @@ import salt.payload
 
 from saltext.jobs.core.errors import StateError
 
-#: How often a lock is tried that others only look at, and seconds between two tries.
+#: How often a lock is tried while others only look at it, and seconds between two tries.
 _TRIES, _PAUSE = 100, 0.001
 
 

@@ -1,7 +1,7 @@
 """
 The files of an engine, by names that are relative to its folder. ``core/site.py`` says what each method does.
 
-It must never report a file as missing that it cannot look at.
+It must never report a file as missing because it cannot look.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class FileFolder:
         return str(self.path / name)
 
     def read(self, name: str) -> bytes:
-        """Return what it holds."""
+        """Return the content of a file."""
         return (self.path / name).read_bytes()
 
     def write(self, name: str, data: bytes, durable: bool = False) -> None:
-        """Replace it as a whole."""
+        """Replace a file as a whole."""
         files.write_atomic(self.path / name, data, durable, fence=self._fence)
 
     def names(self, below: str) -> list[str]:
@@ -50,16 +50,16 @@ class FileFolder:
         return sorted(f"{below}/{name}" for name in found if not name.startswith("."))
 
     def modified(self, name: str) -> float:
-        """Return when it was written."""
+        """Return when a file was last written, in Unix time."""
         return os.stat(self.path / name).st_mtime
 
     def rename(self, old: str, new: str) -> None:
-        """Give it another name."""
+        """Rename a file."""
         self._fence()
         os.replace(self.path / old, self.path / new)
 
     def set_aside(self, name: str) -> str:
-        """Rename it as a file that cannot be used."""
+        """Rename a file that cannot be used, and return its new path."""
         self._fence()
         aside = files.set_aside(self.path / name)
         with contextlib.suppress(FileNotFoundError):
@@ -67,7 +67,7 @@ class FileFolder:
         return str(aside)
 
     def remove(self, name: str) -> bool:
-        """Remove it."""
+        """Remove a file, and tell whether it was there."""
         self._fence()
         try:
             os.unlink(self.path / name)

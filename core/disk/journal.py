@@ -81,7 +81,7 @@ def _body(data: bytes, position: int) -> bytes | None:
 
 
 def _is_torn(data: bytes, position: int) -> bool:
-    """Whether no whole record begins behind ``position``."""
+    """Tell whether no whole record begins after ``position``."""
     bodies = _RECORD.finditer(data, position + 1 + _HEAD.size)
     return all(_body(data, found.start() - _HEAD.size) is None for found in bodies)
 
@@ -208,7 +208,7 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether this process could lose records that were not synced: never, because the system has each of them."""
+        """Whether records would be lost if this process ended now: never, since the operating system has each of them."""
         return False
 
     @property

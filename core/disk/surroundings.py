@@ -96,10 +96,10 @@ def _existing(folder: pathlib.Path) -> pathlib.Path:
 
 def about_sqlite(version: tuple[int, int, int]) -> list[str]:
     """Return a finding if a version of SQLite has the defect that very rarely loses a write (3.7.0 to 3.51.2)."""
-    mended = {(3, 44): 6, (3, 50): 7}
-    if not (3, 7, 0) <= version < (3, 51, 3) or version[2] >= mended.get(version[:2], version[2] + 1):
+    fixed_in = {(3, 44): 6, (3, 50): 7}
+    if not (3, 7, 0) <= version < (3, 51, 3) or version[2] >= fixed_in.get(version[:2], version[2] + 1):
         return []
     return [
         f"this Python has SQLite {'.'.join(map(str, version))}, in which a write may be lost if several processes empty "
-        "the log of a file (WAL reset) at one moment, which is very rare; it is mended in 3.51.3, 3.50.7 and 3.44.6"
+        "the log of a file (WAL reset) at one moment, which is very rare; it is fixed in 3.51.3, 3.50.7 and 3.44.6"
     ]

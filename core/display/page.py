@@ -90,7 +90,7 @@ class Page:
         """
         Add a text, on as many lines as it takes.
 
-        :param indent: blanks with which all lines but the first begin.
+        :param indent: spaces with which all lines but the first begin.
         :param most: most lines; an omission is marked.
         """
         cleaned = self.clean(text)

@@ -83,7 +83,7 @@ def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str
     Return a clean text that takes ``width`` columns at the most.
 
     :param mark: marks the omission.
-    :param middle: leave out the middle, because names differ at their ends; else the end.
+    :param middle: leave out the middle of the text, because names often differ at their ends; else leave out the end.
     """
     if width_of(text) <= width:
         return text
@@ -97,7 +97,7 @@ def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Return a clean text filled with blanks to ``width`` columns; on the left if ``right``."""
+    """Return a clean text padded with spaces to ``width`` columns; on the left if ``right``."""
     blanks = " " * (width - width_of(text))
     return blanks + text if right else text + blanks
 
@@ -106,7 +106,7 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """
     Return a clean text as lines of at most ``width`` columns, divided between words, unless a word is too long.
 
-    :param indent: blanks with which all lines but the first begin.
+    :param indent: spaces with which all lines but the first begin.
     """
     lines, line, filled = list[str](), "", False
     indent = indent if len(indent) < width // 2 else ""
@@ -142,7 +142,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def _broken(word: str, width: int, first: int) -> list[str]:
-    """Return the parts of a word that is too long, of ``width`` columns at the most, and the first of ``first``."""
+    """Divide a word that is too long into parts of at most ``width`` columns, the first of at most ``first``."""
     parts, part, room = list[str](), list[str](), first
     for piece in _pieces(word):
         room -= width_of(piece)

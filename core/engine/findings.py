@@ -62,7 +62,7 @@ def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
     """
     Return a finding if other users may read or write the given folders, which are private to the master, or write to the
-    folders above, up to the cache directory. Returns at most one finding, because one command mends them all.
+    folders above, up to the cache directory. Returns at most one finding, because one command fixes them all.
     """
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]

@@ -44,8 +44,8 @@ GAP_PAUSE = 5.0
 @dataclasses.dataclass(frozen=True)
 class CatchUp:
     """
-    The log does not go on where it was last read, so its records from before the start are being told. Those from before the
-    Unix time ``since`` are left out; -inf leaves out none.
+    The records from before the engine's start are being told, because the log cannot be continued where it was last read.
+    Those from before the Unix time ``since`` are left out; -inf leaves out none.
     """
 
     since: float
@@ -119,8 +119,8 @@ class Proof:
         """
         Begin to read the log where ``tail`` begins.
 
-        :param since: Unix time. If the log does not go on where it was last read, records from before ``since`` are left
-            out. A log that was made again is told in full, whatever its times are.
+        :param since: Unix time. If the log cannot be continued where it was last read, records from before ``since`` are
+            left out. A log that was made again is told in full, whatever its times are.
         :return: why earlier records may be missing; then the caller must look for what they would have told. Empty if none
             are missing.
         """

@@ -186,7 +186,7 @@ def ask(
         Then the message says what becomes of the request.
     """
     other = other_version(opts, engine)
-    # What is to be kept is a stop. Every version can read that, and it must not wait for a restart.
+    # What is kept (a stop, a pause, a change of the retry queue) every version can read, and it must not wait for a restart.
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     site, request_id = site_of(opts, engine), _new_id()

@@ -83,7 +83,7 @@ class LogOfAll:
         return News(records, "; ".join(gaps), more)
 
     def look(self) -> Callable[[], bool]:
-        """Return what tells whether ``read`` has all that was appended until now: it always has."""
+        """Return a function: whether ``read`` now has all that was appended before the call. It always has."""
         return lambda: True
 
     def close(self) -> None:

@@ -26,8 +26,8 @@ _MOST, _FEW = 64 << 10, 256
 _LONGEST_USER = 256
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
-#: Stands for functions that have no names, or too many. It reads as several functions: the log does not prove a kill
-#: among several, so the engine reads it in the job cache.
+#: Stands for functions that have no names, or too many. It counts as several functions: the log does not prove a
+#: kill among several, so the engine looks the job up in the job cache.
 _UNNAMED = ","
 
 
@@ -136,7 +136,7 @@ def return_of(jid: str, minion: str, load: Mapping[str, Any], first: bool) -> Re
 
 def ended_by(load: Mapping[str, Any]) -> list[str]:
     """
-    Return the jobs that a load ends by a signal, ``EVERY_JOB`` for all of a minion's jobs; none if it is not a signal.
+    Return the jobs that a load ends by a signal, ``EVERY_JOB`` for all of a minion's jobs; none if it sends no such signal.
     """
     functions, arguments = load.get("fun"), load.get("arg")
     if isinstance(functions, str):

@@ -24,7 +24,7 @@ log = lines.logger(__name__)
 
 #: Bytes of all segments by default.
 SIZE = 128 << 20
-#: The newest segments, which always stay for readers that lag.
+#: How many of the newest segments always stay, for readers that lag.
 _LEAST = 4
 
 

@@ -23,8 +23,9 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 ``salt/batch/<jid>/resumed``
     ``reason`` if its window has opened, or ``user`` if a user has resumed it
 ``salt/batch/<jid>/check``, ``checked``
-    ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``: a
-    check between stages has begun, or the batch waits for an approval; the check was passed, by ``user`` if they approved it
+    ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``.
+    ``check``: a check between stages has begun, or the batch waits for an approval. ``checked``: the check was passed;
+    ``user`` has approved it, if it was an approval
 ``salt/batch/<jid>/complete``, ``halted``
     ``halted_reason``, ``success``, ``stopped_by``
 ``salt/job_retry/<minion>/<jid>/queued|sent|done|held|expired|cancelled|dead``
@@ -32,7 +33,7 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 ``salt/jobs_engine/<engine>/taken_over``, ``handed_over``
     ``engine``, ``master`` (which leads now), ``former`` (the master that led before), ``epoch``: another master leads the
     engine. It was taken over because the former leader ended, froze or was cut off, or handed over because an operator
-    wanted it. On the bus of the new leader.
+    wanted it. The event is on the bus of the new leader
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ class JobCache:
         try:
             return self.publication(jid)
         except JobCacheError as exc:
-            # If the driver can list the records, only this one is unreadable.
+            # If the driver can look for another record, only this one is unreadable.
             self._guard(OURS, "probe", lambda: self._store.contains(NOCACHE, "probe"))
             self._quiet.error(
                 "publication", "The record that this master published job %s cannot be read: %s", jid, exc

@@ -1,8 +1,9 @@
 """
-Checks the answers of minions with the executor ``job_once`` about a job (executors/job_once.py), and asks which minions have
-it, and what the others lack.
+Reads what minions with the executor ``job_once`` (executors/job_once.py) answer about a job, and finds out which minions
+have the executor and what the others lack.
 
-It must never conclude that such a minion has not begun a job because the job is not recorded. Silence is not an answer.
+That a minion has no record of a job shows that it has not begun the job only if its records reach back to the job's publish.
+This module must never take silence for an answer.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from saltext.jobs.core.master.caller import Caller, asking, minions_to_ask
 NAME = "job_once"
 #: Functions that the executor does not record.
 _PASS = ("saltutil.", "sys.", "job_once.")
-#: Seconds by which the clock of a recorded publish may be wrong.
+#: Seconds by which the recorded time of a publish may be wrong.
 _SKEW = 5.0
-#: Part of the answer of a minion without ``cache_jobs`` that is asked for an old return.
+#: Part of what a minion without ``cache_jobs`` answers when it is asked for an old return.
 _NO_RETURNS = "enable cache_jobs"
 _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
 
@@ -40,8 +41,8 @@ class Record:
 
     def about(self, age: float) -> str:
         """
-        Return the state of a job that was first published ``age`` seconds ago: ``unknown`` if the records do not reach
-        back.
+        Return the state of a job that was first published ``age`` seconds ago: ``unknown`` instead of ``never`` if the
+        records do not reach back that far.
         """
         return "unknown" if self.state == "never" and self.complete_for <= age + _SKEW else self.state
 
@@ -73,7 +74,8 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
     """
     given = options if isinstance(options, Mapping) else {}
     executors = given.get("module_executors")
-    # An executor before job_once may run the function; Salt replaces the last one with ``sudo`` (``sudo_user``).
+    # job_once must be the first executor, since one before it may run the function, and not the last, since Salt replaces
+    # that one with ``sudo`` (``sudo_user``).
     if executors and not (isinstance(executors, (list, tuple)) and len(executors) > 1 and executors[0] == NAME):
         return False
     wishes = given.get("executor_opts")
@@ -112,8 +114,8 @@ _SILENT = "no_return"
 #: Most minions that a sentence names.
 _NAMED = 20
 
-NOTHING_RUNS = "module_executors names job_once, and the minion does not have it: nothing runs there"
-NOT_CONFIGURED = "it has the file, and module_executors does not name it, or the minion was not restarted since"
+NOTHING_RUNS = "module_executors names job_once, but the minion does not have the file: nothing runs there"
+NOT_CONFIGURED = "it has the file, but module_executors does not name job_once, or it was not restarted since"
 NEITHER = "it has not been synced (saltutil.sync_executors) or is not configured (module_executors)"
 
 
@@ -167,18 +169,18 @@ def _keeps_returns(told: Any) -> bool:
 
 def doubts_about(found: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each thing that a takeover of hot-hot masters may lose. :param found: see ``coverage``."""
-    nothing = {minion: lack for minion, lack in found["lacks"].items() if minion not in found["keeps"]}
-    return [*about_records(len(found["has"]) + len(found["lacks"]), list(nothing)), *_about_silent(found["silent"])]
+    forgetful = [minion for minion in found["lacks"] if minion not in found["keeps"]]
+    return [*about_records(len(found["has"]) + len(found["lacks"]), forgetful), *_about_silent(found["silent"])]
 
 
-def about_records(answered: int, nothing: Collection[str]) -> list[str]:
-    """Return the sentence about the minions that keep ``nothing`` of what they have run; no sentence if there are none."""
-    if not nothing:
+def about_records(answered: int, forgetful: Collection[str]) -> list[str]:
+    """Return a sentence about the minions that keep no record of what they have run; an empty list if there are none."""
+    if not forgetful:
         return []
     return [
-        f"{len(nothing)} of the {answered} minions that answered keep nothing of what they have run: a job that returns "
+        f"{len(forgetful)} of the {answered} minions that answered keep nothing of what they have run: a job that returns "
         "while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. Minions "
-        f"without both: {_some(nothing)}"
+        f"without both: {_some(forgetful)}"
     ]
 
 

@@ -172,7 +172,7 @@ class Publisher:
 
 def _with_wishes(given: Any, question: bool, once: Mapping[str, Any] | None) -> Any:
     """
-    Return a job's executor options with those for the executor ``job_once``; other minions ignore them.
+    Return a job's executor options with those for the executor ``job_once``; minions without it ignore them.
 
     The executor does not record questions, and acknowledges jobs even if the master's release has no acknowledgement.
     """

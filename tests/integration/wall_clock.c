@@ -1,5 +1,5 @@
 /*
- * Preloaded into a process, it puts the clock on the wall ahead by the number of seconds in a file that all such processes map:
+ * Preloaded into a process, it puts the wall clock ahead by the number of seconds in a file that all such processes map:
  * see wall_clock.py. It reads the clocks that cannot be set, and the times of files, as they are.
  */
 #include <errno.h>
@@ -57,7 +57,7 @@ time_t time(time_t *now)
     return found.tv_sec;
 }
 
-/* Python 3.10 waits for a lock until a time on the wall. */
+/* Python 3.10 waits for a lock until a time of the wall clock. */
 int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until)
 {
     struct timespec true_time = *until;

@@ -1,5 +1,5 @@
 """
-A clock on the wall that a test sets, back and forward, for some processes while they run: a master and its engines, whatever
+A wall clock that a test sets, back and forward, for some processes while they run: a master and its engines, whatever
 they start and fork. All other processes, and all clocks that cannot be set, stay as they are.
 
 Linux can give processes other steady clocks (``unshare --time``), but no other time of day. Setting the machine's own would

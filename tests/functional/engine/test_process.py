@@ -1,4 +1,4 @@
-"""What an engine knows of the master that has started it, whatever the clock on the wall is set to meanwhile."""
+"""What an engine knows of the master that has started it, whatever the wall clock is set to meanwhile."""
 
 from __future__ import annotations
 
