@@ -34,10 +34,12 @@ class Record:
 
     ``state``: ``never``, ``begun``, ``interrupted``, ``ended``, or ``unknown`` if it cannot read its records.
     ``complete_for``: for how many seconds the minion has recorded every job that it began; 0 unless the state is ``never``.
+    ``at``: Unix time by the minion's clock at which it last began the job; 0 if it has not.
     """
 
     state: str
     complete_for: float = 0.0
+    at: float = 0.0
 
     def about(self, age: float) -> str:
         """
@@ -53,9 +55,14 @@ def record_of(answer: Any) -> Record | None:
     state = told.get("state") if isinstance(told, Mapping) else None
     if not isinstance(told, Mapping) or not isinstance(state, str) or state not in _STATES:
         return None
-    seconds = told.get("recorded_for")
-    known = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
-    return Record(state, max(0.0, float(seconds)) if known and seconds is not None else 0.0)
+    return Record(state, _number(told.get("recorded_for")), _number(told.get("at")))
+
+
+def _number(told: Any) -> float:
+    """Return what a minion gives as a number that is not negative; 0 if it is none."""
+    if not isinstance(told, (int, float)) or isinstance(told, bool) or not math.isfinite(told):
+        return 0.0
+    return max(0.0, float(told))
 
 
 def keeps_nothing(answer: Any) -> bool:

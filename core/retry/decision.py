@@ -40,6 +40,11 @@ IN_VAIN = 3
 REACHED = "; it may have been begun"
 #: Why a job counts as begun: the minion has said so unasked; the minion's records say so.
 BEGUN, RECORDED = "the minion says that it has begun", "the minion has a record that it has begun"
+#: What the minion's records say of a publish that it did not take.
+_NOT_BEGUN = {
+    Verdict.NEVER: "the minion has never begun it",
+    Verdict.NOT_AGAIN: "the minion has not begun it again",
+}
 
 
 @dataclass(frozen=True)
@@ -282,9 +287,9 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         return _interrupted(known, terms)
     if verdict is Verdict.NEVER and known.said is not Said.NEVER:
         return _not_received(entry, "the engine ended before it was published", terms, alive=True)
-    if verdict is Verdict.NEVER:
+    if verdict in _NOT_BEGUN:
         # Claims that it has begun the job were forged, or concern an earlier publish.
-        never = _not_received(entry, "the minion has never begun it", terms, alive=True)._replace(forget=True)
+        never = _not_received(entry, _NOT_BEGUN[verdict], terms, alive=True)._replace(forget=True)
         return never if known.restarted else _in_vain(entry, never, permits)
     begun = verdict is Verdict.MAY_HAVE_BEGUN
     decision = _not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, True, reached=True)

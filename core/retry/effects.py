@@ -192,21 +192,22 @@ class Effects:
     async def _asked(self, jid: str, said: Found, more: bool) -> facts.Asked:
         try:
             others = self._others(jid, said.ran)
-            ran = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
+            stored = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
             records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
         except Exception:  # of any kind, since the machine waits for an outcome
             log.exception("What minions say of job %s cannot be used", jid)
             return facts.Asked(jid, {Evidence.UNASKED: said.answered | said.silent}, more=more)
         told = {
             # A minion whose return cannot be stored now is asked again.
-            Evidence.UNASKED: frozenset(said.ran) - ran - others,
-            Evidence.FETCHED: ran,
+            Evidence.UNASKED: frozenset(said.ran) - stored - others,
+            Evidence.FETCHED: stored,
             Evidence.RUNS: said.running,
             Evidence.IDLE: said.idle | others,
             Evidence.UNPROVEN: said.unproven & said.silent,
             Evidence.SILENT: said.silent - said.unproven,
         }
-        return facts.Asked(jid, told, said.unmatched, records, said.applying, said.free, more)
+        ran = {minion: record.at for minion, record in said.records.items()}
+        return facts.Asked(jid, told, said.unmatched, records, ran, said.applying, said.free, more)
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         """Return the minions that have run something else under a job's jid, and so would ignore the job itself."""

@@ -184,7 +184,8 @@ class Asked(Fact):
 
     ``told``: the minions, by what each has shown. Returns that minions had kept are in the job cache by now. ``unmatched``,
     ``said``, ``applying`` and ``free`` are about the idle ones. ``unmatched``: the job's target does not match them.
-    ``said``: what their records say of the job, if they keep any. ``applying``: they run states. ``free``: they run nothing
+    ``said``: what their records say of the job, if they keep any. ``ran``: when, by these records, they last began the job,
+    by their own clocks. ``applying``: they run states. ``free``: they run nothing
     at all, and their answer holds for every other job too. ``more``: the question goes on, and others may still answer.
     """
 
@@ -192,6 +193,7 @@ class Asked(Fact):
     told: Mapping[Evidence, frozenset[str]]
     unmatched: frozenset[str] = frozenset()
     said: Mapping[str, Said] = field(default_factory=dict)
+    ran: Mapping[str, float] = field(default_factory=dict)
     applying: frozenset[str] = frozenset()
     free: frozenset[str] = frozenset()
     more: bool = False

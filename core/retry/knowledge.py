@@ -27,6 +27,7 @@ class Said(enum.Enum):
     NOT_SURE = "not sure"  # it keeps records, but may have begun the job without one
     NEVER = "never"  # it has not begun the job
     INTERRUPTED = "interrupted"  # it has begun the job, and the job ended without a return
+    NOT_AGAIN = "not again"  # it was interrupted before the last publish, and has not begun the job since
 
 
 class Evidence(enum.Enum):
@@ -63,6 +64,7 @@ class Verdict(enum.Enum):
 
     RUNS = "runs"  # it runs, or began after the minion was asked
     NEVER = "never"  # it was not published, or the minion's records say that it was not begun
+    NOT_AGAIN = "not again"  # the minion's records say that it was begun before the last publish, and not since
     INTERRUPTED = "interrupted"  # it was begun, and ended without a return
     MAY_HAVE_BEGUN = "may have begun"  # the minion does not run it; its start may have gone unheard
     SILENT = "silent"  # the minion may not be there
@@ -93,6 +95,7 @@ class Knowledge:
     last: Evidence = Evidence.NONE
     why: str = ""  # why the publish failed
     said: Said = Said.NOTHING  # what the minion's records said in its last answer
+    ran: float = 0.0  # when, by these, it last began the job, by its own clock
     asked: float = 0.0  # when the minion was asked last
     begun: float = 0.0  # when its start was first claimed
     unsent: bool = False  # the job cache has the first publish of the job, and no other
@@ -108,17 +111,21 @@ class Knowledge:
             raise ValueError(f"a replay cannot go from {self.step and self.step.value} to {to.value}")
         self.step = to
 
-    def take(self, evidence: Evidence, said: Said = Said.NOTHING, free: bool = False, why: str = "") -> None:
+    def take(
+        self, evidence: Evidence, said: Said = Said.NOTHING, ran: float = 0.0, free: bool = False, why: str = ""
+    ) -> None:
         """
         Take what has become known.
 
         :param said: what the minion's records say, if it answers that it does not run the job.
+        :param ran: when, by these, it last began the job.
         :param free: whether it runs nothing at all and has no records, so that the answer holds for every other job too.
         :param why: why the publish failed.
         """
         self.last, self.why = evidence, why
         if evidence is Evidence.IDLE:
-            self.said = said
+            is_known = ran and ran == self.ran and not self._was_under_way
+            self.said, self.ran = Said.NOT_AGAIN if is_known and said is Said.INTERRUPTED else said, ran
             self.signs.false_signs, self.signs.free_at = 0, self.asked if free else 0.0
         elif evidence in (Evidence.SILENT, Evidence.UNPROVEN):
             self.signs.free_at = 0.0
@@ -174,7 +181,9 @@ class Knowledge:
             return Verdict.SILENT
         if self.said is Said.NEVER:
             return Verdict.NEVER
-        if self.said is Said.INTERRUPTED or self.may_be_running:
+        if self.said is Said.NOT_AGAIN and not self.may_be_running:
+            return Verdict.NOT_AGAIN
+        if self.said in (Said.INTERRUPTED, Said.NOT_AGAIN) or self.may_be_running:
             return Verdict.INTERRUPTED
         # A job that was under way when the engine started may have been begun before that.
         if self.restarted or self._was_under_way or not acks:

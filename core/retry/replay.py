@@ -286,7 +286,8 @@ class Replays:
                 self._heard = self._queue.now
             for replay in self._queue.replays(fact.jid, minions, Step.ASKING):
                 minion = replay.entry.minion
-                replay.take(evidence, fact.said.get(minion, Said.NOTHING), free=minion in fact.free)
+                said, ran = fact.said.get(minion, Said.NOTHING), fact.ran.get(minion, 0.0)
+                replay.take(evidence, said, ran, free=minion in fact.free)
                 self._decide(replay, Permits(matches=minion not in fact.unmatched, occupied=minion in refused))
                 yield 1
         for minion in fact.told.get(Evidence.RUNS, ()):

@@ -293,7 +293,7 @@ class Sites(Operators):
             return
         self.runs[name, jid] += 1
         if minion.keeps and not minion.full:
-            minion.begun.add(jid)
+            minion.begun[jid] = self.wall()
         becomes = self.site.choice(["returned", "runs", "lost"])
         if minion.up:
             minion.seen.add(jid)

@@ -115,7 +115,7 @@ def test_a_job_that_never_reached_its_minion_is_not_held(acks):
 def test_a_return_that_was_lost_is_fetched_without_cache_jobs():
     world = keeper()
     minion = world.minions["b"]
-    minion.begun.add("j1")
+    minion.begun["j1"] = world.wall()
     minion.ran.add("j1")
     world.start("b")
     world.run_until(lambda: ("b", "j1") not in world.stored)
@@ -125,7 +125,7 @@ def test_a_return_that_was_lost_is_fetched_without_cache_jobs():
 
 def test_a_job_that_was_interrupted_before_the_queue_had_it_is_held_and_not_sent():
     world = keeper()
-    world.minions["b"].begun.add("j1")
+    world.minions["b"].begun["j1"] = world.wall()
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
     assert not world.effects(facts.Publish)
@@ -134,7 +134,7 @@ def test_a_job_that_was_interrupted_before_the_queue_had_it_is_held_and_not_sent
 
 def test_a_job_that_is_to_run_again_is_sent_as_a_rerun():
     world = keeper(retry_interrupted=True)
-    world.minions["b"].begun.add("j1")
+    world.minions["b"].begun["j1"] = world.wall()
     world.start("b")
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
@@ -161,13 +161,34 @@ def test_a_forged_acknowledgement_holds_nothing_where_the_minion_keeps_records()
 
 def test_a_held_job_that_an_operator_wants_again_is_sent_as_a_rerun():
     world = keeper()
-    world.minions["b"].begun.add("j1")
+    world.minions["b"].begun["j1"] = world.wall()
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
     world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
     assert world.runs["b", "j1"] == 1
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["by itself", "for an operator"])
+def test_a_publish_that_the_minion_ignored_does_not_count_as_begun_though_its_record_is_of_an_interrupted_job(again):
+    world = keeper(duration=1e6, retry_interrupted=again, max_attempts=3)
+    minion = world.minions["b"]
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
+    del minion.running["j1"]  # its process dies, and the minion lives on: it ignores the jid
+    world.run(600)
+    if not again:
+        world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
+        world.run(600)
+    assert len(world.effects(facts.Publish)) > 3
+    assert world.state("b", "j1") in (State.PENDING, State.SENT)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.entry("b", "j1").attempts <= 2
+    world.duration = 8.0
+    world.start("b")
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 2
 
 
 @pytest.mark.parametrize(("again", "runs"), [(False, 2), (True, 3)])
@@ -190,7 +211,7 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_
         assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, State.HELD)
         tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
         world.run(1800)
-    assert minion.begun == {"j1"}
+    assert minion.begun.keys() == {"j1"}
     assert world.runs["b", "j1"] == runs
     assert world.state("b", "j1") is (State.DEAD if again else State.HELD)
 
@@ -199,7 +220,7 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_
 @pytest.mark.parametrize("refused", [1, 3])
 def test_a_job_that_an_operator_wants_again_runs_although_the_master_refuses_it_at_first(refused, error):
     world = keeper()
-    world.minions["b"].begun.add("j1")
+    world.minions["b"].begun["j1"] = world.wall()
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
     world.refuse(refused, error)

@@ -75,7 +75,7 @@ class Minion:
         self.life = 0
         self.late = None  # jobs published while it was frozen; it gets them when it wakes
         self.applies = False  # it runs states of its own, as of its schedule: Salt refuses others meanwhile
-        self.keeps, self.full, self.begun = False, False, set()
+        self.keeps, self.full, self.begun = False, False, {}  # by jid: when it began a job, as recorded
 
     def has_kept(self, jid):
         """Return its answer to ``saltutil.find_cached_job``."""
@@ -85,7 +85,7 @@ class Minion:
         if self.keeps:
             state = "interrupted" if jid in self.begun else "never"
             state = "begun" if jid in self.running else "ended" if found else "unknown" if self.full else state
-            found[once.NAME] = {"state": state, "recorded_for": 1e9}
+            found[once.NAME] = {"state": state, "recorded_for": 1e9, "at": self.begun.get(jid)}
         return found or ({} if self.cache_jobs else "you may need to enable cache_jobs")
 
 
@@ -858,7 +858,7 @@ class World:
                 self.minions[name] for name in names if self.reaches(name) or self.minions[name].late is not None
             ):
                 if jid not in minion.seen:  # a minion that knows the jid ignores the publish, and its record stays
-                    minion.begun.discard(jid)
+                    minion.begun.pop(jid, None)
         self.deliver(jid, sorted(names))
         if becomes is not None:
             raise becomes
@@ -942,7 +942,7 @@ class World:
                 self.refused[name, jid] += 1
                 continue
             if not minion.full:
-                minion.begun.add(jid)
+                minion.begun[jid] = self.wall()
             self.runs[name, jid] += 1
             minion.running[jid] = True
             life = minion.life
