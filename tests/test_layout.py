@@ -104,6 +104,7 @@ SHELLS = {
         "ports",
         "rollout",
         "shell",
+        "signals",
         "starting",
         "store",
         "watch",

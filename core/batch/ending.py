@@ -150,12 +150,10 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
         batch.resends[minion] += 1
         batch.put_back([minion])
         return []
-    if (flight.kills or flight.signalled) and flight.idle:
+    if flight.signalled or (flight.kills and flight.idle):
         batch.settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
     elif flight.seen or (minion not in batch.spec.unsure and _is_lost(batch, minion, flight)):
         batch.settle(minion, Outcome.LOST, now, None)
-    elif flight.signalled:
-        batch.settle(minion, Outcome.KILLED, now, None)
     else:
         leave_out(batch, [minion], now)
     return batch.check_budget()
@@ -276,11 +274,13 @@ def kill_sent(batch: BatchState, fact: facts.KillSent, now: float) -> list[Effec
 
 def signalled(batch: BatchState, fact: facts.Signalled, now: float) -> list[Effect]:
     """
-    An operator has ended the job on minions, by a signal of their own. Those of them that were away do not get it later; the
-    batch goes on with those that it has not sent to.
+    An operator has ended the job on minions, by a signal of their own. Those of them that were away, or seemed not to have
+    received it, do not get it later; the batch goes on with those that it has not sent to.
     """
     batch.inflight.signalled(fact.minions, fact.every_job)
-    away = () if fact.every_job else tuple(minion for minion in fact.minions if minion in batch.to_hand_over)
-    for minion in away:
+    others = () if fact.every_job else tuple(each for each in fact.minions if each not in batch.inflight)
+    away = tuple(minion for minion in others if minion in batch.to_hand_over)
+    for minion in filter(batch.wants_answer, others):
+        _has_received_it(batch, minion)
         batch.settle(minion, Outcome.KILLED, now, None)
     return [facts.TakeBack(away)] if away and batch.asked_queue else []

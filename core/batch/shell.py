@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
@@ -23,6 +23,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, metrics_of
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
+from saltext.jobs.core.batch.signals import Signals
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.engine.alarm import boot
@@ -30,8 +31,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NotYet, StateError
-from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
+from saltext.jobs.core.log.records import Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
@@ -42,8 +42,6 @@ log = lines.logger(__name__)
 
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
-#: How often the job cache may lack the minions of a signal, and seconds before each further look.
-_LOOKS, _LOOK_PAUSE = 5, 1.0
 
 T = TypeVar("T")
 
@@ -69,6 +67,7 @@ class BatchShell:
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
         self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
+        self._signals = Signals(ports, self.live)
         self._adopted: dict[Live, None] = {}  # those of ``live`` not told yet that this engine has started
         self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
@@ -204,8 +203,9 @@ class BatchShell:
         had returned before, or the return names no function (it came through a syndic), the job cache is read instead.
         """
         if isinstance(record, Published):
-            self._take_signal(record)
+            self._signals.published(record)
             return
+        self._signals.returned(record)
         jid, minion = record.jid, record.minion
         is_clear = record.first and record.functions
         if jid in self.ended:
@@ -218,40 +218,6 @@ class BatchShell:
                 self._proof.heard(jid, minion, record.retcode)
             elif self._is_its_own(jid, minion, record.functions):
                 self.found(jid, {minion: record.retcode})
-
-    def _take_signal(self, record: Published) -> None:
-        """
-        Tell batches that an operator ends their jobs by a signal. A signal among several functions is ignored, because its
-        user may not be permitted all of them. Signals of this engine have an origin, and are ignored too.
-        """
-        if record.origin or not record.sent or record.functions not in KILLS:
-            return
-        for live in [live for live in self.live.values() if live.jid in record.ends or EVERY_JOB in record.ends]:
-            every_job = live.jid not in record.ends
-            if record.minions is None:
-                self._ports.loop.spawn_callback(self._read_signal, live, record.jid, every_job)
-            else:
-                self._signal(live, record.minions, every_job)
-
-    async def _read_signal(self, live: Live, jid: str, every_job: bool) -> None:
-        """Take a signal to more minions than the log names. The job cache gets them a moment after the log."""
-        looks = 0
-        while looks < _LOOKS and self.find(live.jid) is live:
-            try:
-                load = await self._ports.cache_worker.call(self._ports.cache.published_load, jid)
-            except JobCacheError as exc:
-                log.info("Batch %s: the minions that the signal %s is for cannot be read now: %s", live.jid, jid, exc)
-            else:
-                if minions := load.get("Minions"):
-                    self._signal(live, minions, every_job)
-                    return
-                looks += 1
-            await compat.sleep(_LOOK_PAUSE)
-
-    def _signal(self, live: Live, minions: Iterable[str], every_job: bool) -> None:
-        named = tuple(minion for minion in minions if live.batch.wants_signal(minion))
-        if named:
-            live.step(facts.Signalled(named, every_job))
 
     def on_read(self) -> None:
         """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""

@@ -257,8 +257,14 @@ class BatchState(Kept):
         return minion in self.inflight or minion in self.maybe_received or self.record.is_guess(minion)
 
     def wants_signal(self, minion: str) -> bool:
-        """Whether it changes anything that an operator has ended the job on ``minion``."""
-        return minion in self.inflight or minion in self.to_hand_over
+        """Whether it changes anything that an operator has ended the job on ``minion``, if it runs there."""
+        is_sent_again = minion in self.maybe_received and minion in self.resends
+        return minion in self.inflight or minion in self.to_hand_over or is_sent_again
+
+    def wants_answer(self, minion: str) -> bool:
+        """Whether it changes anything that the job ran on ``minion``, and that an operator has ended it."""
+        is_killed = minion in self.outcomes and self.outcomes[minion][0] in (Outcome.KILLED, Outcome.TIMED_OUT)
+        return self.wants_return(minion) and not is_killed
 
     def wants_start(self, minion: str) -> bool:
         """Whether a start of the process of ``minion`` changes anything."""

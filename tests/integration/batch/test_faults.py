@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 import salt.channel.client
+import salt.client
 import salt.utils.event
 from saltfactories.utils import random_string
 
@@ -300,6 +301,39 @@ def test_lost_return_events_delay_a_batch_and_change_nothing(engine, run, store,
     jid = start(run, work, "batch=2", *timeouts(2))
     assert all_completed(ended(store, jid))
     assert work.begun() == len(MINIONS)
+
+
+# -- an operator ends the job by a signal ------------------------------------------------------------------------------
+
+
+def publish(master, tgt, fun, *args):
+    with salt.client.LocalClient(mopts=dict(master.config)) as client:
+        assert client.run_job(tgt, fun, list(args), listen=False)
+
+
+@pytest.mark.parametrize("when", ["before it is given up", "after it was given up"])
+def test_a_minion_whose_job_an_operator_kills_while_it_is_silent_is_killed(engine, run, store, job, master, when):
+    engine.start()
+    work = job(300)
+    jid = start(run, work, "batch=1", *timeouts(2), tgt="f[12]")
+    wait_for(work.begun, what="the first one runs it")
+    victim = wait_for(
+        lambda: next((name for name, flight in store.read(jid).flights.items() if flight.seen), None),
+        what="that is known",
+    )
+    frozen = freeze_daemon(master.fleet[victim])
+    try:
+        if when.startswith("after"):
+            wait_for(lambda: outcomes(store.read(jid)) == {victim: "lost"}, what="it is given up")
+        publish(master, victim, "saltutil.kill_job", jid)
+        if when.startswith("before"):
+            wait_for(lambda: work.begun() == 2, what="the other one has its turn")
+            assert outcomes(store.read(jid)) == {victim: "killed"}
+    finally:
+        thaw(*frozen)
+    wait_for(lambda: outcomes(store.read(jid)) == {victim: "killed"}, what=lambda: str(outcomes(store.read(jid))))
+    assert store.read(jid).record.budget_used == 0
+    run("batch.stop", jid, "kill=True")
 
 
 # -- the master --------------------------------------------------------------------------------------------------------
