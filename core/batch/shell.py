@@ -60,7 +60,7 @@ class BatchShell:
         self._allotting = Allotting(ports, settings, self.find, sharing)
         tail = None if ports.cache.why_unauthenticated else ports.log
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
-        self._effects = Effects(ports, self._close, self._proof.read_on)
+        self._effects = Effects(ports, self._close, self._read_on)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
@@ -218,6 +218,10 @@ class BatchShell:
                 self._proof.heard(jid, minion, record.retcode)
             elif self._is_its_own(jid, minion, record.functions):
                 self.found(jid, {minion: record.retcode})
+
+    async def _read_on(self) -> None:
+        await self._proof.read_on()
+        await self._signals.settle()
 
     def on_read(self) -> None:
         """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""

@@ -39,6 +39,7 @@ class Signals:
 
     def __init__(self, ports: Ports, live: Mapping[str, Live]) -> None:
         self._ports, self._live = ports, live
+        self._unnamed = 0  # signals whose minions are being read
         self._answers: dict[str, set[str]] = {}  # {jid of a signal: minions whose answers are to be read}
         self._reads = False
 
@@ -49,6 +50,7 @@ class Signals:
         for live in [live for live in self._live.values() if live.jid in record.ends or EVERY_JOB in record.ends]:
             every_job = live.jid not in record.ends
             if record.minions is None:
+                self._unnamed += 1
                 self._ports.loop.spawn_callback(self._read_minions, live, record.jid, every_job)
             else:
                 _tell(live, filter(live.batch.wants_signal, record.minions), every_job)
@@ -61,9 +63,17 @@ class Signals:
                 self._reads = True
                 self._ports.loop.spawn_callback(self._read_answers)
 
+    async def settle(self) -> None:
+        """Return once it is known which minions the signals so far are for."""
+        while self._unnamed:
+            await compat.sleep(_GATHER)
+
     async def _read_minions(self, live: Live, jid: str, every_job: bool) -> None:
         """Take a signal to more minions than the log names."""
-        minions = await self._minions_of(live, jid)
+        try:
+            minions = await self._minions_of(live, jid)
+        finally:
+            self._unnamed -= 1
         _tell(live, filter(live.batch.wants_signal, minions), every_job)
 
     async def _minions_of(self, live: Live, jid: str) -> Iterable[str]:

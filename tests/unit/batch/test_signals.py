@@ -301,3 +301,16 @@ def test_a_minion_that_was_given_up_is_killed_if_it_says_that_it_has_ended_the_j
     assert bench.master.cache.log.append(answer(bench, SENT, "saltutil.kill_job"))
     assert bench.run(5.0, lambda: bench.states() == {"a": "killed"})
     assert bench.batch().record.budget_used == 0
+
+
+def test_a_hand_over_waits_for_the_minions_of_a_signal_that_the_log_does_not_name(tmp_path):
+    away = FakeMinion("a", there=False)
+    with ShellBench(tmp_path, [away, FakeMinion("b", seconds=1)], logged=True) as bench:
+        known = bench.clock.now() + 3600
+        bench.master.cache.published_load = lambda jid: {"Minions": ["a"]} if bench.clock.now() >= known else {}
+        bench.begin("ab", "2", presence="none", offline="queue", timeout=5.0, gather_job_timeout=1.0)
+        assert bench.run(60.0, lambda: bench.batch().asked_queue)
+        known = bench.clock.now() + 2
+        assert bench.master.cache.log.append(signal()._replace(minions=None))
+        bench.end()
+        assert (bench.queued, bench.states()) == ([], {"a": "killed", "b": "completed"})
