@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import os
 import sqlite3
 import time
@@ -26,8 +27,9 @@ from saltext.jobs.core.sqlite import rows, schema, stored
 
 log = lines.logger(__name__)
 
-_ROWS = 200  # rows read at a time
+_NAMES = 200  # names read at a time
 _PART = 1000  # rows written at a time
+_PROBED = 10_000  # ids in a row that are tried one by one when they cannot be read; then the steps grow
 _JOBS = "jobs/"
 #: The bank of the damaged files that are salvaged into this one. A key is a file's name; its value tells whether jobs are
 #: still to come.
@@ -70,8 +72,14 @@ class Remains:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        #: How many records could be read, and how many places could not.
-        self.read = self.gaps = 0
+        #: How many records could be read.
+        self.read = 0
+        self._gaps: set[tuple[str, int]] = set()
+
+    @property
+    def gaps(self) -> int:
+        """How many places could not be read."""
+        return len(self._gaps)
 
     def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
         """
@@ -82,6 +90,7 @@ class Remains:
         try:
             with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as sql:
                 sql.execute("PRAGMA query_only=ON")
+                sql.execute("PRAGMA writable_schema=ON")  # else SQLite refuses a file that was cut off
                 sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 for row in self._wanted(sql, part, self._names(sql)):
                     self.read += 1
@@ -111,11 +120,11 @@ class Remains:
     def _whole(
         self, sql: sqlite3.Connection, names: dict[int, str], wanted: Callable[[int, str], bool] | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        where = ""
+        value = "value"
         if wanted is not None:
-            sql.create_function("wanted", 2, wanted)  # so that only wanted values are read
-            where = "wanted(bank, key) AND"
-        for _, bank, key, *rest in self._rows(sql, "records", "id, bank, key, updated, expires, value", where):
+            sql.create_function("wanted", 2, wanted)
+            value = "CASE WHEN wanted(bank, key) THEN value END"  # other values are not read, but their rows are
+        for _, bank, key, *rest in self._rows(sql, "records", f"id, bank, key, updated, expires, {value}"):
             if bank in names and isinstance(key, str) and _is_whole(rest):
                 yield (names[bank], key, *rest)
 
@@ -125,50 +134,84 @@ class Remains:
         after = ""
         try:
             while found := sql.execute(
-                f"SELECT name, id FROM banks WHERE name > ? ORDER BY name LIMIT {_ROWS}", (after,)
+                f"SELECT name, id FROM banks WHERE name > ? ORDER BY name LIMIT {_NAMES}", (after,)
             ).fetchall():
                 names.update((number, name) for name, number in found)
-                after = found[-1][0]
+                last = found[-1][0]
+                if not isinstance(last, str) or last <= after:
+                    break
+                after = last
         except sqlite3.DatabaseError:
             pass
         return {number: name for number, name in names.items() if isinstance(name, str) and _is_plain(name)}
 
-    def _rows(self, sql: sqlite3.Connection, table: str, columns: str, where: str = "") -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a table. Rows behind a gap that cannot be read are yielded too."""
-        forward = f"SELECT {columns} FROM {table} WHERE {where} id >= ? ORDER BY id LIMIT ?"
-        backward = f"SELECT {columns} FROM {table} WHERE {where} id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
-        at, size, step = 0, _ROWS, 1
-        gap: int | None = None  # the first id that could not be read
-        while at < 2**62:
+    def _rows(self, sql: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield each row of a table that can be read, also behind a gap, once. Damaged pages can lead SQLite in circles."""
+        query = f"SELECT {columns} FROM {table} WHERE id >= ? ORDER BY id"
+        at, seen = 0, _Numbers()
+        while True:
+            last = at - 1
             try:
-                found = sql.execute(forward, (at, size)).fetchall()
-            except sqlite3.DatabaseError:
-                if size > 1:
-                    size = 1
-                    continue
-                if gap is None:
-                    gap, step = at, 1
-                    self.gaps += 1
-                at += step
-                step *= 2
-                continue
-            if gap is not None:
-                yield from self._back(sql, backward, gap, found[0][0] if found else at)
-                gap = None
-            if not found:
+                for row in sql.execute(query, (at,)):
+                    if row[0] < at:
+                        raise sqlite3.DatabaseError("it leads back to earlier pages")
+                    if seen.add(row[0]):
+                        yield row
+                    last = row[0]
                 return
-            yield from found
-            at, size = found[-1][0] + 1, min(_ROWS, 2 * size)
+            except sqlite3.DatabaseError:
+                gap = max(at, last + 1)
+            self._gaps.add((table, gap))
+            found = self._after(sql, f"{query} LIMIT 1", gap)
+            if found is None:
+                return
+            backward = f"SELECT {columns} FROM {table} WHERE id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
+            behind = itertools.chain(self._back(sql, backward, gap, found[0]), (found,))
+            yield from (row for row in behind if seen.add(row[0]))
+            at = found[0] + 1
+
+    @staticmethod
+    def _after(sql: sqlite3.Connection, query: str, gap: int) -> tuple[Any, ...] | None:
+        """Return the first row behind a gap that can be read, or a later one; None if there is none."""
+        at, tries = gap, 0
+        while at < 2**62:
+            with contextlib.suppress(sqlite3.DatabaseError):
+                found: tuple[Any, ...] | None = sql.execute(query, (at,)).fetchone()
+                if found is None or found[0] >= at:
+                    return found
+            tries += 1
+            at += 2 ** max(0, tries - _PROBED)
+        return None
 
     @staticmethod
     def _back(sql: sqlite3.Connection, query: str, low: int, high: int) -> Iterator[tuple[Any, ...]]:
         """Yield the rows before ``high``, backwards, up to the first that cannot be read."""
         try:
-            while (row := sql.execute(query, (high, low)).fetchone()) is not None:
+            while (row := sql.execute(query, (high, low)).fetchone()) is not None and row[0] < high:
                 yield row
                 high = row[0]
         except sqlite3.DatabaseError:
             return
+
+
+class _Numbers:
+    """A set of numbers, one bit each. It takes none that are so large that damage must have made them."""
+
+    _MOST_BYTES = 64 << 20
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+
+    def add(self, number: int) -> bool:
+        """Add a number, and tell whether it is new."""
+        at, bit = number >> 3, 1 << (number & 7)
+        if at >= len(self._bits):
+            if not 0 <= at < self._MOST_BYTES:
+                return True
+            self._bits.extend(bytes(at + 1 - len(self._bits)))
+        is_new = not self._bits[at] & bit
+        self._bits[at] |= bit
+        return is_new
 
 
 def _is_plain(name: str) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
+import re
 import resource
 import signal
 import sqlite3
@@ -16,6 +18,7 @@ import salt.loader
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.sqlite.banks import banks_of
+from saltext.jobs.core.sqlite.salvage import Part, Remains
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
@@ -91,6 +94,67 @@ def test_the_new_file_has_everything_but_jobs_from_the_beginning_and_jobs_that_a
     assert banks.keys("jobs/loads") == banks.keys("jobs/published") == [OWED]
     assert banks.keys(f"jobs/returns/{OWED}") == [FLEET[0]]
     assert banks.is_sound()
+
+
+def pages_of(path):
+    """Return the bytes of each page, after all of -wal was moved into the file."""
+    with contextlib.closing(sqlite3.connect(path)) as sql:
+        sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        ((size,),) = sql.execute("PRAGMA page_size")
+    with open(path, "rb") as stream:
+        return list(iter(lambda: stream.read(size), b""))
+
+
+def leaves_of_grains(pages):
+    """Return the numbers of the pages that hold rows of the bank ``grains`` only, in the order of their rows."""
+    first_id = {}
+    for number, page in enumerate(pages):
+        if page[0] == 13 and b"Debian" in page and b"Minions" not in page:
+            first_id[number] = min(re.findall(rb"web\d{3}", page))
+    return sorted(first_id, key=first_id.get)
+
+
+def read_of(pages, path, part=Part.ALL):
+    """Return the keys of the grains that can be read of a file with these pages. Each row must come once."""
+    with open(path, "wb") as stream:
+        stream.write(b"".join(pages))
+    rows = list(itertools.islice(Remains(path).rows(part), 100_000))
+    assert len({row[:2] for row in rows}) == len(rows)
+    return {key for bank, key, *_ in rows if bank == "grains"}
+
+
+GRAINS = {f"web{number:03}" for number in range(300)}
+
+
+@pytest.mark.parametrize("part", [Part.ALL, Part.FIRST])
+def test_a_sound_page_between_damaged_ones_is_read(filled, path, part):
+    pages = pages_of(path)
+    leaves = leaves_of_grains(pages)
+    sound = leaves[10]
+    lost = set()
+    for number in leaves[1:30]:
+        if number != sound:
+            lost |= {key.decode() for key in re.findall(rb"web\d{3}", pages[number])}
+            pages[number] = os.urandom(len(pages[number]))
+    assert read_of(pages, f"{path}-copy", part) == GRAINS - lost
+
+
+def test_a_page_in_the_place_of_another_one_leads_to_no_circle_and_takes_no_more_with_it(filled, path):
+    pages = pages_of(path)
+    leaves = leaves_of_grains(pages)
+    for before, after in ((leaves[5], leaves[20]), (leaves[20], leaves[5])):
+        damaged = list(pages)
+        damaged[after] = damaged[before]
+        lost = {key.decode() for key in re.findall(rb"web\d{3}", pages[after])}
+        assert read_of(damaged, f"{path}-copy") == GRAINS - lost
+    pages[leaves[5]], pages[leaves[20]] = pages[leaves[20]], pages[leaves[5]]
+    assert read_of(pages, f"{path}-copy") == GRAINS
+
+
+def test_what_is_left_of_a_file_that_was_cut_off_is_read(filled, path):
+    pages = pages_of(path)
+    assert max(leaves_of_grains(pages)) < len(pages) - 10
+    assert read_of(pages[:-10], f"{path}-copy") == GRAINS
 
 
 def test_the_sweep_brings_over_the_jobs_once(filled, path):
