@@ -201,9 +201,13 @@ class DatabaseFile:
 
         :raises StateError: if neither happens. If no process has it open any more, a line in the log says what is lost.
         """
-        deadline = time.monotonic() + BUSY_SECONDS
-        while self.log_identity() is None and not self._put_back():
+        deadline, is_passing = time.monotonic() + BUSY_SECONDS, True
+        while self.log_identity() is None:
             user = self._user()
+            # The last process that closes the file removes -wal too, and is gone a moment later.
+            if (user is None or not is_passing) and self._put_back():
+                return
+            is_passing = False
             if user is None:
                 _, lost, _ = self._log_in_memory()
                 if lost:
@@ -225,7 +229,7 @@ class DatabaseFile:
         Put a copy of a removed -wal in its place, if a process still has that -wal open; one that was forked may have it
         without using it. Tell whether there is a -wal then.
         """
-        if not self._log_in_memory()[0] or self.is_apart():
+        if self.memory_identity() is None or self.is_apart():
             return False
         removed = f"{os.path.realpath(self._log)} (deleted)"
         for name in glob.iglob("/proc/[0-9]*/fd/*"):
@@ -235,9 +239,10 @@ class DatabaseFile:
                 if os.readlink(name) == removed and self.log_identity() is None:
                     with open(name, "rb") as source, self.alone() as handle, self._without_writer():
                         pages, _, last = self._log_in_memory()
-                        is_whole = _frame_in(source, pages) == last  # one that was saved earlier has other frames
-                        if is_whole and self.log_identity() is None:
-                            self._copy_log(source, handle)
+                        # One that was saved earlier has other frames; if this one has none yet, it is in the list.
+                        is_it = _frame_in(source, pages) == last if pages else not self._was_saved(source, handle)
+                        if is_it and self.log_identity() is None:
+                            self._copy_log(source, handle, pages)
         return self.log_identity() is not None
 
     @contextlib.contextmanager
@@ -251,13 +256,18 @@ class DatabaseFile:
         finally:
             fcntl.fcntl(memory, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_UNLCK, os.SEEK_SET, *_WRITER, 0))
 
-    def _copy_log(self, source: BinaryIO, handle: int) -> None:
+    def _was_saved(self, source: BinaryIO, handle: int) -> bool:
+        found = os.fstat(source.fileno())
+        return (found.st_dev, found.st_ino) in self._saved(handle)
+
+    def _copy_log(self, source: BinaryIO, handle: int, pages: int) -> None:
         draft = f"{self._log}.part"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft)
         source.seek(0)
         with open(self.new_file(draft), "wb") as copy:
-            shutil.copyfileobj(source, copy)
+            if pages:  # else it may have old frames, which SQLite would read after a crash
+                shutil.copyfileobj(source, copy)
             copy.flush()
             os.fsync(copy.fileno())
         os.rename(draft, self._log)

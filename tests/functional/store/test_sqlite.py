@@ -1466,6 +1466,26 @@ class TestALogThatIsRemoved:
         assert in_processes(1, lambda _: cache.list("bank")) == [["after", "key"]]
         assert "could not be saved" not in caplog.text and banks_of(opts).is_sound()
 
+    @pytest.mark.parametrize("moved", [False, True], ids=["nothing was written", "all was moved into the file"])
+    def test_a_log_without_content_is_put_back_at_once(self, opts, path, moved, caplog):
+        banks = banks_of(opts)
+        if moved:
+            banks.store("bank", "before", 1)
+            banks.rows("PRAGMA wal_checkpoint(TRUNCATE)", ())
+        else:
+            in_processes(1, lambda _: banks.store("bank", "before", 1))
+            with contextlib.closing(sqlite3.connect(path)) as sql:
+                sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            assert banks.keys("bank") == ["before"]
+        assert not os.stat(f"{path}-wal").st_size
+        os.unlink(f"{path}-wal")
+        began = time.monotonic()
+        assert in_processes(1, lambda _: banks.store("bank", "there", 1)) == [None]
+        assert time.monotonic() - began < stretched(5)
+        banks.store("bank", "after", 1)
+        assert in_processes(1, lambda _: banks.keys("bank")) == [["after", "before", "there"]] == [banks.keys("bank")]
+        assert "could not be saved" not in caplog.text and banks.is_sound()
+
     def test_a_log_that_is_removed_again_is_put_back_with_what_was_stored_since(self, opts, cache, path, caplog):
         cache.store("bank", "before", 1)
         stored, ended = FORK.Event(), FORK.Event()
