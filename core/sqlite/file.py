@@ -394,7 +394,7 @@ class DatabaseFile:
             head = head_of(self.path)
         except OSError:
             return False
-        return head[18:20] == b"\1\1" and head[68:72] == schema.APPLICATION.to_bytes(4, "big")
+        return head[18:20] == b"\1\1" and _is_marked(head)
 
     def take_up_copy(self) -> None:
         """Begin to use a backup that was put here, and keep a -wal beside it under another name."""
@@ -433,8 +433,7 @@ class DatabaseFile:
                     raise StateError(
                         f"{self.path} is a database of another program; set sqlite_cache_path to another file"
                     )
-                sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
-                sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                schema.begin(sql)
                 self._keep_a_log(sql)
                 sql.execute("BEGIN IMMEDIATE")
                 schema.create(sql)
@@ -762,6 +761,15 @@ def _place(descriptor: str) -> tuple[int, int] | None:
 
 
 def is_foreign(path: str) -> bool:
-    """Tell whether a file was never a database of SQLite. Zeros at its beginning do not count: a power cut leaves them."""
+    """
+    Tell whether a file was never a database of SQLite, nor one of ours whose first bytes are damaged. Zeros at its beginning
+    do not count: a power cut leaves them.
+    """
     head = head_of(path)
-    return not head.startswith(b"SQLite format 3\0") and bool(head.strip(b"\0"))
+    is_known = head.startswith(b"SQLite format 3\0") or _is_marked(head)
+    return not is_known and bool(head.strip(b"\0"))
+
+
+def _is_marked(head: bytes) -> bool:
+    """Tell whether the first bytes of a file have the number of this extension."""
+    return head[68:72] == schema.APPLICATION.to_bytes(4, "big")

@@ -12,17 +12,20 @@ import contextlib
 import enum
 import itertools
 import os
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import salt.payload
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import formats, lines
 from saltext.jobs.core.banks import OWED, RETURNS, plain_bank
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.sqlite import rows, schema, stored
 
 log = lines.logger(__name__)
@@ -88,15 +91,35 @@ class Remains:
         :raises Unreadable: if nothing can be read.
         """
         try:
-            with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as sql:
-                sql.execute("PRAGMA query_only=ON")
-                sql.execute("PRAGMA writable_schema=ON")  # else SQLite refuses a file that was cut off
-                sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            with self._opened() as sql:
                 for row in self._wanted(sql, part, self._names(sql)):
                     self.read += 1
                     yield row
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, OSError) as exc:
             raise Unreadable(str(exc)) from exc
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """
+        Yield a connection. If the first page is damaged, which says where the tables are, it is one to a copy with the first
+        page of a new file, whose tables begin in the same places.
+        """
+        with contextlib.closing(_connected(self._path)) as sql:
+            error = _damage_of_head(sql)
+            if not error:
+                yield sql
+                return
+        with tempfile.TemporaryDirectory(prefix=f"{self._path}.", dir=os.path.dirname(self._path)) as folder:
+            copy = os.path.join(folder, "copy")
+            for end in ("", "-wal"):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(self._path + end, copy + end)
+            with open(copy, "r+b") as stream:
+                stream.write(_new_head(os.path.join(folder, "new")))
+            with contextlib.closing(_connected(copy)) as sql:
+                yield sql
+        if not self.read:
+            raise Unreadable(error)
 
     def _wanted(self, sql: sqlite3.Connection, part: Part, names: dict[int, str]) -> Iterator[tuple[Any, ...]]:
         if part is Part.ALL:
@@ -194,6 +217,45 @@ class Remains:
             return
 
 
+def _connected(path: str) -> sqlite3.Connection:
+    # One that may write would move -wal into the file at its end. Without a -wal, SQLite need not make one.
+    has_log = os.path.exists(f"{path}-wal")
+    name = f"file:{quote(path)}?mode=ro" + ("" if has_log else "&immutable=1")
+    sql = sqlite3.connect(name, uri=True, isolation_level=None)
+    sql.execute("PRAGMA writable_schema=ON")  # else SQLite refuses a file that was cut off
+    return sql
+
+
+def _damage_of_head(sql: sqlite3.Connection) -> str:
+    """
+    Return why the first page cannot be used; empty if it can.
+
+    :raises Unreadable: if the file is empty, or of another program.
+    """
+    query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('banks', 'records')"
+    try:
+        is_whole = sql.execute(query).fetchone()[0] == 2
+        is_ours = sql.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION
+    except sqlite3.DatabaseError as exc:
+        return str(exc)
+    if not is_whole and not is_ours:
+        raise Unreadable("it has no tables of this extension")
+    return "" if is_whole else "its tables are missing"
+
+
+def _new_head(path: str) -> bytes:
+    """Return the first page of a new file, which is made."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        schema.begin(sql)
+        sql.execute("PRAGMA journal_mode=WAL")
+        sql.execute("BEGIN")
+        schema.create(sql)
+        sql.execute("COMMIT")
+    with open(path, "rb") as stream:
+        head = stream.read(schema.PAGE_BYTES)
+    return head[:92] + bytes(4) + head[96:]  # so that the size of the file counts, and not the one in the page
+
+
 class _Numbers:
     """A set of numbers, one bit each. It takes none that are so large that damage must have made them."""
 
@@ -289,6 +351,17 @@ class Salvage:
     def gaps(self) -> int:
         """How many places could not be read."""
         return self._remains.gaps
+
+    def require_known_format(self) -> None:
+        """:raises Unreadable: if a later version has written the damaged file."""
+        try:
+            with contextlib.closing(_connected(self._path)) as sql:
+                version = sql.execute("PRAGMA user_version").fetchone()[0]
+            formats.check(self._path, version, schema.VERSION, "nothing of it is read or written")
+        except LaterVersion as exc:
+            raise Unreadable(str(exc)) from exc
+        except (sqlite3.Error, ValueError):
+            return  # it is damaged
 
     def run(self) -> None:
         """

@@ -27,6 +27,12 @@ _RECORDS = (
 )
 
 
+def begin(sql: sqlite3.Connection) -> None:
+    """Lay out an empty file, before anything is written."""
+    sql.execute(f"PRAGMA page_size={PAGE_BYTES}")
+    sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
+
+
 def create(sql: sqlite3.Connection) -> None:
     """Make the tables in an empty file, and mark the file as ours. Call it in a transaction."""
     for statement in (*_RECORDS, *job_index.TABLES):

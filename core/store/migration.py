@@ -426,6 +426,7 @@ def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
 
     salvage = Salvage(path, banks)
     try:
+        salvage.require_known_format()
         salvage.run()
     except Unreadable as exc:
         return {"error": f"nothing of it can be read: {exc}"}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pathlib
 import random
 import re
 import resource
+import shutil
 import signal
 import sqlite3
 
@@ -210,13 +212,55 @@ def test_a_file_that_was_taken_away_is_made_again_and_empty_whatever_lies_beside
     assert banks_of(filled).keys("grains") == []
 
 
+@pytest.mark.parametrize("size", [8, 16, 100, 4096])
+def test_a_file_without_its_first_page_is_read(filled, path, size):
+    """That page says where the tables begin."""
+    damage(path, lambda pages: [])
+    with open(path, "r+b") as stream:
+        stream.write(b"\0" * size)
+    assert banks_of(filled).keys("grains") == sorted(GRAINS)
+    assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]
+    Store(filled).driver.tidy()
+    assert Returner(filled).get_jids().keys() == set(JOBS)
+    (aside,) = banks_of(filled).damaged()
+    assert [name for name in os.listdir(os.path.dirname(path)) if name.startswith(f"{os.path.basename(aside)}.")] == []
+
+
 def test_an_unreadable_file_is_reported_and_delays_no_user(filled, path, caplog):
     damage(path, lambda pages: [])
     with open(path, "r+b") as stream:
-        stream.write(b"\0" * 4096)
+        stream.write(bytes(os.stat(path).st_size))
     assert banks_of(filled).keys("grains") == []
     assert "can be read, and the new file is begun empty" in caplog.text
     Store(filled).driver.tidy()
+
+
+def test_a_file_of_a_later_version_is_left_alone(filled, path):
+    aside = f"{path}.damaged-20260516120000"
+    shutil.copy(path, aside)
+    with contextlib.closing(sqlite3.connect(aside)) as sql:
+        sql.execute("PRAGMA user_version=1000")
+    os.unlink(path)
+    ((name, done),) = salt.loader.runner(filled)["job_cache.recover"]().items()
+    assert name == aside and "1000" in done["error"]
+    assert banks_of(filled).keys("grains") == []
+
+
+def test_the_damaged_file_and_its_log_stay_as_they_are(opts, path):
+    def fill(_):
+        banks_of(opts).store("grains", "web001", {"os": "Debian"})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    run = FORK.Process(target=fill, args=(None,))
+    run.start()
+    run.join(stretched(SOON))
+    aside = f"{path}.damaged-20260516120000"
+    for end in ("-wal", "-shm", ""):
+        os.rename(path + end, aside + end)
+    before = [pathlib.Path(aside + end).read_bytes() for end in ("-wal", "")]
+    assert salt.loader.runner(opts)["job_cache.recover"]()[aside]["written"] == 1
+    assert [pathlib.Path(aside + end).read_bytes() for end in ("-wal", "")] == before
+    assert banks_of(opts).keys("grains") == ["web001"]
 
 
 def test_no_repair_begins_while_the_disk_is_too_small(filled, path):
