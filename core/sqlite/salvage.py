@@ -74,7 +74,7 @@ class Remains:
     """:param path: of the damaged file."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = os.path.realpath(path)  # SQLite looks for -wal there
         #: How many records could be read.
         self.read = 0
         self._gaps: set[tuple[str, int]] = set()

@@ -258,6 +258,9 @@ def test_the_damaged_file_and_its_log_stay_as_they_are(opts, path):
     for end in ("-wal", "-shm", ""):
         os.rename(path + end, aside + end)
     before = [pathlib.Path(aside + end).read_bytes() for end in ("-wal", "")]
+    link = f"{path}-link"
+    os.symlink(aside, link)
+    assert [bank for bank, *_ in Remains(link).rows(Part.ALL)] == ["grains"]
     assert salt.loader.runner(opts)["job_cache.recover"]()[aside]["written"] == 1
     assert [pathlib.Path(aside + end).read_bytes() for end in ("-wal", "")] == before
     assert banks_of(opts).keys("grains") == ["web001"]
