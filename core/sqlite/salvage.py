@@ -37,6 +37,8 @@ _JOBS = "jobs/"
 #: The bank of the damaged files that are salvaged into this one. A key is a file's name; its value tells whether jobs are
 #: still to come.
 _BEGUN_WITH = f"{schema.HIDDEN}begun_with"
+#: The columns that are read. One bit of another type, and ``id`` is no longer the number by which SQLite finds a row.
+_COLUMNS = {"banks": {"id", "name"}, "records": {"id", "bank", "key", "updated", "expires", "value"}}
 _OF_IT = "bank = (SELECT id FROM banks WHERE name = ?)"
 
 
@@ -232,15 +234,15 @@ def _damage_of_head(sql: sqlite3.Connection) -> str:
 
     :raises Unreadable: if the file is empty, or of another program.
     """
-    query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('banks', 'records')"
+    query = "SELECT name FROM pragma_table_info(?) WHERE name != 'id' OR (pk AND type = 'INTEGER')"
     try:
-        is_whole = sql.execute(query).fetchone()[0] == 2
+        is_whole = all({row[0] for row in sql.execute(query, (table,))} >= names for table, names in _COLUMNS.items())
         is_ours = sql.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION
     except sqlite3.DatabaseError as exc:
         return str(exc)
     if not is_whole and not is_ours:
         raise Unreadable("it has no tables of this extension")
-    return "" if is_whole else "its tables are missing"
+    return "" if is_whole else "its tables are missing or not known"
 
 
 def _new_head(path: str) -> bytes:

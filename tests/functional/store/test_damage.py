@@ -226,6 +226,16 @@ def test_a_file_without_its_first_page_is_read(filled, path, size):
     assert [name for name in os.listdir(os.path.dirname(path)) if name.startswith(f"{os.path.basename(aside)}.")] == []
 
 
+@pytest.mark.parametrize(
+    "text", [b"INTEGER PRIMARY KEY, bank", b"updated INTEGER", b"CREATE TABLE banks", b"NULL UNIQUE"]
+)
+def test_a_bit_of_the_description_of_the_tables_takes_nothing_with_it(filled, path, text):
+    pages = pages_of(path)
+    assert text in pages[0]
+    pages[0] = pages[0].replace(text, bytes([text[0] ^ 0x40]) + text[1:], 1)
+    assert read_of(pages, f"{path}-copy") == GRAINS
+
+
 def test_an_unreadable_file_is_reported_and_delays_no_user(filled, path, caplog):
     damage(path, lambda pages: [])
     with open(path, "r+b") as stream:
