@@ -32,12 +32,14 @@ OWED = JOBS[300]
 FLEET = [f"web{number:03}" for number in range(20)]
 
 
-@pytest.fixture
-def opts(tmp_path):
-    folder = tmp_path / "cache"
-    folder.mkdir()
+def options(folder):
     own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
     return {**salt.config.DEFAULT_MASTER_OPTS, **own, "keep_jobs_seconds": 0}
+
+
+@pytest.fixture
+def opts(tmp_path):
+    return options(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -45,9 +47,10 @@ def path(opts):
     return os.path.join(opts["cachedir"], "cache.sqlite")
 
 
-@pytest.fixture
-def filled(opts):
-    """Jobs with returns, one of which is owed; grains, tokens."""
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder with jobs with returns, one of which is owed; grains. No process has its file open."""
+    opts = options(tmp_path_factory.mktemp("kept"))
 
     def fill(_):
         job_cache, cache = Returner(opts), salt.cache.Cache(opts)
@@ -61,6 +64,12 @@ def filled(opts):
             cache.store("job_retry/queue/web001", OWED, {"state": "pending"})
 
     assert in_processes(1, fill) == [None]
+    return opts["cachedir"]
+
+
+@pytest.fixture
+def filled(opts, kept):
+    shutil.copytree(kept, opts["cachedir"])
     return opts
 
 

@@ -528,10 +528,11 @@ def kept(tmp_path_factory):
     banks = job_cache.store.driver.banks_file
     for number in range(40):
         jid = f"2020010100{number:010}"
-        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
+        minions = [f"web{minion}" for minion in range(20 if number % 4 else 4000)]
+        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=minions)
         with banks.transaction():
-            for minion in range(20 if number % 4 else 4000):
-                banks.store(f"jobs/returns/{jid}", f"web{minion}", {"return": "x" * 50})
+            for minion in minions:
+                banks.store(f"jobs/returns/{jid}", minion, {"return": "x" * 50})
     with contextlib.closing(sqlite3.connect(banks.path)) as sql:
         sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return banks.path
@@ -563,9 +564,11 @@ class TestRemoval:
 
     def test_a_very_large_job_is_looked_at_while_others_write(self, large, monkeypatch):
         banks, jid = large.store.driver.banks_file, "20200101000000000004"
+        many = [f"m{number}" for number in range(20_000)]
         with banks.transaction():
-            for number in range(20_000):
-                banks.store(f"jobs/returns/{jid}", f"m{number}", 1)
+            banks.store("jobs/minions", jid, many)
+            for minion in many:
+                banks.store(f"jobs/returns/{jid}", minion, 1)
         held, counted = [], functools.partial(CountedSteps, held=[])
         with contextlib.closing(sqlite3.connect(banks.path, factory=counted)) as sql:
             sql.execute("SELECT max(updated) FROM records GROUP BY bank").fetchall()
