@@ -57,8 +57,8 @@ def pytest_collection():
         gc.enable()
 
 
-#: Files that take minutes, the longest first, by the second column of ``-p tests.times``. One that began late would run on
-#: alone at the end.
+#: Files that take minutes, and those without daemons that take ten seconds, the longest first, by the second column of
+#: ``-p tests.times``. One that began late would run on alone at the end.
 LONG = (
     "functional/test_fleet.py",
     "integration/test_named_freezes.py",
@@ -81,6 +81,17 @@ LONG = (
     "integration/job_retry/test_held_up.py",
     "functional/store/test_sqlite.py",
     "integration/test_who_may.py",
+    "functional/store/test_job_index.py",
+    "functional/test_packaging.py",
+    "functional/store/test_postgresql.py",
+    "functional/store/test_damage.py",
+    "functional/recorder/test_pgjsonb_bulk.py",
+    "unit/retry/test_adversary.py",
+    "unit/retry/test_machine.py",
+    "functional/runners/test_limited.py",
+    "unit/retry/test_openings.py",
+    "functional/recorder/test_returners.py",
+    "functional/log/test_adversary.py",
 )
 
 
