@@ -21,9 +21,22 @@ from saltext.jobs.core.loader import module_dirs
 from tests.waiting import stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-NOT_SOURCE = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".coverage", ".hypothesis")
+NOT_SOURCE = (
+    ".git",
+    ".venv*",
+    "build",
+    "_build",
+    "dist",
+    "*.egg-info",
+    "__pycache__",
+    ".*_cache",
+    ".coverage",
+    ".hypothesis",
+)
 
 PIP = (sys.executable, "-m", "pip")
+#: Where the requirements of the package are in the environment of the tests.
+SITE = importlib.metadata.distribution("salt").locate_file("")
 
 # Prints {"<kind>/<module>": its file} as Salt's own loader sees it, for the modules that are named.
 LOADED = """
@@ -104,7 +117,9 @@ def wheel(builder, source, tmp_path_factory):
 class Suite:
     """The environment of the tests."""
 
-    bin = pathlib.Path(sys.executable).parent
+    @staticmethod
+    def run(program, *arguments):
+        return run(pathlib.Path(sys.executable).parent / program, *arguments)
 
 
 class Environment:
@@ -112,16 +127,24 @@ class Environment:
     A fresh virtual environment with Salt and the requirements of a package, and no more.
 
     Nothing is fetched: the requirements are links into the environment of the tests. So it has the Salt release on which the
-    tests run, and nothing that only the tests need.
+    tests run, and nothing that only the tests need. What Python compiles of them is that of the tests too, in its own folder
+    (Makefile): written beside the sources, it would slow down the loaders of all other tests.
     """
 
     def __init__(self, folder):
         run(sys.executable, "-m", "venv", "--without-pip", folder)
-        self.bin = folder / "bin"
+        self.bin, self.compiled = folder / "bin", folder / "compiled"
         (self.site,) = folder.glob("lib/python*/site-packages")
         self.required = folder / "required"
         self.required.mkdir()
         (self.site / "required.pth").write_text(f"{self.required}\n")
+        shared, link = (
+            pathlib.Path(f"{sys.pycache_prefix or self.compiled}{SITE}"),
+            pathlib.Path(f"{self.compiled}{self.required}"),
+        )
+        shared.mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(shared)
         for name in ("salt-run", "salt-call"):
             self.script(name)
         self.before = self.files()
@@ -153,6 +176,10 @@ class Environment:
             for top in {path.parts[0] for path in found.files} - {"..", "__pycache__"}:
                 if not (self.required / top).is_symlink():
                     (self.required / top).symlink_to(found.locate_file(top))
+
+    def run(self, program, *arguments, **options):
+        """Run a program of this environment, as ``run`` does."""
+        return run(self.bin / program, *arguments, PYTHONPYCACHEPREFIX=str(self.compiled), **options)
 
     def pip(self, *arguments, **env):
         """Have the pip of the tests work in this environment; it must find all that it needs there."""
@@ -259,7 +286,7 @@ def check(environment, config, root, without=()):
     """Salt's own loader has all modules but some, from below ``root``."""
     script, names = config / "loaded.py", [name for name in modules() if name not in without]
     script.write_text(LOADED)
-    files = json.loads(run(environment.bin / "python", script, config / "master", *names).splitlines()[-1])
+    files = json.loads(environment.run("python", script, config / "master", *names).splitlines()[-1])
     assert files == {name: str(root / f"{name}.py") for name in names}
 
 
@@ -272,14 +299,19 @@ def test_a_wheel_finds_all_that_it_requires_and_loads(fresh, wheel, master_confi
 def test_salt_run_prints_the_documentation_of_every_runner(fresh, master_config):
     config, verbs = master_config(), {"job_console": "config", "job_notices": "stats"}
     printed = [
-        run(fresh.bin / "salt-run", "-c", config, "--no-color", "-d", f"*.{verb}")
-        for verb in ("doctor", *verbs.values())
+        fresh.run("salt-run", "-c", config, "--no-color", "-d", f"*.{verb}") for verb in ("doctor", *verbs.values())
     ]
     for name in (name for name in modules() if name.startswith("runners/")):
         runner = name.removeprefix("runners/")
         verb = verbs.get(runner, "doctor")
         assert any(f"{runner}.{verb}:" in text for text in printed)
         assert any(f"salt-run {runner}.{verb}" in text for text in printed)
+
+
+@pytest.mark.skipif(not sys.pycache_prefix, reason="Python compiles beside the sources here")
+def test_nothing_is_compiled_beside_the_salt_of_the_tests(fresh, master_config):
+    fresh.run("salt-run", "-c", master_config(), "-d", "batch.wait")
+    assert not list((SITE / "salt").rglob("__pycache__")), "remove them: each loader looks at them"
 
 
 def test_module_dirs_wins_over_the_installed_package(fresh, source, master_config):
@@ -294,7 +326,7 @@ def test_an_extra_brings_what_its_module_needs(fresh, wheel, master_config):
 
 
 def test_an_uninstall_leaves_nothing_but_the_namespace_of_all_extensions(fresh):
-    # The modules have been loaded by now, so that there is compiled code beside them.
+    # pip has put what it compiled beside the modules.
     assert len(fresh.files()) > 100
     fresh.pip("uninstall", "-qq", "-y", "saltext-jobs")
     assert fresh.files() - fresh.before <= {pathlib.Path("saltext")}
@@ -329,7 +361,7 @@ class Onedir(Environment):
 
     def salt_pip(self, *arguments):
         source = ("--no-index", "--find-links", self.wheels) if arguments[0] == "install" else ()
-        return run(self.bin / "salt-pip", *arguments, *source, SALT_CONFIG_DIR=str(self.wheels))
+        return self.run("salt-pip", *arguments, *source, SALT_CONFIG_DIR=str(self.wheels))
 
     def version(self):
         """The version of the extension in it."""
@@ -370,9 +402,9 @@ def test_after_an_upgrade_of_salt_to_another_python_the_extension_is_gone_until_
     onedir.salt_pip("install", "saltext-jobs")
     onedir.extras.rename(onedir.folder / "extras-3.9")  # what it was named under the former Python
     config = master_config()
-    assert "batch.wait" not in run(onedir.bin / "salt-run", "-c", config, "-d", "batch")
+    assert "batch.wait" not in onedir.run("salt-run", "-c", config, "-d", "batch")
     onedir.salt_pip("install", "saltext-jobs")
-    assert "batch.wait" in run(onedir.bin / "salt-run", "-c", config, "-d", "batch")
+    assert "batch.wait" in onedir.run("salt-run", "-c", config, "-d", "batch")
 
 
 def test_an_editable_install_loads_the_sources(editable, source, master_config):
@@ -391,7 +423,7 @@ def test_the_source_distribution_has_all_that_the_repository_has(source):
 
 def test_the_source_distribution_can_test_itself(editable, source):
     tests = ("tests/unit/test_docs.py", "tests/unit/test_settings.py", "tests/unit/retry/test_records.py")
-    assert " passed" in run(editable.bin / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=source)
+    assert " passed" in editable.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=source)
 
 
 def test_the_suite_itself_runs_on_this_checkout(master_config):
