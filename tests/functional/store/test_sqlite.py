@@ -1266,8 +1266,11 @@ class TestFaults:
     @pytest.fixture
     def filled(self, opts, cache):
         def fill(_):
-            for number in range(3000):
-                cache.store("jobs/loads", f"{number:05}", {"fun": "test.ping", "arg": ["x" * 200], "number": number})
+            with banks_of(opts).transaction():
+                for number in range(3000):
+                    cache.store(
+                        "jobs/loads", f"{number:05}", {"fun": "test.ping", "arg": ["x" * 200], "number": number}
+                    )
 
         assert in_processes(1, fill) == [None]
         return opts
