@@ -83,7 +83,7 @@ class Signals:
             try:
                 load = await self._ports.cache_worker.call(self._ports.cache.published_load, jid)
             except JobCacheError as exc:
-                log.info("Batch %s: whom the signal %s is for cannot be read now: %s", live.jid, jid, exc)
+                log.info("Batch %s: the minions that the signal %s is for cannot be read now: %s", live.jid, jid, exc)
             else:
                 if load.get("Minions"):
                     return tuple(load["Minions"])

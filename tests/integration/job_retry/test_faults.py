@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
+import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -239,6 +241,37 @@ def test_a_return_that_the_minion_has_kept_is_fetched_when_it_was_killed_before_
     wait_for(lambda: not desk.queue(), what="the queue is empty")
     assert desk.returned(jid) == {"cora": "all done"}
     assert (lines(job.ran), other.begun()) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["bert", "dora"])
+def test_a_job_whose_process_died_runs_again_once_its_minion_takes_it(master, desk, engine, name, tmp_path):
+    """A minion that lives on drops each further publish, since it knows the jid. Dora has a record of the first run, too."""
+    options = {"module_executors": ["job_once", "direct_call"]} if name == "dora" else {}
+    ran, stop = tmp_path / "ran", tmp_path / "stop"
+    engine.start()
+    with retry_minion(master, name, **options) as minion:
+        kill(minion)
+        command = f"echo $PPID >> {ran}; until [ -e {stop} ]; do sleep 0.2; done"
+        jid = desk.publish("cmd.run", command, tgt=name, metadata={"job_retry": {"retry_interrupted": True}})
+        desk.await_state(name, jid, "pending")
+        minion.start()
+        desk.await_state(name, jid, "running")
+        wait_for(lambda: lines(ran) == 1, what="the job runs")
+        os.kill(int(ran.read_text()), signal.SIGKILL)  # as the kernel does when memory runs out
+        stop.touch()
+        engine.kill()
+        engine.start()  # it asks now, and not a minute after the last time
+        wait_for(lambda: show(desk, name, jid)["unreceived_tries"] >= 3, what=lambda: f"it is sent: {desk.queue()}")
+        assert lines(ran) == 1
+        assert show(desk, name, jid)["attempts"] <= 2
+        kill(minion)
+        minion.start()
+        desk.await_return(name, jid)
+        assert lines(ran) == 2
+
+
+def show(desk, name, jid):
+    return desk.run("job_retry.show", name, jid)
 
 
 STARTED = "salt/minion/bert/start"

@@ -890,6 +890,7 @@ class Clocks(CutOff):
         self.dated = {}
         self.unlogged = set()  # jids whose publish or kill is in no log
         self.last_set, self.was_ahead = -math.inf, 0.0  # when the clock was set last, and how far it was ahead before
+        self.asked_for = set()  # (minion, jid) that an operator has ever wanted
         super().__init__(seed)
 
     def do_clock(self):
@@ -911,12 +912,16 @@ class Clocks(CutOff):
 
     def _is_wanted(self, keys, wanted_at, again=ENDED):
         """If the clock was set after a kill, the engine may order the kill and the request either way."""
-        unsure = {key for key in keys if self.last_kill.get(key, math.inf) <= self.last_set}
+        self.asked_for |= keys
+        unsure = {key for key in keys if self._was_set_after_kill(key)}
         super()._is_wanted(keys - unsure, wanted_at, again)
         super()._is_wanted(unsure, math.inf, again)
         self.gone |= unsure
         for key in unsure:
             self.truth.kill(key)
+
+    def _was_set_after_kill(self, key):
+        return self.last_kill.get(key, math.inf) <= self.last_set
 
     def take_load(self, load, names, origin="", ends=()):
         for jid in ends or (load["jid"],):
@@ -937,8 +942,10 @@ class Clocks(CutOff):
         return jid in self.unlogged and self.dated[jid] < self.most
 
     def wants_publish(self, jid, names):
-        for name in names if self._may_be_missed(jid) else ():
-            self.killed_at.pop((name, jid), None)
+        for key in ((name, jid) for name in names):
+            # An engine that starts after that may take the kill for older than a request before it.
+            if self._may_be_missed(jid) or (key in self.asked_for and self._was_set_after_kill(key)):
+                self.killed_at.pop(key, None)
         super().wants_publish(jid, names)
 
     def judge(self):

@@ -66,6 +66,11 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (sites.Sites, 41000491),  # a wish for a job that is not kept counted although the job was killed since
         (sites.Refusing, 44008169),  # an entry whose removal the store refused was there again
         (sites.Refusing, 44018603),  # a job was cancelled whose record could not be read any more
+        (
+            Clocks,
+            66009509,
+        ),  # the clock was set after a request and a kill, whose order the next engine cannot tell then
+        (Clocks, 66010338),
         (CutOff, 68005188),  # a minion lost its record of a job by a replay that it ignored
         (sites.Refusing, 40003669),  # a job that could not be read in its time to live was published again after a kill
     ],
