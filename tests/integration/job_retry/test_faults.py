@@ -243,13 +243,11 @@ def test_a_return_that_the_minion_has_kept_is_fetched_when_it_was_killed_before_
     assert (lines(job.ran), other.begun()) == (1, 1)
 
 
-@pytest.mark.parametrize("name", ["bert", "dora"])
-def test_a_job_whose_process_died_runs_again_once_its_minion_takes_it(master, desk, engine, name, tmp_path):
+def test_a_job_whose_process_died_runs_again_once_its_minion_takes_it(master, desk, engine, tmp_path):
     """A minion that lives on drops each further publish, since it knows the jid. Dora has a record of the first run, too."""
-    options = {"module_executors": ["job_once", "direct_call"]} if name == "dora" else {}
-    ran, stop = tmp_path / "ran", tmp_path / "stop"
+    name, ran, stop = "dora", tmp_path / "ran", tmp_path / "stop"
     engine.start()
-    with retry_minion(master, name, **options) as minion:
+    with retry_minion(master, name, module_executors=["job_once", "direct_call"]) as minion:
         kill(minion)
         command = f"echo $PPID >> {ran}; until [ -e {stop} ]; do sleep 0.2; done"
         jid = desk.publish("cmd.run", command, tgt=name, metadata={"job_retry": {"retry_interrupted": True}})
