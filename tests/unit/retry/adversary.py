@@ -84,10 +84,12 @@ class Adversary(World):
         self.begun = set()  # (minion, jid) that began, as this engine process was told
         self.sent = set()  # (minion, jid) that an engine has ever sent
         self.again = set()  # (minion, jid) that an operator wants to run again
+        self.trying = None  # what the retry names that is being carried out
         self.gone = set()  # (minion, jid) that an operator has cancelled or purged
         self.lost = set()  # (minion, jid) of which no record is left
         self.killed_at = {}  # (minion, jid) -> when a kill takes effect, unless an operator has overridden it
         self.last_kill = {}  # (minion, jid) -> when an operator last killed it
+        self.kill_stored = {}  # (minion, jid) -> when the master has stored that kill
         self.targets = collections.defaultdict(set)  # jid -> the minions that it was published to
         self.loads_given = {}  # jid -> what its first publish says beside the minions: so do all others
         self.urged = {}  # minion -> the jobs that an operator ever wanted delivered to it at once
@@ -127,11 +129,20 @@ class Adversary(World):
         for effect in effects:
             if isinstance(effect, facts.Answer):
                 self.truth.carried_out(self.now)
+                self.trying = None
             elif isinstance(effect, facts.Announce):
+                self._is_tried_again(effect)
                 wrong = self.truth.why_wrong(self, (effect.minion, effect.jid), effect.kind, effect.reason)
                 self.must(not wrong, wrong)
             elif isinstance(effect, facts.Claim):
                 self.truth.claims.update((name, effect.jid) for name in effect.minions)
+
+    def _is_tried_again(self, told):
+        """A retry of many entries takes several steps. It also concerns those that were held or given up meanwhile."""
+        key = told.minion, told.jid
+        is_new = self.trying is not None and key in self.truth.ended - self.again
+        if told.kind == "queued" and is_new and self._is_named(self.trying, key):
+            self._is_wanted({key}, self.trying["wanted_at"], frozenset(State))
 
     def supersedes(self, newer, older):
         """Whether the one job replaces the other in the queue."""
@@ -239,6 +250,7 @@ class Adversary(World):
         """Record what operators want."""
         do, given = request.do, request.given
         found = self._selected(given, set(State) - ENDED) if do == "cancel" else set()
+        self.trying = given if do == "retry" else None
         self.truth.request(found)
         if do == "cancel":
             self.truth.cancel(given.get("minion"), given.get("jid"))
@@ -254,9 +266,14 @@ class Adversary(World):
 
     def _selected(self, given, states):
         """Return the keys of the entries in these states that a request names."""
-        is_named = {"minion": given.get("minion"), "jid": given.get("jid")}.items()
-        found = [entry for entry in self.machine.entries() if entry.state in states]
-        return {(e.minion, e.jid) for e in found if all(value in (None, getattr(e, name)) for name, value in is_named)}
+        found = {(entry.minion, entry.jid) for entry in self.machine.entries() if entry.state in states}
+        return {key for key in found if self._is_named(given, key)}
+
+    @staticmethod
+    def _is_named(given, key):
+        return all(
+            named in (None, its) for named, its in zip((given.get("minion"), given.get("jid")), key, strict=True)
+        )
 
     @staticmethod
     def _names(request, minion, jid):
@@ -279,7 +296,9 @@ class Adversary(World):
             ends_at = self.end_of(key[1], self.now) if is_new else self.truth.ends_at[key]
             self.truth.ask(key, ends_at, min(self.now, wanted_at))
         self.again |= keys
-        self.gone -= keys
+        # Without a log, a kill is dated by when the master stored it: then it may count as later than the request.
+        unsure = {key for key in keys if not self.keeps_order and self.kill_stored.get(key, -math.inf) >= wanted_at}
+        self.gone = self.gone - keys | unsure
         for key in keys:
             self.killed_at.pop(key, None)
 
@@ -450,7 +469,7 @@ class Adversary(World):
         """An operator kills a job on a minion that has it, or is owed it."""
         # A kill that is stored later is found later. If the engine has not heard of it, it searches for it only once.
         stored = self.lag * 5 / 4 if not self.lossy else self.lag and STORED_LATE
-        self.last_kill[name, jid] = self.now
+        self.last_kill[name, jid], self.kill_stored[name, jid] = self.now, self.now + self.lag
         self.killed_at[name, jid] = min(self.now + stored, self.killed_at.get((name, jid), float("inf")))
 
     def do_cancel(self):

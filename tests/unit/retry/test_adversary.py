@@ -71,6 +71,8 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
             66009509,
         ),  # the clock was set after a request and a kill, whose order the next engine cannot tell then
         (Clocks, 66010338),
+        (PowerOnce, 69014341),  # a request came between a kill and the moment when the master had stored the kill
+        (sites.RefusingPower, 61018249),  # an entry was given up while a retry was carried out, which concerned it too
         (CutOff, 68005188),  # a minion lost its record of a job by a replay that it ignored
         (sites.Refusing, 40003669),  # a job that could not be read in its time to live was published again after a kill
     ],
