@@ -29,6 +29,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.errors import LaterVersion, SettingsError
+from saltext.jobs.core.postgresql import connections
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.store import Store
@@ -344,6 +345,12 @@ class TestFaults:
             assert banks_of(opts).store_new("bank", "new", 1) is True
             cache.flush("bank", "new")
 
+    @pytest.fixture
+    def patience(self, monkeypatch):
+        """Wait for a server for longer the busier the machine is: its start takes longer, too."""
+        monkeypatch.setattr(connections, "PATIENCE", stretched(connections.PATIENCE))
+
+    @pytest.mark.usefixtures("patience")
     def test_a_connection_that_is_cut_in_the_middle_is_made_anew_and_the_record_stored_once(self, opts, cache, asked):
         cache.store("bank", "first", 1)
         banks_of(opts).rows("SELECT 1")
@@ -461,6 +468,7 @@ class TestFaults:
             assert banks.fetch("jobs/minions", jid) == ["web2"]
             assert banks.contains("jobs/loads", jid) is banks.contains(f"jobs/returns/{jid}", "a")
 
+    @pytest.mark.usefixtures("patience")
     def test_everything_that_salt_caches_survives_a_short_outage(self, cache, server):
         cache.store("bank", "key", 1)
         server.stop()
