@@ -28,7 +28,7 @@ _LOOKS, _LOOK_PAUSE = 5, 1.0
 #: Seconds for which answers are gathered.
 _GATHER = 0.5
 #: What ``saltutil.signal_job`` returns where it has sent a signal. ``kill_all_jobs`` returns a list of these.
-_SENT = re.compile(r"Signal (\d+) sent to job (\S+) at pid ")
+_SENT = re.compile(r"Signal ([0-9]+) sent to job (\S+) at pid ")
 
 
 class Signals:
