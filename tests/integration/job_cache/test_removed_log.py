@@ -18,7 +18,7 @@ import salt.client
 import salt.utils.event
 
 from saltext.jobs.core.sqlite.banks import banks_of
-from tests.integration.conftest import ask_runner, make_master, minions, salt_cli, salt_run
+from tests.integration.conftest import ask_runner, make_master, minions, salt_run
 from tests.integration.faults import kill_the_master
 from tests.waiting import SOON, stretched, wait_for
 
@@ -162,4 +162,3 @@ def test_a_log_that_only_idle_workers_hold_is_saved_by_a_command_that_looks_at_a
                 process.resume()
         kill_the_master(own.master)
         own.require_everything()
-        assert salt_cli(own.master, "m1", "test.echo", "after").data == "after"
