@@ -136,7 +136,7 @@ class Signals(Strict):
     def learn_answers(self, met):
         """The engine reads what minions have answered to the signal, if it is there."""
         names = tuple(filter(self.batch.wants_answer, met))
-        if self.now >= self.down_until and names:
+        if self.now >= self.down_until and names and not self.batch.closed:
             self.over.update(names)
             self.said.update(names)
             self.tell(facts.Signalled(names))
