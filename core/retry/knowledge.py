@@ -181,10 +181,10 @@ class Knowledge:
             return Verdict.SILENT
         if self.said is Said.NEVER:
             return Verdict.NEVER
-        if self.said is Said.NOT_AGAIN and not self.may_be_running:
-            return Verdict.NOT_AGAIN
-        if self.said in (Said.INTERRUPTED, Said.NOT_AGAIN) or self.may_be_running:
+        if self.said is Said.INTERRUPTED or self.may_be_running:
             return Verdict.INTERRUPTED
+        if self.said is Said.NOT_AGAIN:
+            return Verdict.NOT_AGAIN
         # A job that was under way when the engine started may have been begun before that.
         if self.restarted or self._was_under_way or not acks:
             return Verdict.MAY_HAVE_BEGUN

@@ -233,9 +233,8 @@ class DatabaseFile:
             return False
         removed = f"{os.path.realpath(self._log)} (deleted)"
         for name in glob.iglob("/proc/[0-9]*/fd/*"):
-            with contextlib.suppress(
-                OSError
-            ):  # it was closed meanwhile, or is another user's; or another process writes
+            # It may have been closed meanwhile, or be another user's; or another process writes.
+            with contextlib.suppress(OSError):
                 if os.readlink(name) == removed and self.log_identity() is None:
                     with open(name, "rb") as source, self.alone() as handle, self._without_writer():
                         pages, _, last = self._log_in_memory()
