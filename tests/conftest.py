@@ -108,10 +108,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
+#: Characters of a failure in the list of .ci/run.
+_WHY = 300
+
+
 class _Told:
     """
-    For .ci/run: ``PYTEST_FAILED`` gets a line for each failed test. ``--last-failed`` also runs tests that were not run,
-    because pytest ends early when a worker is interrupted.
+    For .ci/run: ``PYTEST_FAILED`` gets a line for each failed test, with its id, a tab and why it failed. ``--last-failed``
+    also runs tests that were not run, because pytest ends early when a worker is interrupted.
     """
 
     def __init__(self, config, path):
@@ -138,8 +142,10 @@ class _Told:
 
     def _note(self, report):
         self._owed = {**(self._owed or {}), report.nodeid: True}
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = " ".join((crash.message if crash else report.longreprtext).split())
         with self._path.open("a") as stream:
-            stream.write(f"{report.nodeid}\n")
+            stream.write(f"{report.nodeid}\t{why[:_WHY]}\n")
 
     @pytest.hookimpl(trylast=True)  # after pytest's own
     def pytest_sessionfinish(self):

@@ -33,8 +33,8 @@ _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
 #: Seconds that reading or removing many rows may take.
 LONG = 60.0
-#: Seconds for which the server may be away before the caller gets an error, and between two tries.
-PATIENCE, RETRY_SECONDS = 3.0, 0.2
+#: Seconds between two tries to connect.
+RETRY_SECONDS = 0.2
 #: Tries for a statement that clashes with others, and seconds between them.
 _CLASHES, _PAUSE = 6, 0.02
 _SSL = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
@@ -152,7 +152,7 @@ class Connections:
         :raises Away: if the server cannot do it now; it may have been done.
         :raises Rejected: if it never will.
         """
-        clashes, is_lost, until = 0, False, time.monotonic() + PATIENCE
+        clashes, is_lost, until = 0, False, time.monotonic() + self._options.connect_timeout
         while True:
             was_used = False
             try:

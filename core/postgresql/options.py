@@ -100,6 +100,8 @@ class Options(Server):
 class CacheOptions(Server):
     """Options under ``postgresql``, for ``cache: postgresql``."""
 
+    #: Most seconds that connecting may take, with all tries while the server is away.
+    connect_timeout: float = option(5.0, _SECONDS, "0.2.0")
     #: Empty if the server needs none, or if libpq finds it in the password file of the user that the master runs as.
     password: str = option("", _SECRET, "0.3.0")
     #: A connection string or URI for libpq; it overrides the options above.

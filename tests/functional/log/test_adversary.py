@@ -21,6 +21,8 @@ from tests.faults import full_disk
 
 FORK = multiprocessing.get_context("fork")
 SECONDS = float(os.environ.get("SALTEXT_JOBS_LOG_ADVERSARY", "4"))
+#: Records that each reader must have read.
+ENOUGH = 100
 
 
 def write(folder, name, seed, truth, fills):
@@ -99,7 +101,8 @@ def test_whatever_happens_each_record_is_read_once_or_a_gap_is_reported(tmp_path
     for _ in range(4):
         begin()
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    # A busy machine takes longer until there is enough to judge.
+    while time.monotonic() < end or min(len(reader.found) for reader in readers) <= ENOUGH:
         time.sleep(rng.random() / 20)
         name = rng.choice(sorted(writers))
         what = rng.random()
@@ -148,4 +151,4 @@ def check(reader, truth, loses):
         appended = {int(line.split()[0]) for line in lines}
         # A killed writer may not have reported its last record.
         assert len(there - appended) <= 1, "nothing is read that was not written"
-    assert total > 100
+    assert total > ENOUGH

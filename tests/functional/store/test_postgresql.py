@@ -29,7 +29,6 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.errors import LaterVersion, SettingsError
-from saltext.jobs.core.postgresql import connections
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.store import Store
@@ -346,14 +345,14 @@ class TestFaults:
             cache.flush("bank", "new")
 
     @pytest.fixture
-    def patience(self, monkeypatch):
-        """Wait for a server for longer the busier the machine is: its start takes longer, too."""
-        monkeypatch.setattr(connections, "PATIENCE", stretched(connections.PATIENCE))
+    def patient(self, opts):
+        """Options with which a server is waited for longer the busier the machine is: its start takes longer, too."""
+        return {**opts, "postgresql.connect_timeout": stretched(5)}
 
-    @pytest.mark.usefixtures("patience")
-    def test_a_connection_that_is_cut_in_the_middle_is_made_anew_and_the_record_stored_once(self, opts, cache, asked):
+    def test_a_connection_that_is_cut_in_the_middle_is_made_anew_and_the_record_stored_once(self, patient, asked):
+        cache = salt.cache.Cache(patient)
         cache.store("bank", "first", 1)
-        banks_of(opts).rows("SELECT 1")
+        banks_of(patient).rows("SELECT 1")
         stop = threading.Event()
 
         def cut():
@@ -361,7 +360,7 @@ class TestFaults:
                 asked("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'salt cache'")
                 time.sleep(0.005)
 
-        cutter, store = threading.Thread(target=cut), Store(opts)
+        cutter, store = threading.Thread(target=cut), Store(patient)
         cutter.start()
         try:
             stored = [store.driver.store_new("bank", f"key{number}", number) for number in range(60)]
@@ -468,8 +467,8 @@ class TestFaults:
             assert banks.fetch("jobs/minions", jid) == ["web2"]
             assert banks.contains("jobs/loads", jid) is banks.contains(f"jobs/returns/{jid}", "a")
 
-    @pytest.mark.usefixtures("patience")
-    def test_everything_that_salt_caches_survives_a_short_outage(self, cache, server):
+    def test_everything_that_salt_caches_survives_a_short_outage(self, patient, server):
+        cache = salt.cache.Cache(patient)
         cache.store("bank", "key", 1)
         server.stop()
         back = threading.Timer(0.7, server.start)
