@@ -192,6 +192,9 @@ class Log(Protocol):
     def read(self) -> News:
         """Return what was appended since, or a part of it. :raises OSError: when nothing can be read at this moment."""
 
+    def sync(self, positions: Mapping[str, Position]) -> None:
+        """Have the disk keep all before ``positions``. It blocks; any thread may call it. :raises OSError:"""
+
     def look(self) -> Callable[[], bool]:
         """Begin to look at the log. Returns a function: whether ``read`` now has all that was appended before the call."""
 

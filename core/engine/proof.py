@@ -50,11 +50,6 @@ class CatchUp:
 
     since: float
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether these records may have been told before, and others with them that the log has lost since."""
-        return self.since > -math.inf
-
 
 class Listener(Protocol):
     """Is told what the masters do."""
@@ -144,6 +139,14 @@ class Proof:
             self.forget(jid)
         if self._tail is not None:
             self._tail.close()
+
+    def sync(self, positions: Mapping[str, Position]) -> None:
+        """Have the disk keep the log up to earlier ``positions``. It blocks; any thread may call it."""
+        assert self._tail is not None
+        try:
+            self._tail.sync(positions)
+        except OSError as exc:
+            self._quiet.error("sync", "A power cut may take what the log has now, because it cannot be synced: %s", exc)
 
     # -- the log ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.log import segments
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import News, Reader
 from saltext.jobs.core.log.records import Record
@@ -46,6 +47,7 @@ class LogOfAll:
         self._root = self._own.parent
         self._begin = dict(positions or {})
         self._readers = {self._own.name: Reader(self._own, self._begin.pop(self._own.name, None))}
+        self._synced: dict[str, int] = {}  # by the same names: the segment up to which the disk keeps the log
         self._quiet = Quiet(log)
 
     @property
@@ -81,6 +83,14 @@ class LogOfAll:
             raise trouble[0]
         records = found[0] if len(found) == 1 else list(heapq.merge(*found, key=lambda record: record.at))
         return News(records, "; ".join(gaps), more)
+
+    def sync(self, positions: Mapping[str, Position]) -> None:
+        """Have the disk keep all before ``positions``. It blocks; any thread may call it. :raises OSError:"""
+        for name, position in positions.items():
+            first = self._synced.get(name, 0)
+            # The numbers of a log that was made anew begin again.
+            segments.sync(self._root / name, first if first <= position.segment else 0, position.segment)
+            self._synced[name] = position.segment
 
     def look(self) -> Callable[[], bool]:
         """Return a function: whether ``read`` now has all that was appended before the call. It always has."""

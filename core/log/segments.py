@@ -157,6 +157,17 @@ def _make(folder: pathlib.Path, length: int) -> None:
     files.write_msgpack(folder / NAME, record)
 
 
+def sync(folder: pathlib.Path, first: int, last: int) -> None:
+    """Have the disk keep these segments as they are, so that a power cut takes nothing of them. :raises OSError:"""
+    for number in (number for number in numbers(folder) if first <= number <= last):
+        with contextlib.suppress(FileNotFoundError):  # it was removed as an old one
+            handle = os.open(path_of(folder, number), os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                os.fdatasync(handle)
+            finally:
+                os.close(handle)
+
+
 def mark_gap(folder: pathlib.Path) -> None:
     """Tell readers that a record is missing. :raises OSError:"""
     path = folder / NAME

@@ -135,6 +135,9 @@ class SiteReader:
         self._told_to = found[-1][0] if found else self._told_to
         return News([record for record in told if record is not None], gap, more)
 
+    def sync(self, positions: Mapping[str, Position]) -> None:
+        """Do nothing: whatever the server has on its disk, it has all there that was written before."""
+
     def look(self) -> Callable[[], bool]:
         """Begin to look at the log. Returns a function: whether ``read`` now has all that was appended before the call."""
         wanted = self._begun + 1  # the look that is under way may have begun too early

@@ -148,7 +148,7 @@ class Capture:
             job.signal = fact.signal
         job.known_since = now
         if fact.minions is not None:
-            job.told(self._place, fact.work, fact.minions, fact.again)
+            job.told(self._place, fact.work, fact.minions)
         job.published(at, fact.ahead)
         job.is_overtaken = job.stage is Stage.READING
         wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience

@@ -37,8 +37,7 @@ class Published(Fact):
     ``found``: a search of the job cache has found it. Otherwise the log has it: then ``minions`` are those that it was for,
     None if they are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in
     place of the log. So it may be a replay, which the log would leave out. ``ahead``: seconds by which the wall clock
-    was ahead of the engine's at ``at``; None if that is not known. ``again``: the log may have told it before, and may have
-    lost what followed it.
+    was ahead of the engine's at ``at``; None if that is not known.
     """
 
     jid: str
@@ -49,7 +48,6 @@ class Published(Fact):
     work: str = ""
     heard: bool = False
     ahead: float | None = None
-    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -96,17 +96,9 @@ class OpenJob:
         if at > self.at:
             self.at, self.surveyed, self.idle = at, set(), set()
 
-    def told(self, place: int, work: str, minions: tuple[str, ...], again: bool) -> None:
-        """
-        The log tells to which minions it was published, perhaps ``again``. Then every kill that is known by now counts as
-        later than this publish, except those that the log has told too: they count by their places.
-        """
-        ended = set(minions).difference(*(names for _, names in self.kills)) if again else set[str]()
-        if ended:
-            self.publishes.append((0, work, tuple(sorted(ended))))
-            minions = tuple(minion for minion in minions if minion not in ended)
-        if minions or not ended:
-            self.publishes.append((place, work, minions))
+    def told(self, place: int, work: str, minions: tuple[str, ...]) -> None:
+        """The log tells to which minions it was published."""
+        self.publishes.append((place, work, minions))
 
     def _ended(self, place: int, minions: Iterable[str]) -> set[str]:
         """Return those of ``minions`` on which it was killed after the publish at ``place``."""

@@ -190,7 +190,7 @@ class JobReader:
         return KeysRead(gone, renewed, not accepted)
 
 
-def of_record(record: Record, at: float, heard: bool = False, again: bool = False) -> Iterable[Published | Kill]:
+def of_record(record: Record, at: float, heard: bool = False) -> Iterable[Published | Kill]:
     """
     Return what a publish in the log means for the queue. Publishes of this extension's engines mean nothing, except kills.
 
@@ -199,7 +199,6 @@ def of_record(record: Record, at: float, heard: bool = False, again: bool = Fals
 
     :param at: the Unix time of the publish.
     :param heard: whether the record was made from an event.
-    :param again: whether the log may have told it before.
     """
     functions = record.functions.split(",")
     if not record.sent or (NEVER.issuperset(functions) and not record.ends):
@@ -208,7 +207,7 @@ def of_record(record: Record, at: float, heard: bool = False, again: bool = Fals
         return _kills_of(record.ends, frozenset(record.minions), record.user, at, record.jid)
     if record.ends or not record.origin:
         ahead = record.at - at
-        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard, ahead, again)]
+        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard, ahead)]
     return ()
 
 

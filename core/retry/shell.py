@@ -307,8 +307,11 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
-            at, heard, catch_up = self._time_of(record.at, self._read_at), self._ports.log is None, self._proof.catch_up
-            for fact in of_record(record, at, heard, catch_up is not None and catch_up.may_repeat):
+            at, heard = self._time_of(record.at, self._read_at), self._ports.log is None
+            for fact in of_record(record, at, heard):
+                if isinstance(fact, facts.Kill) and not heard:
+                    # Otherwise, after a power cut, the log could tell a publish again without the kill that followed it.
+                    self.writer.first(functools.partial(self._proof.sync, self._proof.positions))
                 self.step(fact)
         elif self._logs_returns and self.machine.knows(record.jid):
             self._take_return(record)

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from saltext.jobs.core.log import segments
 from saltext.jobs.core.log.masters import LogOfAll, shares
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.log.segments import NAME, folder_of
@@ -71,6 +72,50 @@ def test_a_reader_goes_on_in_each_log_where_the_one_before_ended(tmp_path, maste
     masters[1].returns(2)
     # Another master takes over.
     assert told(LogOfAll(tmp_path, "two", positions)) == (["1", "2"], [])
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The segments that were synced since the last call, as paths from the folder of the logs on."""
+    found = []
+    monkeypatch.setattr(os, "fdatasync", lambda handle: found.append(os.readlink(f"/proc/self/fd/{handle}")))
+
+    def names():
+        told = {"/".join(path.rsplit("/", 2)[1:]) for path in found}
+        found.clear()
+        return told
+
+    return names
+
+
+def there(masters):
+    """The segments of all logs, in the same form."""
+    return {
+        f"{master.name}/{segments.path_of(master.folder, number).name}"
+        for master in masters
+        for number in segments.numbers(master.folder)
+    }
+
+
+def test_all_that_was_read_since_the_last_time_is_synced(masters, log, synced):
+    masters[0].returns(*range(1, 100))
+    masters[1].returns(1)
+    told(log)
+    log.sync(log.positions)
+    assert synced() == there(masters)
+    last = segments.numbers(masters[0].folder)[-1]
+    masters[0].returns(*range(100, 200))
+    told(log)
+    log.sync(log.positions)
+    assert synced() == {name for name in there(masters) if name.startswith("two/") or int(name[4:16]) >= last}
+
+
+def test_a_segment_that_was_removed_needs_no_sync(masters, log):
+    masters[0].returns(*range(1, 200))
+    positions = log.positions
+    told(log)
+    shutil.rmtree(masters[0].folder)
+    log.sync(positions)
 
 
 def test_a_new_master_makes_a_gap_and_is_read_from_then_on(tmp_path, log):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -104,6 +105,26 @@ def test_a_kill_ends_only_jobs_that_were_published_before_it(make, master, opts)
     stage.until(lambda: stage.state("a") is State.CANCELLED)
     assert stage.shell.machine.entry("a", JID).reason == "killed by ann"
     stage.until(lambda: stage.state("b") is State.PENDING)
+
+
+def test_a_kill_is_on_the_disk_in_the_log_before_what_it_has_ended_is_stored(make, master, opts, monkeypatch):
+    store, found = RetryStore(opts), []
+
+    def stored():
+        job = store.snapshot(JID)
+        return [(entry.minion, entry.state) for entry in store.entries(JID, job)] if job else []
+
+    def sync(handle, fdatasync=os.fdatasync):
+        fdatasync(handle)
+        found.append((os.readlink(f"/proc/self/fd/{handle}").endswith(".segment"), stored()))
+
+    stage = make()
+    master.publish(JID, "a")
+    stage.until(lambda: stored() == [("a", State.PENDING)])
+    monkeypatch.setattr(os, "fdatasync", sync)
+    master.kill(JID, "a")
+    stage.until(lambda: stored() == [("a", State.CANCELLED)])
+    assert found[0] == (True, [("a", State.PENDING)])
 
 
 def test_a_search_does_not_apply_a_kill_again(make, master, opts):

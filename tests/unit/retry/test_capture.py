@@ -1454,7 +1454,8 @@ def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
 @pytest.mark.parametrize("searches", [True, False])
 @pytest.mark.parametrize("has_note", [True, False])
-def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_log(fun, searches, has_note):
+@pytest.mark.parametrize("waited", [2.0, 20.0])
+def test_a_kill_of_which_anything_is_stored_is_left_in_the_log_by_a_power_cut(fun, searches, has_note, waited):
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 50)
     world.stop("b")
@@ -1462,11 +1463,11 @@ def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_l
     world.publish("j1", targets=("b",))
     world.run(5)
     signal = world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
-    world.run(20)
+    world.run(waited)
     world.crash()
     if not has_note:
         world.notes.clear()  # the power cut has taken it, too
-    world.reboot(len(world.doings) - 1)
+    world.reboot(0)
     for _ in range(2):
         world.restart()
         world.run(30)
@@ -1477,6 +1478,27 @@ def test_a_kill_in_the_checkpoint_counts_even_if_a_power_cut_takes_it_from_the_l
     world.start("b")
     world.run(600)
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
+@pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
+def test_a_kill_counts_after_a_power_cut_although_the_job_was_killed_and_published_before(fun):
+    world = World(minions=("a", "b"), duration=1.0)
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.cache_up = False
+    for _ in range(2):
+        world.publish("j1", targets=("b",))
+        world.run(3)
+        world.kill("" if "all" in fun else "j1", fun=fun, targets=("b",))
+        world.run(3)
+    world.run(20)
+    world.crash()
+    world.reboot(len(world.doings) - 1)
+    world.boot()
+    world.run(30)
+    world.cache_up = True
+    world.run(60)
+    assert world.state("b", "j1") is State.CANCELLED
 
 
 @pytest.mark.parametrize("fun", ["saltutil.kill_job", "saltutil.kill_all_jobs"])

@@ -364,6 +364,11 @@ class Tail:
         self._world.reads([record for record in found if not gap or not kept or record.at >= kept["at"]])
         return News(found, gap, self._offset < len(doings))
 
+    def sync(self, positions):
+        (place,) = positions.values()
+        if place.log == self._world.log_name:
+            self._world.synced = max(self._world.synced, place.offset)
+
     def look(self):
         return lambda: True
 
@@ -476,6 +481,7 @@ class World:
         self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
         self.keeps_returns = True  # if False, the disk is full: returns reach the bus, and not the job cache
         self.doings, self.log_name = [], "the first log"  # the log of the master's publishes and returns
+        self.synced = 0  # how many of them are on the disk
         self.boots = "1"  # the boot id of the master's machine
         self.publishing = []  # outcomes of the next publishes of jobs, as errors; empty: success
         self.forbidden = set()  # jids that the master refuses to publish
@@ -716,10 +722,11 @@ class World:
 
     def lose_log(self):
         """The log is lost."""
-        self.doings, self.log_name = [], f"log {next(self.count)}"
+        self.doings, self.log_name, self.synced = [], f"log {next(self.count)}", 0
 
     def reboot(self, records):
-        """The master's machine reboots. Only the first ``records`` records of the log were on its disk."""
+        """The master's machine reboots. The log keeps ``records`` records, and those that were synced."""
+        records = max(records, self.synced)
         self.doings, self.boots = self.doings[:records], f"{self.boots}1"
 
     @property
