@@ -17,37 +17,22 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
 from tests.integration import warm
 from tests.integration.conftest import ask_runner
-from tests.integration.faults import CountedJob, CutOffJob, EngineProcess, outlived
-from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
+from tests.integration.faults import CountedJob, CutOffJob, outlived
+from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_minion
+from tests.integration.job_retry.engine_apart import bert as bert
+from tests.integration.job_retry.engine_apart import master as master
+from tests.integration.job_retry.engine_apart import process as process
 from tests.missing import missing
 from tests.waiting import Deadline, wait_for
 
-QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
-
-
-@pytest.fixture(scope="module")
-def master(salt_factories):
-    """A master that does not run the engine itself."""
-    with retry_master(salt_factories, engines=[], job_retry=QUICK, timeout=1) as daemon:
-        yield daemon
-
 
 @pytest.fixture
-def engine(master, tmp_path):
-    process = EngineProcess(master, tmp_path / "engine.log", JOB_RETRY)
-    with contextlib.ExitStack() as stack:
-        stack.callback(process.kill)
-        # From the first checkpoint on, an engine that starts finds what was published before.
-        process.start()
-        wait_for((FileSite(master.config).path(JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
-        process.kill()
-        yield process
-
-
-@pytest.fixture
-def bert(engine, bert):
-    """The minion, away; the queue is emptied again while the engine can still run."""
-    return bert
+def engine(master, process):
+    # From the first checkpoint on, an engine that starts finds what was published before.
+    process.start()
+    wait_for((FileSite(master.config).path(JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
+    process.kill()
+    return process
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ Before a kill there are so many other records that the engine does something els
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 
@@ -21,34 +20,20 @@ from saltext.jobs.core.log.writer import Writer
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, MARGIN, read_checkpoint
 from saltext.jobs.core.site import FileSite, write_msgpack
 from tests.faults import thaw
-from tests.integration.faults import EngineProcess, freeze_daemon
-from tests.integration.job_retry.desk import Ear, kill, lines, retry_master
+from tests.integration.faults import freeze_daemon
+from tests.integration.job_retry.desk import Ear, kill, lines
+from tests.integration.job_retry.engine_apart import bert as bert
+from tests.integration.job_retry.engine_apart import master as master
+from tests.integration.job_retry.engine_apart import process as process
 from tests.waiting import wait_for
 
-QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
 #: Records by which a log grows. The engine reads them in some twenty parts.
 MANY = 60_000
 
 
-@pytest.fixture(scope="module")
-def master(salt_factories):
-    """A master that does not run the engine itself."""
-    with retry_master(salt_factories, engines=[], job_retry=QUICK, timeout=1) as daemon:
-        yield daemon
-
-
 @pytest.fixture
-def engine(master, tmp_path):
-    process = EngineProcess(master, tmp_path / "engine.log", JOB_RETRY)
-    with contextlib.ExitStack() as stack:
-        stack.callback(process.kill)
-        yield process.start()
-
-
-@pytest.fixture
-def bert(engine, bert):
-    """The minion, away; the queue is emptied again while the engine can still run."""
-    return bert
+def engine(process):
+    return process.start()
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (CutOff, 100039),  # a further publish that a search found while others were asked was forgotten
         (Adversary, 101075),  # a kill that the checkpoint had, still to be read, counted for nothing
         (Power, 1400728),  # a return that a power cut had left in the log alone counted for its entry only
+        (Power, 74004054),  # the same, although the log still had an earlier kill and a publish after it
         (Power, 1400119),  # a publish that the log told again seemed to follow a kill that the log had lost
         (PowerOnce, 1400119),  # the same
         (Adversary, 1420173),  # a search found a job before the part of it that a minion had begun, and forgot that
