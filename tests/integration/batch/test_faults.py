@@ -112,7 +112,13 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("trap", DEATHS)
+#: Those at which most is half done. `make test-slow` runs the others too.
+WORST = ("after snapshot 1", "after state file 1", "before sync 1", "after sync 1", "after publish 1", "before end 1")
+
+
+@pytest.mark.parametrize(
+    "trap", [pytest.param(trap, marks=[] if trap in WORST else pytest.mark.slow) for trap in DEATHS]
+)
 def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run, store, job, trap):
     work = job(0.2)
     engine.start(trap)

@@ -100,8 +100,19 @@ def begin(run, work, batch):
     return run("batch.start", "n*", "cmd.run", work.command, "presence=none", batch)["jid"]
 
 
-@pytest.mark.parametrize("happens", [kill_the_manager, stop_the_master, kill_the_master])
-@pytest.mark.parametrize(("state", "seconds"), [(paused, 3), (in_the_first_wave, 600), (at_the_limit, 600)])
+HAPPENS = (kill_the_manager, stop_the_master, kill_the_master)
+STATES = ((paused, 3), (in_the_first_wave, 600), (at_the_limit, 600))
+
+
+@pytest.mark.parametrize(
+    ("happens", "state", "seconds"),
+    # `make test` runs each of them once.
+    [
+        pytest.param(happens, *state, marks=[] if place == other else pytest.mark.slow)
+        for place, happens in enumerate(HAPPENS)
+        for other, state in enumerate(STATES)
+    ],
+)
 def test_only_this_extension_publishes_for_its_batches(master, run, store, tmp_path, state, seconds, happens):
     work = CountedJob(tmp_path, "work", seconds)
     jid, begun = state(run, store, work)

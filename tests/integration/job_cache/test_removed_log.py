@@ -163,6 +163,7 @@ def test_workers_go_on_with_a_removed_shared_memory_and_nothing_is_lost_at_a_res
         assert not own.said("are lost")
 
 
+@pytest.mark.slow  # with a master of its own
 def test_a_log_that_only_idle_workers_hold_is_saved_by_a_command_that_looks_at_a_job(salt_factories):
     """No engine is there to come upon it, the workers have nothing to do, and then all of them are killed at once."""
     with started(salt_factories, engines=[], loop_interval=600) as daemon, Office(daemon) as own:
