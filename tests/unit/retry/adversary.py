@@ -665,6 +665,7 @@ class Operators(CutOff):
         self.hands = random.Random(f"{seed}, operators")
         self.paused_at, self.just_ended = math.inf, 0
         self.without_key = {}  # minion -> since when its key is not accepted
+        self.killed_with_all = set()  # (minion, jid) of jobs that a kill of everything has ended
         super().__init__(seed)
 
     def options(self):
@@ -694,6 +695,14 @@ class Operators(CutOff):
         if option == "max_queue_per_minion":
             entries = [entry for entry in entries if entry.minion == minion and entry.state not in ENDED]
         return len(entries) + self.just_ended >= getattr(self.settings, option)
+
+    def crash(self):
+        super().crash()
+        # A frozen minion may run what it got late, and the store does not have that: the job is still in the queue.
+        stored = self.stored
+        for key in self.killed_with_all:
+            if stored.get(key, {}).get("state") == State.PENDING and key[0] not in self.claims.get(key[1], ()):
+                self.killed_at.pop(key, None)
 
     def _limit(self, jid, name):
         own = getattr(self.published[jid][0].limits, name)
@@ -809,6 +818,7 @@ class Operators(CutOff):
                 is_waiting = is_waiting or any(self._names(each, name, jid) for each in self.requests.values())
                 if not is_waiting and (name, jid) not in self.lost:  # there may be no room for it in the queue
                     self._is_killed(name, jid)
+                    self.killed_with_all.add((name, jid))
         if targets:
             self.kills_are_late = self.kills_are_late or self.lag > 0
             self.kill("", targets=targets)

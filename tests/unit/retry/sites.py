@@ -138,7 +138,7 @@ class Sites(Operators):
             self.wished |= keys
 
     def _takes_over(self, jids):
-        """The records of these jobs become this master's. What it has killed before was not its own."""
+        """The records of these jobs become this master's. What it has killed or heard of before was not its own."""
         for jid in [jid for jid in jids if self.banks[JOBS].get(jid, {}).get("owner") == GONE]:
             self.must(STRANGER not in self.estate[jid], f"{jid} is adopted, and one of its minions is not known")
             self.must(self.wall() - self.banks[OWNERS][GONE] >= OWNER_GONE - 1.0, "a living master's queue is adopted")
@@ -147,6 +147,8 @@ class Sites(Operators):
                 if is_sent or name in self.banks[CLAIMS].get(jid, ()):
                     self.found_sent[name] = max(1, self.found_sent[name]) + 1
                 self.killed_at.pop((name, jid), None)
+                self.known.discard((name, jid))
+                self.begun.discard((name, jid))
         self.adopted |= jids
 
     def wants_publish(self, jid, names):

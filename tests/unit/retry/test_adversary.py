@@ -57,6 +57,8 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(pr
         (Operators, 40014551),  # a start was forgotten that was heard while other minions were asked
         # Faults of the judge: what a request was about was looked up before earlier requests and kills were carried out.
         (sites.Sites, 20002946),
+        (sites.Sites, 104004795),  # what a minion had said of a job of another master counted after it was adopted
+        (sites.Refusing, 110002282),  # a kill of everything counted for a job that was still in the queue for the store
         (Adversary, 30003368),
         (Power, 40010020),  # a start counted that was heard after the claim of the job and before its publish
         (sites.Sites, 40013901),  # everything was killed while no engine ran, and the queue could not tell what ran
