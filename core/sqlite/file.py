@@ -587,14 +587,13 @@ class DatabaseFile:
             LEFT.append(sql)
             with contextlib.suppress(sqlite3.Error):
                 sql.execute("BEGIN IMMEDIATE")  # so that nothing is committed to it while it is renamed
-            target = free_name(f"{self.path}.damaged-{_now()}")
-            self._note_damaged(handle, os.path.basename(target))
-            # The file itself is renamed last: a new one must never find the -wal of the old one beside it.
-            for name in (*_COMPANIONS, ""):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(self.path + name, target + name)
-            with contextlib.suppress(sqlite3.Error):
-                sql.execute("ROLLBACK")
+            try:
+                target = free_name(f"{self.path}.damaged-{_now()}")
+                self._note_damaged(handle, os.path.basename(target))
+                self._rename(target)
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    sql.execute("ROLLBACK")
         log.error(
             "%s is damaged (%s; %s). It is kept as %s, and a new one begins with what can be read of it",
             self.path,
@@ -602,6 +601,17 @@ class DatabaseFile:
             found,
             target,
         )
+
+    def _rename(self, target: str) -> None:
+        # If this process is killed, there must be neither the file without its -wal, nor a new one with that -wal: ``make``
+        # removes it.
+        with contextlib.suppress(FileNotFoundError):
+            _link(self._log, f"{target}-wal")
+        for old, new in ((self.path, target), (f"{self.path}-shm", f"{target}-shm")):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(old, new)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._log)
 
 
 def has_begun(sql: sqlite3.Connection) -> bool:
@@ -685,10 +695,20 @@ def rename_without_replacing(draft: str, path: str) -> None:
         os.unlink(draft)
 
 
+def _link(path: str, target: str) -> None:
+    """Give a file a second name; where the file system has no links, another name."""
+    try:
+        os.link(path, target)
+    except OSError as exc:
+        if exc.errno not in _NO_LINKS:
+            raise
+        os.rename(path, target)
+
+
 def free_name(path: str) -> str:
-    """Return the path if it does not exist yet; else the path with a number appended."""
+    """Return the path if it, and a -wal and -shm of it, do not exist yet; else the path with a number appended."""
     number, found = 1, path
-    while os.path.lexists(found):
+    while any(os.path.lexists(found + name) for name in ("", *_COMPANIONS)):
         number += 1
         found = f"{path}-{number}"
     return found

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
+import fcntl
 import itertools
 import os
 import shutil
 import sqlite3
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -30,7 +31,6 @@ from saltext.jobs.core.sqlite import rows, schema, stored
 
 log = lines.logger(__name__)
 
-_NAMES = 200  # names read at a time
 _PART = 1000  # rows written at a time
 _PROBED = 10_000  # ids in a row that are tried one by one when they cannot be read; then the steps grow
 _JOBS = "jobs/"
@@ -39,6 +39,15 @@ _JOBS = "jobs/"
 _BEGUN_WITH = f"{schema.HIDDEN}begun_with"
 #: The columns that are read. One bit of another type, and ``id`` is no longer the number by which SQLite finds a row.
 _COLUMNS = {"banks": {"id", "name"}, "records": {"id", "bank", "key", "updated", "expires", "value"}}
+#: What the first page says of pages, and where the two tables and their indexes begin.
+_LAYOUT = (
+    "PRAGMA page_size",
+    """SELECT type, tbl_name, rootpage FROM sqlite_master WHERE tbl_name IN ('banks', 'records') AND rootpage
+        ORDER BY rootpage LIMIT 4""",
+)
+_UNUSED = 20  # the byte of it that says how many bytes of each page are not used
+#: Errors of the system that do not pass: the file was removed, or the disk cannot read it any more.
+_LASTING = (errno.ENOENT, errno.EIO)
 _OF_IT = "bank = (SELECT id FROM banks WHERE name = ?)"
 
 
@@ -86,42 +95,84 @@ class Remains:
         """How many places could not be read."""
         return len(self._gaps)
 
-    def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
+    def rows(self, part: Part) -> Generator[tuple[Any, ...], None, None]:
         """
         Yield (bank, key, updated, expires, value) of each whole record.
 
         :raises Unreadable: if nothing can be read.
+        :raises OSError: if it cannot be read now, for example because the disk is full.
         """
         try:
             with self._opened() as sql:
                 for row in self._wanted(sql, part, self._names(sql)):
                     self.read += 1
                     yield row
-        except (sqlite3.Error, OSError) as exc:
+        except sqlite3.Error as exc:
+            raise Unreadable(str(exc)) from exc
+        except OSError as exc:
+            if exc.errno not in _LASTING:
+                raise
             raise Unreadable(str(exc)) from exc
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """
         Yield a connection. If the first page is damaged, which says where the tables are, it is one to a copy with the first
-        page of a new file, whose tables begin in the same places.
+        page of a new file, whose tables begin in the same places. If it only differs, the one that more can be read with.
         """
+        if not os.path.isfile(self._path):
+            raise Unreadable("there is no such file")
+        with open(self._path, "rb") as stream:  # before SQLite opens it, which loses its locks if it is closed later
+            size, head = os.fstat(stream.fileno()).st_size, stream.read(_UNUSED + 1)
         with contextlib.closing(_connected(self._path)) as sql:
             error = _damage_of_head(sql)
-            if not error:
+            if not error and not _first_page_differs(sql, size, head[_UNUSED]):
                 yield sql
                 return
-        with tempfile.TemporaryDirectory(prefix=f"{self._path}.", dir=os.path.dirname(self._path)) as folder:
-            copy = os.path.join(folder, "copy")
-            for end in ("", "-wal"):
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(self._path + end, copy + end)
-            with open(copy, "r+b") as stream:
-                stream.write(_new_head(os.path.join(folder, "new")))
-            with contextlib.closing(_connected(copy)) as sql:
+            least = 0 if error else self._count(sql)
+        with self._copied() as sql:
+            if self._count(sql) > least:
                 yield sql
-        if not self.read:
+                return
+        if error:
             raise Unreadable(error)
+        with contextlib.closing(_connected(self._path)) as sql:
+            yield sql
+
+    def _count(self, sql: sqlite3.Connection) -> int:
+        """Return how many records a connection can read."""
+        other = Remains(self._path)
+        return sum(1 for _ in other._whole(sql, other._names(sql)))
+
+    @contextlib.contextmanager
+    def _copied(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection to a copy with the first page of a new file."""
+        place, name = os.path.split(self._path)
+        folder = os.path.join(place, f".{name}.copy")
+        with open(self._path, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+                os.mkdir(folder, 0o700)
+                with contextlib.closing(self._copy(folder)) as sql:
+                    yield sql
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has it too
+
+    def _copy(self, folder: str) -> sqlite3.Connection:
+        path = os.path.join(folder, "copy")
+        for end in ("", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self._path + end, path + end)
+        try:
+            with open(path, "r+b") as stream:
+                stream.write(_new_head(os.path.join(folder, "new")))
+            sql = _connected(path)
+            sql.execute("SELECT 1 FROM sqlite_master").fetchone()  # makes -shm
+        except sqlite3.OperationalError as exc:
+            raise OSError(f"no copy can be made in {folder}: {exc}") from exc
+        return sql
 
     def _wanted(self, sql: sqlite3.Connection, part: Part, names: dict[int, str]) -> Iterator[tuple[Any, ...]]:
         if part is Part.ALL:
@@ -149,50 +200,64 @@ class Remains:
         if wanted is not None:
             sql.create_function("wanted", 2, wanted)
             value = "CASE WHEN wanted(bank, key) THEN value END"  # other values are not read, but their rows are
-        for _, bank, key, *rest in self._rows(sql, "records", f"id, bank, key, updated, expires, {value}"):
-            if bank in names and isinstance(key, str) and _is_whole(rest):
-                yield (names[bank], key, *rest)
+        for number, bank, key, *rest in self._rows(sql, "records", f"id, bank, key, updated, expires, {value}"):
+            name = names.get(bank, "")
+            if name.startswith(schema.HIDDEN) or (wanted is not None and rest[-1] is None):
+                continue
+            if _is_plain(name) and isinstance(key, str) and _is_whole(rest):
+                yield (name, key, *rest)
+            else:
+                self._gaps.add(("records", number))
 
     def _names(self, sql: sqlite3.Connection) -> dict[int, str]:
         """Return the names of the banks, from the table and from its index, which lies elsewhere in the file."""
-        names = dict(self._rows(sql, "banks", "id, name"))
-        after = ""
-        try:
-            while found := sql.execute(
-                f"SELECT name, id FROM banks WHERE name > ? ORDER BY name LIMIT {_NAMES}", (after,)
-            ).fetchall():
-                names.update((number, name) for name, number in found)
-                last = found[-1][0]
-                if not isinstance(last, str) or last <= after:
-                    break
-                after = last
-        except sqlite3.DatabaseError:
-            pass
-        return {number: name for number, name in names.items() if isinstance(name, str) and _is_plain(name)}
+        names = {number: name for number, name in self._rows(sql, "banks", "id, name") if isinstance(name, str)}
+        end = ""
+        for start in ("", *sorted(names.values())):  # behind a gap of the index, at names that are known from the table
+            if start and start <= end:
+                continue
+            below = [*_index(sql, "<", start, "DESC", end)]
+            above = [*_index(sql, ">=", start, "ASC", "")]
+            names.update((number, name) for name, number in (*below, *above))
+            end = above[-1][0] if above else start
+        return names
 
     def _rows(self, sql: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield each row of a table that can be read, also behind a gap, once. Damaged pages can lead SQLite in circles."""
         query = f"SELECT {columns} FROM {table} WHERE id >= ? ORDER BY id"
+        single = f"SELECT {columns} FROM {table} WHERE id = ?"
         at, seen = 0, _Numbers()
+        doubtful: dict[int, tuple[Any, ...]] = {}  # rows that may have the id of others
         while True:
-            last = at - 1
+            last: tuple[Any, ...] = (at - 1,)
             try:
                 for row in sql.execute(query, (at,)):
                     if row[0] < at:
                         raise sqlite3.DatabaseError("it leads back to earlier pages")
-                    if seen.add(row[0]):
+                    is_new = seen.add(row[0])
+                    if row[0] <= last[0]:  # a page is in the place of another one, or one of the two ids is damaged
+                        self._gaps.add((table, last[0]))
+                        doubtful[last[0]] = last
+                        is_new = is_new or row not in self._single(sql, single, row[0])
+                    if is_new or doubtful.get(row[0], row) != row:
                         yield row
-                    last = row[0]
+                    last = row
                 return
             except sqlite3.DatabaseError:
-                gap = max(at, last + 1)
+                gap = max(at, last[0] + 1)
             self._gaps.add((table, gap))
             found = self._after(sql, f"{query} LIMIT 1", gap)
+            low = gap + _PROBED
+            if found is not None:
+                backward = f"SELECT {columns} FROM {table} WHERE id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
+                behind = [*self._back(sql, backward, gap, found[0]), found]
+                yield from (row for row in behind if seen.add(row[0]))
+                low = min(low, *(row[0] for row in behind))
+            # Damage in the pages above can hide a row from a search for its neighbours.
+            singles = itertools.chain.from_iterable(self._single(sql, single, number) for number in range(gap, low))
+            yield from (row for row in singles if seen.add(row[0]))
             if found is None:
                 return
-            backward = f"SELECT {columns} FROM {table} WHERE id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
-            behind = itertools.chain(self._back(sql, backward, gap, found[0]), (found,))
-            yield from (row for row in behind if seen.add(row[0]))
             at = found[0] + 1
 
     @staticmethod
@@ -209,6 +274,13 @@ class Remains:
         return None
 
     @staticmethod
+    def _single(sql: sqlite3.Connection, query: str, number: int) -> list[tuple[Any, ...]]:
+        try:
+            return [row for row in sql.execute(query, (number,)).fetchall() if row[0] == number]
+        except sqlite3.DatabaseError:
+            return []
+
+    @staticmethod
     def _back(sql: sqlite3.Connection, query: str, low: int, high: int) -> Iterator[tuple[Any, ...]]:
         """Yield the rows before ``high``, backwards, up to the first that cannot be read."""
         try:
@@ -219,11 +291,29 @@ class Remains:
             return
 
 
+def _index(sql: sqlite3.Connection, sign: str, start: str, order: str, end: str) -> Iterator[tuple[str, int]]:
+    """Yield (name, number) of banks from the index of their names, up to its next gap, or to ``end``."""
+    last = None
+    with contextlib.suppress(sqlite3.DatabaseError):
+        for name, number in sql.execute(
+            f"SELECT name, id FROM banks WHERE name {sign} ? ORDER BY name {order}", (start,)
+        ):
+            is_next = isinstance(name, str) and (last is None or (name > last) == (order == "ASC"))
+            if not is_next or name == last or (order == "DESC" and name <= end):
+                return
+            yield name, number
+            last = name
+
+
 def _connected(path: str) -> sqlite3.Connection:
     # One that may write would move -wal into the file at its end. Without a -wal, SQLite need not make one.
     has_log = os.path.exists(f"{path}-wal")
     name = f"file:{quote(path)}?mode=ro" + ("" if has_log else "&immutable=1")
-    sql = sqlite3.connect(name, uri=True, isolation_level=None)
+    try:
+        sql = sqlite3.connect(name, uri=True, isolation_level=None)
+    except sqlite3.OperationalError as exc:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # its error says why
+        raise OSError(f"{path} cannot be opened: {exc}") from exc
     sql.execute("PRAGMA writable_schema=ON")  # else SQLite refuses a file that was cut off
     return sql
 
@@ -243,6 +333,25 @@ def _damage_of_head(sql: sqlite3.Connection) -> str:
     if not is_whole and not is_ours:
         raise Unreadable("it has no tables of this extension")
     return "" if is_whole else "its tables are missing or not known"
+
+
+def _first_page_differs(sql: sqlite3.Connection, size: int, unused: int) -> bool:
+    """
+    Tell whether the first page says of pages and tables anything else than that of a new file.
+
+    :param size: of the file, in bytes.
+    :param unused: bytes of each page that are not used, as the first page says.
+    """
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as new:
+        schema.begin(new)
+        schema.create(new)
+        wanted = [new.execute(query).fetchall() for query in _LAYOUT]
+    try:
+        found = [sql.execute(query).fetchall() for query in _LAYOUT]
+        ((pages,),) = sql.execute("PRAGMA page_count")
+    except sqlite3.DatabaseError:
+        return True
+    return found != wanted or unused > 0 or pages < size // schema.PAGE_BYTES
 
 
 def _new_head(path: str) -> bytes:
@@ -304,10 +413,12 @@ def begin_with(sql: sqlite3.Connection, path: str) -> None:
     Call it in the transaction that has made the tables.
 
     :raises sqlite3.Error: if the new file cannot be written.
+    :raises OSError: if the damaged file cannot be read now.
     """
     remains = Remains(path)
     try:
-        count = rows.add(sql, remains.rows(Part.FIRST))
+        with contextlib.closing(remains.rows(Part.FIRST)) as found:
+            count = rows.add(sql, found)
     except Unreadable as exc:
         log.error("Nothing of %s can be read, and the new file is begun empty: %s", path, exc)
         return
@@ -329,7 +440,8 @@ def to_come(banks: Banks) -> list[str]:
 
 
 def _note(sql: sqlite3.Connection, path: str, to_come: bool) -> None:
-    row = (rows.bank_id(sql, _BEGUN_WITH), os.path.basename(path), int(time.time() * 1000), salt.payload.dumps(to_come))
+    name, now = os.path.basename(path), int(time.time() * 1000)
+    row = (rows.bank_id(sql, _BEGUN_WITH), name, now, salt.payload.dumps(to_come))
     sql.execute("INSERT OR REPLACE INTO records (bank, key, updated, value) VALUES (?, ?, ?, ?)", row)
 
 
@@ -371,16 +483,18 @@ class Salvage:
         then, and what it lacks now was removed since.
 
         :raises Unreadable: if nothing of the damaged file can be read.
+        :raises OSError: if it cannot be read now.
         :raises sqlite3.Error: if the file in use cannot be written.
         """
         values = (_BEGUN_WITH, os.path.basename(self._path))
         noted = bool(self._banks.rows(f"SELECT 1 FROM records WHERE {_OF_IT} AND key = ?", values))
         part: list[tuple[Any, ...]] = []
-        for row in self._remains.rows(Part.JOBS if noted else Part.ALL):
-            part.append(row)
-            if len(part) >= _PART:
-                self._write(part)
-                self._banks.give_way()
+        with contextlib.closing(self._remains.rows(Part.JOBS if noted else Part.ALL)) as found:
+            for row in found:
+                part.append(row)
+                if len(part) >= _PART:
+                    self._write(part)
+                    self._banks.give_way()
         self._write(part)
         if noted:
             with self._banks.transaction() as sql:
@@ -404,6 +518,9 @@ def end(path: str, banks: Banks) -> None:
         log.error("The jobs of %s cannot be read: %s", path, exc)
         with banks.transaction() as sql:
             _note(sql, path, to_come=False)
+        return
+    except OSError as exc:
+        log.error("The jobs of %s cannot be read now, and the next sweep of the job cache tries again: %s", path, exc)
         return
     log.warning(
         "%d records of jobs were brought over from %s, in which %d places cannot be read",

@@ -432,6 +432,8 @@ def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
         return {"error": f"nothing of it can be read: {exc}"}
     except sqlite3.Error as exc:
         return {"error": f"the file in use cannot be written: {exc}"}
+    except OSError as exc:
+        return {"error": f"it cannot be read now: {exc}"}
     return {"read": salvage.read, "written": salvage.written, "gaps": salvage.gaps}
 
 

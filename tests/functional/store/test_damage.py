@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -12,6 +13,7 @@ import resource
 import shutil
 import signal
 import sqlite3
+import subprocess
 
 import pytest
 import salt.cache
@@ -201,6 +203,43 @@ def test_a_death_at_any_commit_loses_nothing_of_it(filled, path, monkeypatch, nu
     assert len(Returner(filled).get_jids()) > len(JOBS) - 100
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_death_while_the_file_is_set_aside_loses_nothing_of_its_log(filled, path, monkeypatch, number):
+    def fill(_):
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        banks_of(filled).store("job_retry/queue/late", OWED, {"state": "pending"})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    run = FORK.Process(target=fill, args=(None,))
+    run.start()
+    run.join(stretched(SOON))
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as sql:
+        ((pages,),) = sql.execute("PRAGMA page_count")
+    with open(path, "r+b") as stream:
+        stream.seek(pages * 4 // 5 * 2048)
+        stream.write(os.urandom(2048))
+
+    calls = itertools.count()
+
+    def die():
+        for name in ("link", "rename", "unlink"):
+            monkeypatch.setattr(os, name, functools.partial(dying_at, getattr(os, name)))
+        look(filled)
+
+    def dying_at(call, *names, **more):
+        if os.fspath(names[0]).startswith(path) and next(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*names, **more)
+
+    run = FORK.Process(target=die)
+    run.start()
+    run.join(stretched(SOON))
+    assert run.exitcode == -signal.SIGKILL
+    look(filled)
+    assert banks_of(filled).keys("job_retry/queue/late") == [OWED]
+
+
 def test_processes_that_meet_the_damage_together_begin_one_file_with_it(filled, path):
     damage(path, lambda pages: [pages * 4 // 5])
 
@@ -221,12 +260,77 @@ def test_a_file_that_was_taken_away_is_made_again_and_empty_whatever_lies_beside
     assert banks_of(filled).keys("grains") == []
 
 
-@pytest.mark.parametrize("size", [8, 16, 100, 4096])
-def test_a_file_without_its_first_page_is_read(filled, path, size):
-    """That page says where the tables begin."""
+def all_of(pages, path):
+    """Return bank and key of each record that can be read of a file with these pages, and the number of gaps."""
+    with open(path, "wb") as stream:
+        stream.write(b"".join(pages))
+    remains = Remains(path)
+    return {row[:2] for row in remains.rows(Part.ALL)}, remains.gaps
+
+
+def test_names_of_banks_behind_a_gap_of_their_index_are_read(filled, path):
+    """The rows of some lie on a damaged page of the table."""
+    pages = pages_of(path)
+    whole, _ = all_of(pages, f"{path}-copy")
+
+    def names_on(kind):
+        found = {
+            number: re.findall(rb"jobs/returns/(\d{20})", page) for number, page in enumerate(pages) if page[0] == kind
+        }
+        return {number: names for number, names in found.items() if len(names) > 10}
+
+    table, index = names_on(13), names_on(10)
+    of_rows = max(table, key=lambda number: max(table[number]))
+    of_index = min(index, key=lambda number: min(index[number]))
+    assert not set(table[of_rows]) & set(index[of_index])
+    for number in (of_rows, of_index):
+        pages[number] = os.urandom(len(pages[number]))
+    assert all_of(pages, f"{path}-copy")[0] == whole
+
+
+def test_a_row_whose_number_is_damaged_takes_no_other_one_with_it(filled, path):
+    pages = pages_of(path)
+    whole, _ = all_of(pages, f"{path}-copy")
+    leaf = leaves_of_grains(pages)[20]
+    at = int.from_bytes(
+        pages[leaf][8:10], "big"
+    )  # the first row: its length, in two bytes, and its number, in one or two
+    assert pages[leaf][at] > 127
+    for bit in (0, 1, 2, 5):
+        damaged = [bytearray(page) for page in pages]
+        damaged[leaf][at + 2 + (pages[leaf][at + 2] > 127)] ^= 1 << bit
+        found, gaps = all_of(damaged, f"{path}-copy")
+        assert found == whole and gaps
+
+
+def test_a_record_that_cannot_be_decoded_counts_as_a_gap(filled, path):
+    pages = pages_of(path)
+    leaf = leaves_of_grains(pages)[20]
+    pages[leaf] = pages[leaf].replace(b"\xa2os\xa6Debian", b"\xa2os\xc1Debian", 1)
+    found, gaps = all_of(pages, f"{path}-copy")
+    assert (len({key for bank, key in found if bank == "grains"}), gaps) == (len(GRAINS) - 1, 1)
+
+
+@pytest.mark.parametrize("at", [20, 30, 31])
+def test_a_bit_of_the_size_of_the_file_or_of_its_pages_takes_nothing_with_it(filled, path, at):
+    large = random.Random(1).randbytes(3000).hex()
+    in_processes(1, lambda _: banks_of(filled).store("grains", "large", {"more": large}))
+    pages = pages_of(path)
+    whole, _ = all_of(pages, f"{path}-copy")
+    pages[0] = pages[0][:at] + bytes([pages[0][at] ^ (0x20 if at == 20 else pages[0][at])]) + pages[0][at + 1 :]
+    assert all_of(pages, f"{path}-copy") == (whole, 0)
+
+
+def without_first_page(path, size=4096):
     damage(path, lambda pages: [])
     with open(path, "r+b") as stream:
         stream.write(b"\0" * size)
+
+
+@pytest.mark.parametrize("size", [8, 16, 100, 4096])
+def test_a_file_without_its_first_page_is_read(filled, path, size):
+    """That page says where the tables begin."""
+    without_first_page(path, size)
     assert banks_of(filled).keys("grains") == sorted(GRAINS)
     assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]
     Store(filled).driver.tidy()
@@ -300,6 +404,49 @@ def test_no_repair_begins_while_the_disk_is_too_small(filled, path):
     (said,) = in_processes(1, read)
     assert any(word in said for word in ("full", "I/O")), said
     assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+@pytest.mark.parametrize("room", [100, 200, 400, 800])
+def test_a_file_without_its_first_page_waits_for_room_for_its_copy(filled, path, room):
+    """The copy takes as much space as the file."""
+    without_first_page(path)
+    size, folder = os.stat(path).st_size // 1024, os.path.dirname(path)
+    aside = f"{folder}-aside"
+    os.rename(folder, aside)
+    os.mkdir(folder)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size + room}k", "tmpfs", folder], check=True)
+    try:
+        shutil.copy(f"{aside}/cache.sqlite", path)
+
+        def read(_):
+            try:
+                banks_of(filled).keys("grains")
+            except Exception as exc:
+                return str(exc)
+
+        (said,) = in_processes(1, read)
+        assert any(word in said for word in ("No space left", "full", "no copy can be made")), said
+        subprocess.run(["mount", "-o", "remount,size=100m", folder], check=True)
+        assert in_processes(1, lambda _: banks_of(filled).keys("job_retry/queue/web001")) == [[OWED]]
+        assert [name for name in os.listdir(folder) if name.endswith(".copy")] == []
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_the_copy_of_a_process_that_was_killed_is_removed(filled, path, monkeypatch):
+    without_first_page(path)
+    run = FORK.Process(target=look, args=(filled,))
+    monkeypatch.setattr(sqlite3, "connect", dying("SELECT id, name FROM banks", 0))
+    run.start()
+    run.join(stretched(SOON))
+    monkeypatch.undo()
+    assert run.exitcode == -signal.SIGKILL
+    folder = os.path.dirname(path)
+    assert any(os.path.isdir(os.path.join(folder, name)) for name in os.listdir(folder) if "damaged" in name)
+    look(filled)
+    assert len(banks_of(filled).damaged()) == 1
+    assert not any(os.path.isdir(os.path.join(folder, name)) for name in os.listdir(folder) if "damaged" in name)
 
 
 def test_damage_that_is_met_while_a_job_is_stored_is_dealt_with_at_once(filled, path):
