@@ -17,7 +17,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -25,9 +25,10 @@ from urllib.parse import quote
 import salt.payload
 
 from saltext.jobs.core import formats, lines
-from saltext.jobs.core.banks import OWED, RETURNS, plain_bank
+from saltext.jobs.core.banks import LOADS, MINIONS, OWED, PUBLISHED, RETURNS, plain_bank
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.sqlite import rows, schema, stored
+from saltext.jobs.core.store.publication import Publication, ids_in
 
 log = lines.logger(__name__)
 
@@ -69,6 +70,12 @@ class Banks(Protocol):
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
         """Store rows where there is no value; return how many."""
 
+    def pick(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield those of some keys that have a value, with their stored bytes."""
+
+    def store(self, bank: str, key: str, value: Any) -> None:
+        """Store a value."""
+
     def give_way(self) -> None:
         """Let others write."""
 
@@ -88,6 +95,8 @@ class Remains:
         self._path = os.path.realpath(path)  # SQLite looks for -wal there
         #: How many records could be read.
         self.read = 0
+        #: The earlier damaged files that this one began with, and whether their jobs were still to come.
+        self.begun_with: dict[str, bool] = {}
         self._gaps: set[tuple[str, int]] = set()
 
     @property
@@ -202,6 +211,8 @@ class Remains:
             value = "CASE WHEN wanted(bank, key) THEN value END"  # other values are not read, but their rows are
         for number, bank, key, *rest in self._rows(sql, "records", f"id, bank, key, updated, expires, {value}"):
             name = names.get(bank, "")
+            if name == _BEGUN_WITH and isinstance(key, str) and _is_whole(rest):
+                self.begun_with[key] = bool(stored.loads(rest[-1]))
             if name.startswith(schema.HIDDEN) or (wanted is not None and rest[-1] is None):
                 continue
             if _is_plain(name) and isinstance(key, str) and _is_whole(rest):
@@ -422,7 +433,9 @@ def begin_with(sql: sqlite3.Connection, path: str) -> None:
     except Unreadable as exc:
         log.error("Nothing of %s can be read, and the new file is begun empty: %s", path, exc)
         return
-    _note(sql, path, to_come=True)
+    earlier = dict.fromkeys(_set_aside_beside(path), False)  # also if what the damaged file says of them cannot be read
+    for name, are_to_come in {**earlier, **remains.begun_with, os.path.basename(path): True}.items():
+        _note(sql, name, are_to_come)
     log.warning(
         "The new file begins with %d records of %s, in which %d places cannot be read. Jobs follow with the next sweep of "
         "the job cache",
@@ -430,6 +443,12 @@ def begin_with(sql: sqlite3.Connection, path: str) -> None:
         path,
         remains.gaps,
     )
+
+
+def _set_aside_beside(path: str) -> list[str]:
+    folder, name = os.path.split(path)
+    start = name.rpartition(".damaged-")[0] + ".damaged-"
+    return [other for other in os.listdir(folder) if other.startswith(start) and not other.endswith(("-wal", "-shm"))]
 
 
 def to_come(banks: Banks) -> list[str]:
@@ -455,6 +474,8 @@ class Salvage:
         self._path, self._banks, self._remains = path, banks, Remains(path)
         #: Records that were written, since they were missing.
         self.written = 0
+        #: Loads in place of which there is another one, by jid.
+        self._loads: dict[str, dict[str, Any]] = {}
 
     @property
     def read(self) -> int:
@@ -496,13 +517,38 @@ class Salvage:
                     self._write(part)
                     self._banks.give_way()
         self._write(part)
+        self._put_back_loads()
         if noted:
             with self._banks.transaction() as sql:
                 _note(sql, self._path, to_come=False)
 
     def _write(self, part: list[tuple[Any, ...]]) -> None:
-        self.written += self._banks.add_rows(part)
+        added = self._banks.add_rows(part)
+        self.written += added
+        if added < len(part):
+            self._compare({row[1]: row[-1] for row in part if row[0] == LOADS}, LOADS)
+            self._compare({row[1]: row[-1] for row in part if row[0] == MINIONS}, MINIONS)
         part.clear()
+
+    def _compare(self, found: dict[str, bytes], bank: str) -> None:
+        """See to what was stored of jobs before their records came from the damaged file: they were running then."""
+        for key, data in list(self._banks.pick(bank, found)):
+            if data != found[key]:
+                earlier = stored.loads(found[key])
+                if bank == LOADS:
+                    self._loads[key] = earlier
+                elif missing := ids_in(earlier) - (now := ids_in(stored.loads(data))):
+                    self._banks.store(bank, key, sorted(now | missing))
+
+    def _put_back_loads(self) -> None:
+        """Put loads back that this master has published: Salt stores a load with a return if it finds none."""
+        for jid, load in self._loads.items():
+            now = {bank: stored.loads(data) for bank in (LOADS, PUBLISHED) for _, data in self._banks.pick(bank, [jid])}
+            with contextlib.suppress(ValueError, StateError):  # not published, or by a later version
+                publication = Publication.from_record(now.get(PUBLISHED))
+                if not publication.vouches_for(now.get(LOADS, {})) and publication.vouches_for(load):
+                    self._banks.store(LOADS, jid, load)
+                    self.written += 1
 
 
 def end(path: str, banks: Banks) -> None:

@@ -251,6 +251,36 @@ def test_processes_that_meet_the_damage_together_begin_one_file_with_it(filled, 
     assert len(banks_of(filled).damaged()) == 1
 
 
+@pytest.mark.parametrize("is_noted", [True, False], ids=["", "also if the second file does not say so"])
+def test_what_was_removed_since_an_earlier_damage_does_not_come_back(filled, path, is_noted):
+    damage(path, lambda pages: [pages * 4 // 5])
+    meet(filled)
+    (first,) = banks_of(filled).damaged()
+    in_processes(1, lambda _: Store(filled).driver.tidy())
+    in_processes(1, lambda _: banks_of(filled).flush("job_retry/queue/web001", OWED))  # it was delivered
+    if not is_noted:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+            sql.execute("DELETE FROM banks WHERE name = '/begun_with'")
+    damage(path, lambda pages: [pages * 4 // 5])
+    assert in_processes(1, lambda _: look(filled)) == [None]
+    assert len(banks_of(filled).damaged()) == 2
+    done = salt.loader.runner(filled)["job_cache.recover"]()
+    assert first in done and banks_of(filled).keys("job_retry/queue/web001") == []
+
+
+def test_a_load_that_was_stored_with_a_return_gives_way_to_the_published_one(filled, path):
+    """The job ran when the damage was met. Salt stores a load with each return of a job that has none."""
+    damage(path, lambda pages: [pages * 4 // 5])
+    meet(filled)
+    job_cache, jid = Returner(filled), JOBS[5]
+    assert banks_of(filled).keys("jobs/loads") == [OWED]
+    job_cache.save_load(jid, {"cmd": "_return", "id": FLEET[1], "fun": LOAD["fun"], "arg": LOAD["arg"], "jid": jid})
+    job_cache.returner({"jid": jid, "id": FLEET[1], "return": 1, "retcode": 0})
+    job_cache.store.driver.tidy()
+    assert job_cache.get_load(jid) == {**LOAD, "jid": jid, "Minions": FLEET}
+    assert set(job_cache.get_jid(jid)) == set(FLEET[:2])
+
+
 def test_a_file_that_was_taken_away_is_made_again_and_empty_whatever_lies_beside_it(filled, path):
     damage(path, lambda pages: [pages * 4 // 5])
     meet(filled)
