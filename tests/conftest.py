@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -153,9 +154,17 @@ class _Told:
 
 
 def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        # What all workers of this run share: they inherit the variable.
+        config.add_cleanup(functools.partial(shutil.rmtree, _make_run_folder(), ignore_errors=True))
     path = os.environ.get("PYTEST_FAILED")
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Told(config, path))
+
+
+def _make_run_folder():
+    os.environ["SALTEXT_JOBS_RUN"] = folder = tempfile.mkdtemp(prefix="sj-run-")
+    return folder
 
 
 def pytest_unconfigure():

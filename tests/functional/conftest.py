@@ -9,7 +9,15 @@ import pytest
 
 from docs import kept
 from saltext.jobs.core import compat
+from tests.functional.cache_servers import databases_given_back
 from tests.waiting import comes_true
+
+
+@pytest.fixture(autouse=True)
+def databases_of_this_test():
+    """The next test gets the databases that were made for this one. Those made for a whole file stay."""
+    with databases_given_back():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -149,9 +149,7 @@ class Contract:
 
             with redis.Redis(port=opts["cache.redis.port"], db=int(opts["cache.redis.db"])) as client:
                 client.flushdb()
-        yield opts
-        if self.driver == "postgresql":
-            cache_servers(self.driver).give_back(opts["postgresql.db"])
+        return opts
 
     @pytest.fixture
     def job_cache(self, opts):
