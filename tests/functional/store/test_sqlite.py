@@ -197,12 +197,16 @@ def _error_of(call):
     return str(told.value)
 
 
+def options(folder):
+    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
+    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+
+
 @pytest.fixture
 def opts(tmp_path):
     folder = tmp_path / "cache"
     folder.mkdir()
-    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
-    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+    return options(folder)
 
 
 @pytest.fixture
@@ -537,25 +541,28 @@ class TestManyWriters:
         cache.store("jobs/loads", "0", {})  # the parent has it open: its connection must not be used by the others
 
         def work(number):
-            for turn in range(150):
+            for turn in range(60):
                 cache.store("jobs/loads", f"{number}-{turn}", {"fun": "test.ping", "turn": turn})
                 cache.store(f"jobs/returns/{turn}", f"web{number}", number)
                 cache.fetch("jobs/loads", f"{(number + 1) % 8}-{turn}")
 
         assert in_processes(8, work) == [None] * 8
-        assert len(cache.list("jobs/loads")) == 8 * 150 + 1
-        for turn in range(150):
+        assert len(cache.list("jobs/loads")) == 8 * 60 + 1
+        for turn in range(60):
             assert sorted(cache.list(f"jobs/returns/{turn}")) == [f"web{number}" for number in range(8)]
         assert banks_of(opts).is_sound()
 
     def test_processes_that_begin_the_file_together_make_one(self, opts):
-        for attempt in range(10):
-            own = {**opts, "sqlite_cache_path": f"{opts['cachedir']}/{attempt}.sqlite"}
+        files = [{**opts, "sqlite_cache_path": f"{opts['cachedir']}/{attempt}.sqlite"} for attempt in range(10)]
+        together = FORK.Barrier(6)
 
-            def work(number, own=own):
-                salt.cache.Cache(own).store("bank", str(number), number)
+        def work(number):
+            for own in files:
+                together.wait(stretched(SOON))
+                banks_of(own).store("bank", str(number), number)
 
-            assert in_processes(6, work) == [None] * 6
+        assert in_processes(6, work) == [None] * 6
+        for own in files:
             assert sorted(salt.cache.Cache(own).list("bank")) == [str(number) for number in range(6)]
 
     def test_a_writer_waits_for_a_slow_one(self, opts, cache):
@@ -634,11 +641,11 @@ class TestManyWriters:
             monkeypatch.setattr(socket.socket, "bind", staticmethod(refuse))
 
         def work(number):
-            for turn in range(100):
+            for turn in range(50):
                 cache.store("bank", f"{number}-{turn}", turn)
 
         assert in_processes(6, work) == [None] * 6
-        assert len(cache.list("bank")) == 601
+        assert len(cache.list("bank")) == 301
 
     def test_waiters_are_woken_one_by_one_in_the_order_in_which_they_came(self, tmp_path):
         path, woken = str(tmp_path / "cache"), FORK.SimpleQueue()
@@ -839,7 +846,7 @@ class TestManyWriters:
                 cache.store("bank", str(number % 30), dense(100_000))
             return beginning() != before
 
-        for _ in range(3):
+        for _ in range(2):
             before = beginning()
             wait_for(lambda before=before: write_and_look(before), what="the log has been begun anew")
         ended.set()
@@ -957,7 +964,7 @@ class TestManyWriters:
             assert all(multiprocessing.connection.wait([reading], stretched(SOON)) for _, reading in writers), (
                 "each has begun"
             )
-            time.sleep(chance.uniform(0.02, 0.25))
+            time.sleep(chance.uniform(0.01, 0.08))
             for process, _ in writers:
                 os.kill(process.pid, signal.SIGKILL)
             for process, reading in writers:
@@ -1132,6 +1139,22 @@ class TestAProcessThatIsForkedWhileAnotherThreadIsAtWork:
         assert error is None and banks.keys("bank") == ["forked", "key", "thread"]
 
 
+@pytest.fixture(scope="module")
+def file_of_loads(tmp_path_factory):
+    """A file with 3,000 loads. No process has it open."""
+    banks = banks_of(options(tmp_path_factory.mktemp("filled")))
+
+    def fill(_):
+        with banks.transaction():
+            for number in range(3000):
+                load = {"fun": "test.ping", "arg": ["x" * 200], "number": number}
+                banks.store("jobs/loads", f"{number:05}", load)
+        banks.rows("PRAGMA wal_checkpoint(TRUNCATE)", ())
+
+    assert in_processes(1, fill) == [None]
+    return banks.path
+
+
 class TestFaults:
     def test_a_full_disk_is_an_error_and_nothing_is_lost(self, opts, cache, path):
         cache.store("bank", "kept", "x" * 1000)
@@ -1264,15 +1287,8 @@ class TestFaults:
                 stream.write(random.Random(page).randbytes(size))
 
     @pytest.fixture
-    def filled(self, opts, cache):
-        def fill(_):
-            with banks_of(opts).transaction():
-                for number in range(3000):
-                    cache.store(
-                        "jobs/loads", f"{number:05}", {"fun": "test.ping", "arg": ["x" * 200], "number": number}
-                    )
-
-        assert in_processes(1, fill) == [None]
+    def filled(self, opts, path, file_of_loads):
+        shutil.copyfile(file_of_loads, path)
         return opts
 
     @pytest.mark.parametrize(
@@ -1333,9 +1349,9 @@ class TestFaults:
         self.damage(path, lambda pages: range(3, pages, 2))
 
         def work(number):
-            for turn in range(300):
+            for turn in range(100):
                 with contextlib.suppress(SaltCacheError):
-                    cache.fetch("jobs/loads", f"{turn * 10:05}")
+                    cache.fetch("jobs/loads", f"{turn * 30:05}")
             cache.store("bank", str(number), number)
 
         assert in_processes(6, work) == [None] * 6
@@ -1382,13 +1398,13 @@ class TestALogThatIsRemoved:
         begun = [f"{number}.0" for number in range(4)]
         wait_for(lambda: banks.present("bank", begun) == set(begun), what="all write")
         for _ in range(4):
-            time.sleep(0.1)
+            time.sleep(0.03)
             for end in ("-wal", *also):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + end)
             # Its content is lost if all processes that have it open are killed before one of them has saved it.
             wait_for(lambda: os.path.exists(f"{path}-wal"), what="one who writes has saved it, and begun another")
-            time.sleep(0.1)
+            time.sleep(0.03)
         if killed:
             for process in processes:
                 os.kill(process.pid, signal.SIGKILL)
@@ -1604,7 +1620,7 @@ class TestALogThatIsRemoved:
         assert answers == [1]
 
     def test_a_file_that_is_emptied_is_set_aside_at_once(self, opts, cache, path, caplog):
-        for number in range(500):
+        for number in range(100):
             cache.store("bank", str(number), "x" * 500)
         os.truncate(path, 0)
         began = time.monotonic()
@@ -1646,7 +1662,7 @@ class TestCopies:
         copy = str(tmp_path / "copy.sqlite")
 
         def fill(value):
-            for number in range(600):
+            for number in range(150):
                 cache.store("bank", f"{number:04}", value * 100)
 
         def first(_):
@@ -1666,8 +1682,8 @@ class TestCopies:
         if moved:
             os.rename(path, f"{path}.before")
         shutil.copyfile(copy, path)
-        found = in_processes(3, lambda _: [cache.fetch("bank", f"{number:04}") for number in range(600)])
-        assert found == [["old" * 100] * 600] * 3
+        found = in_processes(3, lambda _: [cache.fetch("bank", f"{number:04}") for number in range(150)])
+        assert found == [["old" * 100] * 150] * 3
         assert banks_of(opts).is_sound()
         (kept,) = [name for name in os.listdir(opts["cachedir"]) if "replaced" in name]
         assert os.stat(os.path.join(opts["cachedir"], kept)).st_size == left
