@@ -65,7 +65,7 @@ class Master:
             record.write(data)
 
 
-@pytest.fixture(params=["localfs", "postgresql", "mysql"])
+@pytest.fixture(params=["localfs", "postgresql", pytest.param("mysql", marks=pytest.mark.slow)])
 def master(request, cache_servers, tmp_path):  # noqa: F811
     settings = driver_options(request.param, cache_servers, tmp_path, next(TAGS))
     return Master({**salt.config.DEFAULT_MASTER_OPTS, "job_cache_store_endtime": True, **OURS, **settings})
@@ -381,7 +381,8 @@ class TestBetweenDrivers:
 
     @pytest.fixture(
         params=[
-            *[("localfs", "sqlite"), ("sqlite", "mysql"), ("mysql", "localfs")],
+            ("localfs", "sqlite"),
+            *(pytest.param(pair, marks=pytest.mark.slow) for pair in [("sqlite", "mysql"), ("mysql", "localfs")]),
             *[("localfs", "postgresql"), ("postgresql", "localfs")],
             *[("sqlite", "postgresql"), ("postgresql", "sqlite")],
         ],

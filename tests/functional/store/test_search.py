@@ -58,7 +58,9 @@ class Jobs:
                 return found
 
 
-@pytest.fixture(params=["localfs", "sqlite", "postgresql", "mysql"], scope="module")
+@pytest.fixture(
+    params=["localfs", "sqlite", "postgresql", pytest.param("mysql", marks=pytest.mark.slow)], scope="module"
+)
 def jobs(request, cache_servers, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp(request.param)
     own = driver_options(request.param, cache_servers, folder, next(TAGS))
