@@ -407,6 +407,7 @@ def test_after_an_upgrade_of_salt_to_another_python_the_extension_is_gone_until_
     assert "batch.wait" in onedir.run("salt-run", "-c", config, "-d", "batch")
 
 
+@pytest.mark.slow
 def test_an_editable_install_loads_the_sources(editable, source, master_config):
     check(editable, master_config(), source)
 
@@ -421,6 +422,7 @@ def test_the_source_distribution_has_all_that_the_repository_has(source):
     assert {str(path.relative_to(source)) for path in made} - {"PKG-INFO", "setup.cfg"} == set(listed)
 
 
+@pytest.mark.slow
 def test_the_source_distribution_can_test_itself(editable, source):
     tests = ("tests/unit/test_docs.py", "tests/unit/test_settings.py", "tests/unit/retry/test_records.py")
     assert " passed" in editable.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=source)
