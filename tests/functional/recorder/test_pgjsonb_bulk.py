@@ -234,7 +234,7 @@ def test_whatever_msgpack_carries_is_stored_or_refused_and_costs_no_connection(n
     one.take([a_load(), a_return(), an_event()])
     backend = backends(postgresql)
 
-    @hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
+    @hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
     @hypothesis.given(st.dictionaries(fields, anything, max_size=6), st.text(min_size=1, max_size=20), st.booleans())
     def give(data, name, replaces):
         number = next(count)

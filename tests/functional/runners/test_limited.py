@@ -29,25 +29,36 @@ def opts(tmp_path):
     return {**options_in(tmp_path, master_job_cache="salt_cache"), "__role": "master"}
 
 
-def _call(limits, opts, function, args, kwargs, answer):
+def _call(limits, opts, calls, answer):
     act_for(limits)
-    try:
-        answer.send((True, salt.loader.runner(opts)[function](*args, **kwargs)))
-    except Refused as exc:
-        answer.send((False, str(exc)))
+    runners = salt.loader.runner(opts)
+    for function, args, kwargs in calls:
+        try:
+            answer.send((True, runners[function](*args, **kwargs)))
+        except Refused as exc:
+            answer.send((False, str(exc)))
 
 
-def ask(opts, limits, function, *args, **kwargs):
-    """Call a runner as a user with these limits, in its own process. Returns whether it has answered, and with what."""
+def ask_each(opts, limits, calls):
+    """
+    Call runners as a user with these limits, in a process of their own. Returns of each whether it answered, and what.
+
+    :param calls: (function, arguments, named arguments).
+    """
     fork = multiprocessing.get_context("fork")
     mine, theirs = fork.Pipe(duplex=False)
-    process = fork.Process(target=_call, args=(limits, opts, function, args, kwargs, theirs))
+    process = fork.Process(target=_call, args=(limits, opts, calls, theirs))
     process.start()
     theirs.close()
     try:
-        return mine.recv()
+        return [mine.recv() for _ in calls]
     finally:
         process.join()
+
+
+def ask(opts, limits, function, *args, **kwargs):
+    """As ``ask_each``, for one call."""
+    return ask_each(opts, limits, [(function, args, kwargs)])[0]
 
 
 def user(grants):
@@ -88,12 +99,12 @@ def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions(o
 
 @pytest.mark.parametrize("grants", NOT_ENOUGH)
 @pytest.mark.parametrize("made", [a_batch, a_job])
-@pytest.mark.parametrize("verb", ["start", "preview", "run"])
-def test_a_batch_like_a_job_that_the_user_may_not_publish_is_refused_whatever_else_is_given(opts, made, verb, grants):
+def test_a_batch_like_a_job_that_the_user_may_not_publish_is_refused_whatever_else_is_given(opts, made, grants):
     made(opts)
+    given = ({}, {"tgt": "web1"}, {"tgt": "web1", "fun": "cmd.run", "check": "no.such thing"})
+    calls = [(f"batch.{verb}", (), {"like": JID, **more}) for verb in ("start", "preview", "run") for more in given]
     for limits in (user(grants), MINION):
-        for given in ({}, {"tgt": "web1"}, {"tgt": "web1", "fun": "cmd.run", "check": "no.such thing"}):
-            answered, told = ask(opts, limits, f"batch.{verb}", like=JID, **given)
+        for answered, told in ask_each(opts, limits, calls):
             assert not answered and SECRET not in str(told) and "web2" not in str(told), told
             assert "may not publish cmd.run to all minions of" in told or "may look at this" in told
 

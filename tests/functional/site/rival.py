@@ -34,6 +34,7 @@ def lead(site, lease):
         journal.append([lease.epoch, number])
         journal.sync()
         tell("confirmed", lease.epoch, number)
+        time.sleep(0.005)  # most freezes and kills hit it here, where the lead may be lost before it publishes
         at = boottime()
         lease.check()
         tell("published", lease.epoch, number, at)

@@ -156,7 +156,7 @@ STEP = st.tuples(st.sampled_from(["store", "store", "store", "flush", "drop", "n
 
 
 class TestAgainstADictionary:
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(steps=st.lists(STEP, max_size=30))
     def test_any_row_of_calls_leaves_what_a_dictionary_would_hold(self, opts, cache, steps):
         banks, model = banks_of(opts), {}
