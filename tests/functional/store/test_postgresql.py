@@ -44,7 +44,8 @@ with contextlib.suppress(ImportError):  # psycopg is an extra
     from saltext.jobs.core.postgresql.cache_tables import FORMAT
     from saltext.jobs.core.postgresql.trouble import Away, Rejected
 
-pytestmark = pytest.mark.story  # salt.cache differs between the releases
+#: ``salt.cache`` differs between the releases. How the driver stores what it gets depends on none.
+story = pytest.mark.story
 TAGS = itertools.count(5000)
 FORK = multiprocessing.get_context("fork")
 
@@ -71,6 +72,7 @@ def asked(server, opts):
     return lambda sql, *args: server.server.execute(sql, *args, database=opts["postgresql.db"])
 
 
+@story
 class TestWhatSaltAsksOfADriver(test_sqlite.TestWhatSaltAsksOfADriver):
     """As with sqlite; here is what differs."""
 
@@ -155,6 +157,7 @@ VALUES = st.sampled_from([0, "x", {}, {"fun": "a.b", "user": "\0"}, ["web1"], ["
 STEP = st.tuples(st.sampled_from(["store", "store", "store", "flush", "drop", "new"]), BANKS, KEYS, VALUES)
 
 
+@story
 class TestAgainstADictionary:
     @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(steps=st.lists(STEP, max_size=30))
@@ -192,6 +195,7 @@ class TestAgainstADictionary:
         assert {row[0] for row in rows} == failed
 
 
+@story
 class TestTheServerAndItsTables:
     def test_masters_that_begin_together_make_one_table(self, opts, asked):
         answers = in_processes(8, lambda number: salt.cache.Cache(opts).store("bank", str(number), number))

@@ -47,7 +47,8 @@ from tests.functional.store.test_job_index import dying
 from tests.open_files import open_files
 from tests.waiting import SOON, stretched, wait_for
 
-pytestmark = pytest.mark.story  # salt.cache differs between the releases
+#: ``salt.cache`` differs between the releases. How the driver stores what it gets depends on none.
+story = pytest.mark.story
 
 
 def content_of(path):
@@ -219,6 +220,7 @@ def path(opts):
     return os.path.join(opts["cachedir"], "cache.sqlite")
 
 
+@story
 class TestWhatSaltAsksOfADriver:
     @pytest.mark.parametrize("bank", ["grains", "minions/web1", "a/b/c", "/".join(string.ascii_letters)])
     def test_a_bank_holds_what_is_stored_in_it(self, cache, bank):
@@ -345,6 +347,7 @@ KEYS = st.sampled_from(["1", "2", "b", "c", ""])
 STEP = st.tuples(st.sampled_from(["store", "store", "store", "flush", "drop", "new"]), BANKS, KEYS, st.integers(0, 9))
 
 
+@story
 class TestAgainstADictionary:
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(steps=st.lists(STEP, max_size=40))
@@ -384,6 +387,7 @@ class TestAgainstADictionary:
         assert banks.is_sound()
 
 
+@story
 class TestTheFile:
     def test_the_file_is_private_and_small(self, cache, path):
         before = os.umask(0)
