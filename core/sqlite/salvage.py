@@ -17,7 +17,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -25,10 +25,9 @@ from urllib.parse import quote
 import salt.payload
 
 from saltext.jobs.core import formats, lines
-from saltext.jobs.core.banks import LOADS, MINIONS, OWED, PUBLISHED, RETURNS, plain_bank
+from saltext.jobs.core.banks import OWED, RETURNS, plain_bank
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.sqlite import rows, schema, stored
-from saltext.jobs.core.store.publication import Publication, ids_in
 
 log = lines.logger(__name__)
 
@@ -69,15 +68,6 @@ class Banks(Protocol):
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
         """Store rows where there is no value; return how many."""
-
-    def pick(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield those of some keys that have a value, with their stored bytes."""
-
-    def store(self, bank: str, key: str, value: Any) -> None:
-        """Store a value."""
-
-    def give_way(self) -> None:
-        """Let others write."""
 
 
 class Part(enum.Enum):
@@ -435,7 +425,7 @@ def begin_with(sql: sqlite3.Connection, path: str) -> None:
         return
     earlier = dict.fromkeys(_set_aside_beside(path), False)  # also if what the damaged file says of them cannot be read
     for name, are_to_come in {**earlier, **remains.begun_with, os.path.basename(path): True}.items():
-        _note(sql, name, are_to_come)
+        note(sql, name, are_to_come)
     log.warning(
         "The new file begins with %d records of %s, in which %d places cannot be read. Jobs follow with the next sweep of "
         "the job cache",
@@ -458,7 +448,8 @@ def to_come(banks: Banks) -> list[str]:
     return [os.path.join(folder, name) for name, value in found if stored.loads(value)]
 
 
-def _note(sql: sqlite3.Connection, path: str, to_come: bool) -> None:
+def note(sql: sqlite3.Connection, path: str, to_come: bool) -> None:
+    """Note whether the jobs of a damaged file are still to come into the one in use."""
     name, now = os.path.basename(path), int(time.time() * 1000)
     row = (rows.bank_id(sql, _BEGUN_WITH), name, now, salt.payload.dumps(to_come))
     sql.execute("INSERT OR REPLACE INTO records (bank, key, updated, value) VALUES (?, ?, ?, ?)", row)
@@ -471,11 +462,9 @@ class Salvage:
     """
 
     def __init__(self, path: str, banks: Banks) -> None:
-        self._path, self._banks, self._remains = path, banks, Remains(path)
+        self._path, self.banks, self._remains = path, banks, Remains(path)
         #: Records that were written, since they were missing.
         self.written = 0
-        #: Loads in place of which there is another one, by jid.
-        self._loads: dict[str, dict[str, Any]] = {}
 
     @property
     def read(self) -> int:
@@ -508,69 +497,29 @@ class Salvage:
         :raises sqlite3.Error: if the file in use cannot be written.
         """
         values = (_BEGUN_WITH, os.path.basename(self._path))
-        noted = bool(self._banks.rows(f"SELECT 1 FROM records WHERE {_OF_IT} AND key = ?", values))
+        noted = bool(self.banks.rows(f"SELECT 1 FROM records WHERE {_OF_IT} AND key = ?", values))
         part: list[tuple[Any, ...]] = []
         with contextlib.closing(self._remains.rows(Part.JOBS if noted else Part.ALL)) as found:
             for row in found:
                 part.append(row)
                 if len(part) >= _PART:
                     self._write(part)
-                    self._banks.give_way()
+                    self.banks.give_way()
         self._write(part)
-        self._put_back_loads()
+        self.conclude()
         if noted:
-            with self._banks.transaction() as sql:
-                _note(sql, self._path, to_come=False)
+            with self.banks.transaction() as sql:
+                note(sql, self._path, to_come=False)
 
     def _write(self, part: list[tuple[Any, ...]]) -> None:
-        added = self._banks.add_rows(part)
+        added = self.banks.add_rows(part)
         self.written += added
         if added < len(part):
-            self._compare({row[1]: row[-1] for row in part if row[0] == LOADS}, LOADS)
-            self._compare({row[1]: row[-1] for row in part if row[0] == MINIONS}, MINIONS)
+            self.meet(part)
         part.clear()
 
-    def _compare(self, found: dict[str, bytes], bank: str) -> None:
-        """See to what was stored of jobs before their records came from the damaged file: they were running then."""
-        for key, data in list(self._banks.pick(bank, found)):
-            if data != found[key]:
-                earlier = stored.loads(found[key])
-                if bank == LOADS:
-                    self._loads[key] = earlier
-                elif missing := ids_in(earlier) - (now := ids_in(stored.loads(data))):
-                    self._banks.store(bank, key, sorted(now | missing))
+    def meet(self, part: list[tuple[Any, ...]]) -> None:
+        """There are other records in the places of some of these rows: they were stored since the damage was found."""
 
-    def _put_back_loads(self) -> None:
-        """Put loads back that this master has published: Salt stores a load with a return if it finds none."""
-        for jid, load in self._loads.items():
-            now = {bank: stored.loads(data) for bank in (LOADS, PUBLISHED) for _, data in self._banks.pick(bank, [jid])}
-            with contextlib.suppress(ValueError, StateError):  # not published, or by a later version
-                publication = Publication.from_record(now.get(PUBLISHED))
-                if not publication.vouches_for(now.get(LOADS, {})) and publication.vouches_for(load):
-                    self._banks.store(LOADS, jid, load)
-                    self.written += 1
-
-
-def end(path: str, banks: Banks) -> None:
-    """
-    Copy the jobs of a damaged file that are still to come.
-
-    :raises sqlite3.Error: if the file in use cannot be written; the next call goes on.
-    """
-    salvage = Salvage(path, banks)
-    try:
-        salvage.run()
-    except Unreadable as exc:
-        log.error("The jobs of %s cannot be read: %s", path, exc)
-        with banks.transaction() as sql:
-            _note(sql, path, to_come=False)
-        return
-    except OSError as exc:
-        log.error("The jobs of %s cannot be read now, and the next sweep of the job cache tries again: %s", path, exc)
-        return
-    log.warning(
-        "%d records of jobs were brought over from %s, in which %d places cannot be read",
-        salvage.written,
-        path,
-        salvage.gaps,
-    )
+    def conclude(self) -> None:
+        """All rows have been written, or met others."""

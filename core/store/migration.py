@@ -422,9 +422,10 @@ def _is_another_file(path: str, own: str) -> bool:
 def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
     import sqlite3
 
-    from saltext.jobs.core.sqlite.salvage import Salvage, Unreadable
+    from saltext.jobs.core.sqlite.salvage import Unreadable
+    from saltext.jobs.core.store.salvage import JobSalvage
 
-    salvage = Salvage(path, banks)
+    salvage = JobSalvage(path, banks)
     try:
         salvage.require_known_format()
         salvage.run()

@@ -22,9 +22,10 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import OPTIONS, stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
-from saltext.jobs.core.sqlite.salvage import end, to_come
+from saltext.jobs.core.sqlite.salvage import to_come
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Left, OneFile
+from saltext.jobs.core.store.salvage import end
 from saltext.jobs.core.store.tabled import TableDriver, TableIndex
 
 Result = TypeVar("Result")
