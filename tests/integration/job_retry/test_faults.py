@@ -336,19 +336,26 @@ def small_disk(desk):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, small_disk, engine, bert, counted):
+@pytest.fixture
+def newcomer(master):
+    """A minion that is away, and that no other test has published a job to."""
+    with retry_minion(master, "newcomer") as daemon:
+        kill(daemon)
+        yield daemon
+
+
+def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, small_disk, engine, newcomer, counted):
     engine.start()
     ballast = small_disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as stream:
         while True:
             stream.write(bytes(4096))
-    jid, job = counted("ran")
+    jid, job = counted("ran", tgt="newcomer")
     wait_for(lambda: "The retry queue cannot be written" in engine.output(), what="the engine complains")
     assert not desk.queue()
     ballast.unlink()
-    desk.await_state("bert", jid, "pending")
-    bert.start()
-    desk.await_return("bert", jid)
-    # Jobs that other tests have left, and this disk hides, may be found again.
-    wait_for(lambda: desk.state("bert", jid) is None, what="the entry is gone")
+    desk.await_state("newcomer", jid, "pending")
+    newcomer.start()
+    desk.await_return("newcomer", jid)
+    wait_for(lambda: desk.state("newcomer", jid) is None, what="the entry is gone")
     assert job.begun() == 1
