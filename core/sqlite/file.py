@@ -436,14 +436,19 @@ class DatabaseFile:
                 self._keep_a_log(sql)
                 sql.execute("BEGIN IMMEDIATE")
                 schema.create(sql)
-                damaged = os.pread(handle, _DAMAGED_BYTES, _DAMAGED).rstrip(b"\0")
+                damaged = self._damaged(handle)
                 if damaged:
-                    begin_with(sql, os.path.join(os.path.dirname(self.path), os.fsdecode(damaged)))
+                    begin_with(sql, os.path.join(os.path.dirname(self.path), damaged))
                 sql.execute("COMMIT")
                 if damaged:
                     self._note_damaged(handle, "")
             finally:
                 sql.close()
+
+    @staticmethod
+    def _damaged(handle: int) -> str:
+        """Return the name of the damaged file whose records are still to go into the next one; empty if there is none."""
+        return os.fsdecode(os.pread(handle, _DAMAGED_BYTES, _DAMAGED).rstrip(b"\0"))
 
     @staticmethod
     def _note_damaged(handle: int, name: str) -> None:
@@ -589,7 +594,9 @@ class DatabaseFile:
                 sql.execute("BEGIN IMMEDIATE")  # so that nothing is committed to it while it is renamed
             try:
                 target = free_name(f"{self.path}.damaged-{_now()}")
-                self._note_damaged(handle, os.path.basename(target))
+                # The making of a file that is empty although a damaged one is noted was interrupted: that one still counts.
+                if is_filled or not self._damaged(handle):
+                    self._note_damaged(handle, os.path.basename(target))
                 self._rename(target)
             finally:
                 with contextlib.suppress(sqlite3.Error):

@@ -41,6 +41,7 @@ from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.file import DatabaseFile, handle_of
 from saltext.jobs.core.sqlite.mounts import remote_file_system
+from saltext.jobs.core.sqlite.salvage import to_come
 from tests.faults import freeze, thaw
 from tests.functional.store.test_contract import in_processes
 from tests.functional.store.test_job_index import dying
@@ -1348,6 +1349,35 @@ class TestFaults:
         before = len(cache.list("jobs/loads"))
         ((done),) = run().values()
         assert 0 < before < len(cache.list("jobs/loads")) == done["read"] == before + done["written"]
+
+    def test_a_new_file_that_was_not_filled_does_not_take_the_place_of_the_damaged_one(
+        self, filled, cache, path, monkeypatch
+    ):
+        self.damage(path, lambda pages: [pages // 2])
+        assert in_processes(1, lambda _: banks_of(filled).is_sound()) == [False]
+        monkeypatch.setattr(sqlite3, "connect", dying("SELECT count(*) FROM sqlite_master", 0))
+        process = FORK.Process(target=lambda: banks_of(filled).store("bank", "key", 1))
+        process.start()
+        process.join(stretched(SOON))
+        monkeypatch.undo()
+        assert (process.exitcode, os.stat(path).st_size) == (-signal.SIGKILL, 0)
+        begun, ended = FORK.Event(), FORK.Event()
+
+        def use():
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+                sql.execute("BEGIN")
+                sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                begun.set()
+                ended.wait(stretched(SOON))
+
+        user = FORK.Process(target=use)
+        user.start()
+        begun.wait(stretched(SOON))
+        (damaged,) = banks_of(filled).damaged()
+        cache.store("bank", "key", 1)
+        assert to_come(banks_of(filled)) == [damaged]
+        ended.set()
+        user.join(stretched(SOON))
 
     def test_processes_that_meet_the_damage_together_set_it_aside_once(self, filled, cache, path):
         self.damage(path, lambda pages: range(3, pages, 2))
