@@ -69,6 +69,9 @@ class Banks(Protocol):
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
         """Store rows where there is no value; return how many."""
 
+    def give_way(self) -> None:
+        """Let others write for a moment."""
+
 
 class Part(enum.Enum):
     """Which records are wanted."""

@@ -23,6 +23,8 @@ log = lines.logger(__name__)
 class JobSalvage(Salvage):
     """As ``Salvage``, and it joins what both files have of a job."""
 
+    banks: SqliteBanks
+
     def __init__(self, path: str, banks: SqliteBanks) -> None:
         super().__init__(path, banks)
         #: Loads in place of which there is another one, by jid.
