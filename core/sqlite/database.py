@@ -170,11 +170,20 @@ class Database:
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """
-        Return the rows that a query finds.
+        Return the rows that a query finds. If the file is damaged, it is set aside, and the next one is asked.
 
-        :raises sqlite3.Error: as SQLite does; a damaged file has been set aside then.
+        :raises sqlite3.Error: as SQLite does; also for damage that is met in a transaction.
         :raises StateError: if the file cannot be used.
         """
+        try:
+            return self._read(query, values)
+        except sqlite3.DatabaseError as exc:
+            outer = self._open_ones.get(threading.get_ident())
+            if not is_damage(exc) or (outer is not None and outer.busy):
+                raise
+        return self._read(query, values)
+
+    def _read(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         with self._watched() as connection:
             rows: list[tuple[Any, ...]] = patiently(lambda: connection.sql.execute(query, values).fetchall())
             return rows
@@ -194,7 +203,7 @@ class Database:
         Write all or nothing, while nobody else writes. Within another transaction of this thread it is a part of that one.
 
         :param durable: whether it must survive a power cut when this returns.
-        :raises Exception: as ``read``. Nothing was written then.
+        :raises Exception: as ``read``. Nothing was written then. A damaged file has been set aside.
         """
         outer = self._open_ones.get(threading.get_ident())
         if outer is None or not outer.busy:

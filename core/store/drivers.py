@@ -129,6 +129,10 @@ class Driver(Port):
         """The driver itself, if it keeps all banks in one file of its own."""
         return None
 
+    def met_damage(self, error: SaltCacheError) -> bool:
+        """Tell whether a write failed because it met a damaged file, which another one has replaced by now."""
+        return False
+
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a value, without reading the values."""
         return set(keys).intersection(self.keys(bank))

@@ -31,9 +31,10 @@ A damaged record counts as absent if the next write can heal it. Loads come here
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import salt.payload
 from salt.exceptions import SaltCacheError
@@ -59,6 +60,25 @@ _MOST_WORKS = 1000
 _LONGEST_NAME = 200
 
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def _again_after_damage(write: Callable[Concatenate[Store, P], Result]) -> Callable[Concatenate[Store, P], Result]:
+    """Let a function write once more if it met a damaged file: nothing was written, and another file has replaced it."""
+
+    @functools.wraps(write)
+    def written(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        try:
+            return write(store, *args, **kwargs)
+        except SaltCacheError as exc:
+            if not store.driver.met_damage(exc):
+                raise
+        return write(store, *args, **kwargs)
+
+    return written
+
+
 class Work(NamedTuple):
     """What a job runs: its functions and arguments as stored, and whether its returns are stored."""
 
@@ -79,6 +99,7 @@ class Work(NamedTuple):
 # -- loads --------------------------------------------------------------------------------------------------------
 
 
+@_again_after_damage
 def publish(
     store: Store,
     key: str,
@@ -176,6 +197,7 @@ def lacks_publications(store: Store) -> bool:
     return any(isinstance(load, dict) and "cmd" in load and load.get("tgt") != load.get("id") for load in loads)
 
 
+@_again_after_damage
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
     """
     Store a load that comes from a return, a syndic, salt-ssh or a runner, if the job has none.
@@ -238,6 +260,7 @@ def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) ->
     return False
 
 
+@_again_after_damage
 def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     """
     Store what ``change`` makes of a job's load, and tell whether the load changed.
@@ -277,6 +300,7 @@ def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
 # -- minions ------------------------------------------------------------------------------------------------------
 
 
+@_again_after_damage
 def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
     """Add minions that no publish of this master named, as from the report of a syndic."""
     reported = store.plain_minions(key, minions)
@@ -355,6 +379,7 @@ def _learn_work(store: Store, key: str) -> Work:
     return work
 
 
+@_again_after_damage
 def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool:
     """
     Store the return of one minion, and tell whether it was the first. The first one is kept.

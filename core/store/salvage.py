@@ -6,7 +6,10 @@ A job may go on while its records are still to come. Then the file in use has re
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -15,9 +18,11 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks
 from saltext.jobs.core.sqlite.salvage import Salvage, Unreadable, note
-from saltext.jobs.core.store.publication import Publication, ids_in
+from saltext.jobs.core.store.publication import Publication, ids_in, work_of
 
 log = lines.logger(__name__)
+
+_JOINED = (LOADS, MINIONS, PUBLISHED)
 
 
 class JobSalvage(Salvage):
@@ -27,32 +32,57 @@ class JobSalvage(Salvage):
 
     def __init__(self, path: str, banks: SqliteBanks) -> None:
         super().__init__(path, banks)
-        #: Loads in place of which there is another one, by jid.
-        self._loads: dict[str, dict[str, Any]] = {}
+        #: By jid and bank: records in place of which there are others.
+        self._earlier: dict[str, dict[str, Any]] = collections.defaultdict(dict)
 
     def meet(self, part: list[tuple[Any, ...]]) -> None:
-        for bank in (LOADS, MINIONS):
-            self._compare({row[1]: row[-1] for row in part if row[0] == bank}, bank)
-
-    def _compare(self, found: dict[str, bytes], bank: str) -> None:
-        """See to what was stored of jobs before their records came from the damaged file: they were running then."""
-        for key, data in list(self.banks.pick(bank, found)):
-            if data != found[key]:
-                earlier = stored.loads(found[key])
-                if bank == LOADS:
-                    self._loads[key] = earlier
-                elif missing := ids_in(earlier) - (now := ids_in(stored.loads(data))):
-                    self.banks.store(bank, key, sorted(now | missing))
+        for bank in _JOINED:
+            found = {row[1]: row[-1] for row in part if row[0] == bank}
+            for jid, data in list(self.banks.pick(bank, found)):
+                if data != found[jid]:
+                    self._earlier[jid][bank] = stored.loads(found[jid])
 
     def conclude(self) -> None:
-        """Put loads back that this master has published: Salt stores a load with a return if it finds none."""
-        for jid, load in self._loads.items():
-            now = {bank: stored.loads(data) for bank in (LOADS, PUBLISHED) for _, data in self.banks.pick(bank, [jid])}
-            with contextlib.suppress(ValueError, StateError):  # not published, or by a later version
-                publication = Publication.from_record(now.get(PUBLISHED))
-                if not publication.vouches_for(now.get(LOADS, {})) and publication.vouches_for(load):
-                    self.banks.store(LOADS, jid, load)
+        """See to what was stored of jobs before their records came from the damaged file: they were running then."""
+        for jid, earlier in self._earlier.items():
+            with self.banks.transaction():
+                for bank, record in _joined(earlier, dict(self._now(jid))).items():
+                    self.banks.store(bank, jid, record)
                     self.written += 1
+
+
+    def _now(self, jid: str) -> Iterator[tuple[str, Any]]:
+        for bank in _JOINED:
+            for _, data in self.banks.pick(bank, [jid]):
+                with contextlib.suppress(Exception):  # msgpack raises many kinds for a broken value
+                    yield bank, stored.loads(data)
+
+
+def _joined(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return the records of a job, by bank, that must replace those in use.
+
+    :param earlier: of the damaged file; only those that differ.
+    :param now: those in use.
+    """
+    found: dict[str, Any] = {}
+    minions, before = ids_in(now.get(MINIONS)), ids_in(earlier.get(MINIONS, now.get(MINIONS)))
+    if before - minions:
+        found[MINIONS] = sorted(minions | before)
+    with contextlib.suppress(ValueError, StateError):  # not published, or by a later version
+        publication, load = Publication.from_record(now.get(PUBLISHED)), now.get(LOADS) or {}
+        published = earlier.get(LOADS, load)
+        if PUBLISHED in earlier:  # the job was published again, perhaps to the next part of a batch
+            first = Publication.from_record(earlier[PUBLISHED])
+            if first.at < publication.at and first.vouches_for(published) and work_of(published) == work_of(load):
+                # The minions of the first publish may have returned before the next one.
+                added = first.added | (publication.added - before)
+                publication = dataclasses.replace(first, last=max(first.last, publication.last), added=added)
+                found[PUBLISHED] = publication.as_record()
+        # Salt stores a load with a return if it finds none.
+        if not publication.vouches_for(load) and publication.vouches_for(published):
+            found[LOADS] = published
+    return found
 
 
 def end(path: str, banks: SqliteBanks) -> None:

@@ -21,6 +21,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import OPTIONS, stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
+from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.salvage import to_come
 from saltext.jobs.core.store.calling import Outage, Undecodable
@@ -76,6 +77,9 @@ class Sqlite(TableDriver):
                 yield
         except (sqlite3.Error, StateError, OSError) as exc:
             raise self.error("write", "jobs", None, exc) from exc
+
+    def met_damage(self, error: SaltCacheError) -> bool:
+        return bool(damage_in(error))
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         found = self.do(lambda banks: banks.values(items), "fetch", *items[0]) if items else {}

@@ -281,6 +281,36 @@ def test_a_load_that_was_stored_with_a_return_gives_way_to_the_published_one(fil
     assert set(job_cache.get_jid(jid)) == set(FLEET[:2])
 
 
+def test_a_job_that_was_published_again_meanwhile_keeps_its_first_load_and_all_its_minions(filled, path):
+    """As of a batch, each part of which is a publish with a target of its own."""
+    damage(path, lambda pages: [pages * 4 // 5])
+    first = Returner(filled).get_load(JOBS[5])
+    at = Returner(filled).store.fetch("jobs/published", JOBS[5])["at"]
+    meet(filled)
+    job_cache, jid = Returner(filled), JOBS[5]
+    reported = {"cmd": "_return", "id": "syndic", "fun": LOAD["fun"], "arg": LOAD["arg"], "Minions": [FLEET[1]]}
+    job_cache.save_load(jid, {**reported, "jid": jid})
+    job_cache.save_load(jid, {**LOAD, "jid": jid, "tgt": ["db1", "db2"], "tgt_type": "list"}, minions=["db1", "db2"])
+    assert job_cache.get_load(jid)["Minions"] == ["db1", "db2", FLEET[1]]
+    job_cache.store.driver.tidy()
+    assert job_cache.get_load(jid) == {**first, "Minions": sorted([*FLEET, "db1", "db2"])}
+    record = job_cache.store.fetch("jobs/published", jid)
+    assert record["at"] == at < record["last"] and "added" not in record
+    assert search(Store(filled), Query(minion=FLEET[7], limit=1000, targets=("*",)))["jobs"]
+    salt.loader.runner(filled)["job_cache.recover"]()
+    assert job_cache.store.fetch("jobs/published", jid) == record
+
+
+def test_another_job_that_was_published_meanwhile_under_the_jid_does_not_become_the_first_one(filled, path):
+    damage(path, lambda pages: [pages * 4 // 5])
+    meet(filled)
+    job_cache, jid = Returner(filled), JOBS[5]
+    other = {**LOAD, "jid": jid, "fun": "cmd.run", "arg": ["reboot"]}
+    job_cache.save_load(jid, other, minions=["db1"])
+    job_cache.store.driver.tidy()
+    assert job_cache.get_load(jid) == {**other, "Minions": sorted([*FLEET, "db1"])}
+
+
 def test_a_file_that_was_taken_away_is_made_again_and_empty_whatever_lies_beside_it(filled, path):
     damage(path, lambda pages: [pages * 4 // 5])
     meet(filled)
@@ -479,19 +509,27 @@ def test_the_copy_of_a_process_that_was_killed_is_removed(filled, path, monkeypa
     assert not any(os.path.isdir(os.path.join(folder, name)) for name in os.listdir(folder) if "damaged" in name)
 
 
-def test_damage_that_is_met_while_a_job_is_stored_is_dealt_with_at_once(filled, path):
-    """A read under the lock of a job turns it into its own error."""
+@pytest.mark.parametrize("table", ["sqlite_autoindex_records_1", "jobs", "sqlite_autoindex_banks_1"])
+def test_a_publish_and_a_return_that_meet_the_damage_go_into_the_new_file(filled, path, table):
+    """Reads under the lock of a job turn the damage into an error of their own."""
     with contextlib.closing(sqlite3.connect(path)) as sql:
-        ((page,),) = sql.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_records_1'")
+        ((page,),) = sql.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
     damage(path, lambda pages: [page - 1])
+    jid = "20260517000000000000"
 
     def publish(_):
-        job_cache, jid = Returner(filled), "20260517000000000000"
-        with contextlib.suppress(SaltCacheError):
-            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=FLEET)
-            return "it was stored in a damaged file"
+        job_cache = Returner(filled)
         job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=FLEET)
         return job_cache.get_load(jid)["Minions"]
 
+    def answer(_):
+        job_cache = Returner(filled)
+        first = job_cache.returner({"jid": OWED, "id": "web001", "return": 1, "retcode": 0})
+        return first, sorted(job_cache.get_jid(OWED))
+
     assert in_processes(1, publish) == [FLEET]
+    assert len(banks_of(filled).damaged()) == 1
+    damage(path, lambda pages: [page - 1])
+    assert in_processes(1, answer) == [(None, ["web000", "web001"])]
+    assert len(banks_of(filled).damaged()) == 2
     assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]

@@ -123,3 +123,19 @@ def test_owed_jobs_outlive_a_damaged_file_and_are_delivered_without_an_operator(
     desk.await_return("bert", jid)
     await_the_end(desk, jid)
     assert lines(ran) == 1
+
+
+def test_jobs_that_run_while_the_file_is_damaged_are_stored_with_their_returns(master, desk, bert):
+    """The workers meet the damage when they store a publish or a return. The first one begins the new file."""
+    bert.start()
+    banks = banks_of(desk.opts)
+    before = set(banks.damaged())
+    desk.ask("bert", "test.arg", "warm")
+    subprocess.run([sys.executable, "-c", DAMAGE, banks.path], check=True, timeout=stretched(SOON))
+    jids = [desk.publish("test.arg", number, tgt="bert") for number in range(20)]
+    for jid in jids:
+        desk.await_return("bert", jid)
+    assert set(banks.damaged()) - before
+    for number, jid in enumerate(jids):
+        found = desk.run("jobs.list_job", jid)
+        assert (found["Arguments"], found["Target"], found["Minions"]) == ([number], "bert", ["bert"])
