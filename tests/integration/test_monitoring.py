@@ -114,10 +114,10 @@ def _answers(url):
 
 
 def rules():
-    """Our rules, with all waiting shortened."""
+    """Our rules, with all waiting shortened that a test waits for. On a busy machine notices do wait for some seconds."""
     found = salt.utils.yaml.safe_load((MONITORING / "alerts.yml").read_text(encoding="utf-8"))
     for rule in found["groups"][0]["rules"]:
-        if "for" in rule:
+        if "for" in rule and rule["alert"] != "SaltJobNoticesWait":
             rule["for"] = "10s"
         rule["expr"] = rule["expr"].replace("> 120", f"> {OLD}")
     return json.dumps(found)

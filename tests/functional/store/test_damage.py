@@ -19,7 +19,6 @@ import pytest
 import salt.cache
 import salt.config
 import salt.loader
-from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.salvage import Part, Remains

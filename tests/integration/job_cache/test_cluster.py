@@ -74,7 +74,8 @@ def test_a_ring_shards_the_jobs_and_gives_them_back(masters):
         sheds = [
             wait_for(lambda m=master: shed(m), what=f"{master.id} knows who votes in the ring") for master in masters
         ]
-        assert all(result["kept"] for result in sheds)
+        # Which master keeps a job depends on its jid: in one run of thirteen, one of them keeps none.
+        assert sum(result["kept"] > 0 for result in sheds) > 1
         kept = [pick(master, jids) for master in masters]
         assert sum(map(len, kept)) == JOBS, "each job is with one master"
         assert {jid: names for part in kept for jid, names in part.items()} == whole, "and none is lost"
