@@ -1,5 +1,6 @@
 """
-The cost of each file of tests. With ``-p tests.times`` pytest lists them at its end, the most CPU time first.
+The cost of each file of tests. With ``-p tests.times`` pytest lists them at its end, the most CPU time first, and then
+those that ended last.
 
 CPU time is that of the tests' own process, of all that it has waited for, such as servers, and of all of Salt's commands
 and daemons that have ended (``tests/integration/warm.py``).
@@ -14,6 +15,7 @@ import time
 
 _KEY = "cpu and wall"
 _LINES = 60
+_LAST = 15
 
 
 class _Moment:
@@ -44,9 +46,11 @@ class _Table:
 
     def __init__(self):
         self._costs = collections.defaultdict(lambda: [0.0, 0.0, 0])
+        self._begun, self._ended = time.monotonic(), {}
 
     def pytest_runtest_logreport(self, report):
-        cost = self._costs[report.nodeid.partition("::")[0]]
+        file = report.nodeid.partition("::")[0]
+        cost, self._ended[file] = self._costs[file], time.monotonic() - self._begun
         for name, (cpu, wall) in report.user_properties:
             if name == f"{report.when} {_KEY}":
                 cost[0] += cpu
@@ -59,6 +63,9 @@ class _Table:
         rows = sorted(self._costs.items(), key=lambda row: -row[1][0])[:_LINES]
         for name, (cpu, wall, tests) in [*rows, ("all files", total)]:
             terminalreporter.write_line(f"{cpu:8.1f} {wall:8.1f}  {tests:5} tests  {name}")
+        terminalreporter.section("the files that ended last, and when, in seconds")
+        for name, ended in sorted(self._ended.items(), key=lambda row: row[1])[-_LAST:]:
+            terminalreporter.write_line(f"{ended:8.1f}  {name}")
 
 
 def pytest_configure(config):
