@@ -6,6 +6,7 @@ code, so that thousands of returns can be had in seconds.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 
 import salt.minion
@@ -26,8 +27,17 @@ class Load:
         self._event = self._stack.enter_context(
             salt.utils.event.get_master_event(self.opts, self.opts["sock_dir"], listen=False)
         )
+        # The loaders of a process share their modules, and a module works for the master whose loader was the last to load it.
+        # So this one gets a module that no other loader knows.
+        self._forget_job_cache()
+        self._mminion.returners[f"{self.opts['master_job_cache']}.get_load"]
+        self._forget_job_cache()
         #: (jid, minion) of every return that was made.
         self.made = []
+
+    def _forget_job_cache(self):
+        for name in [name for name in sys.modules if name.endswith(f".returner.{self.opts['master_job_cache']}")]:
+            del sys.modules[name]
 
     def close(self):
         self._stack.close()
