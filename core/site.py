@@ -1,6 +1,6 @@
 """
-What masters have in common if their engines work as one: which one leads, the files of each engine, and the log of what
-they did.
+What masters have in common if their engines work as one: who leads each engine, its files, and the log of what the
+masters did.
 
 A *site* is all masters that share a cachedir or a database; usually it is one master alone. Other modules must never
 bypass this one: they do not know where these files are, nor whether they are files.
@@ -45,7 +45,7 @@ class Lease(Protocol):
     leader: Leader | None
     #: How often something was refused because this process did not lead, or could not tell.
     refused: int
-    #: The history of the site's database; empty if it has none. If it has changed, what was written last may be missing.
+    #: Which history the site's database has; empty without a database. After a change the last writes may be missing.
     history: str
     #: Called in any thread, once it is noticed that another process leads.
     on_lost: Callable[[], None]
@@ -54,15 +54,15 @@ class Lease(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The epoch of this process, higher than each epoch before; 0 before it leads."""
+        """The epoch of this process, higher than all earlier epochs; 0 until it leads."""
 
     @property
     def is_takeover(self) -> bool:
-        """Whether another master led before, or may have led. That one may have ended in the middle of anything."""
+        """Whether another master led before, or may have led. That master may have ended in the middle of anything."""
 
     @property
     def left(self) -> float | None:
-        """Seconds for which it leads without a further renewal; None if it leads until it ends."""
+        """Seconds for which this process leads without a further renewal; None if it leads until it ends."""
 
     def take(self) -> bool:
         """Take the lead if no process has it, and tell whether this process has it now. :raises OSError, StateError:"""
@@ -94,7 +94,7 @@ class Journal(Protocol):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Its size in bytes."""
 
     @property
     def overgrown(self) -> bool:
@@ -104,10 +104,10 @@ class Journal(Protocol):
         """Return what it holds. :raises FileNotFoundError, OSError, StateError:"""
 
     def open(self, content: Content) -> None:
-        """Go on after what it holds. :raises OSError:"""
+        """Open it to append after ``content``, which it holds. :raises OSError:"""
 
     def copy(self, content: Content) -> None:
-        """Go on with a copy in its place, so that a former leader appends to no journal. :raises OSError:"""
+        """Replace it by a copy and go on with the copy, to which a former leader cannot append. :raises OSError:"""
 
     def append(self, record: Any) -> None:
         """Add a record, which is durable after ``sync``. Never blocks. :raises OSError: when it is written nowhere."""
@@ -116,7 +116,7 @@ class Journal(Protocol):
         """Begin anew with ``snapshot``; then you must call ``finish_rewrite``. :raises OSError:"""
 
     def finish_rewrite(self) -> None:
-        """Put the new one in the old one's place, durably. Blocks. :raises OSError:"""
+        """Replace the old journal by the new one, durably. Blocks. :raises OSError:"""
 
     def rewrite(self, snapshot: Any) -> None:
         """Begin and finish a rewrite. :raises OSError:"""
@@ -132,7 +132,7 @@ class Folder(Protocol):
     """
     The files of an engine, by names such as ``requests/<id>.request``.
 
-    A method that changes something raises OSError if this process has to lead for that, and does not lead or cannot tell.
+    With a lease, a method that changes something raises OSError if this process does not lead, or cannot tell.
     After any other OSError it is not known whether the file is there.
     """
 
@@ -147,7 +147,7 @@ class Folder(Protocol):
         Replace a file as a whole: a reader sees the old content or the new one.
 
         :param durable: whether it must survive a power cut when this returns.
-        :raises OSError: and the old content stays. If only durability is not certain, a power cut may leave either.
+        :raises OSError: the old content stays. If only durability is uncertain, a power cut may leave either content.
         """
 
     def names(self, below: str) -> list[str]:
@@ -161,8 +161,8 @@ class Folder(Protocol):
 
     def set_aside(self, name: str) -> str:
         """
-        Rename an unusable file to ``<name>.corrupt``, date it now, and return where it is. If there is no file, do nothing.
-        :raises OSError:
+        Rename an unusable file to ``<name>.corrupt``, set its time to now, and return where it is. If there is no file,
+        do nothing. :raises OSError:
         """
 
     def remove(self, name: str) -> bool:
@@ -190,13 +190,13 @@ class Log(Protocol):
         """The position up to which each master's log was read; empty if there is no log."""
 
     def read(self) -> News:
-        """Return what was appended since, or a part of it. :raises OSError: when nothing can be read at this moment."""
+        """Return what was appended after ``positions``, or a part. :raises OSError: when nothing can be read now."""
 
     def sync(self, positions: Mapping[str, Position]) -> None:
-        """Have the disk keep all before ``positions``. It blocks; any thread may call it. :raises OSError:"""
+        """Make all before ``positions`` durable. It blocks; any thread may call it. :raises OSError:"""
 
     def look(self) -> Callable[[], bool]:
-        """Begin to look at the log. Returns a function: whether ``read`` now has all that was appended before the call."""
+        """Begin a look at the log. Returns a function: whether ``read`` has all that was appended before ``look``."""
 
     def close(self) -> None:
         """Release it."""
@@ -265,10 +265,10 @@ class Site(Protocol):
         """
 
     def shares(self, master: str) -> bool:
-        """Tell whether another master, by its id, writes to the log, so that what it did is known. :raises OSError:"""
+        """Tell whether the master with this id writes to the log, so that what it did is known. :raises OSError:"""
 
     def banks(self, lease: Lease) -> Any:
-        """Return the banks of ``cache:``, to which only the leader writes; None if they are used through Salt's driver."""
+        """Return the banks of ``cache:``, which only the leader may write; None if Salt's driver is used instead."""
 
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Keep the log from these positions on, for an engine that will begin there. :raises OSError:"""
@@ -307,7 +307,7 @@ class FileSite:
         return pathlib.Path(self._cachedir, "saltext_jobs", engine)
 
     def lock_path(self, engine: str) -> pathlib.Path:
-        """Return the file that says who leads, which the leader has locked."""
+        """Return the file that the leader has locked, and that says who leads."""
         return self.path(engine) / "lock"
 
     def lease(self, engine: str, run: str = "") -> FileLease:

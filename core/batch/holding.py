@@ -16,7 +16,7 @@ from saltext.jobs.core.batch.state import BatchState
 
 
 def heed_windows(batch: BatchState, now: float) -> list[Effect]:
-    """If it is due, ask when the batch may send; announce when its wait begins and ends."""
+    """Ask when the batch may send, if that is due; announce each beginning and end of a wait."""
     schedule = batch.schedule
     if not batch.has_more() or not schedule.bounded:
         return []
@@ -78,7 +78,7 @@ def checked(batch: BatchState, fact: facts.Checked, _now: float) -> list[Effect]
 
 
 def stop(batch: BatchState, fact: facts.StopRequested, now: float) -> list[Effect]:
-    """Send to no minion any more, and kill the job where it runs if that was asked for."""
+    """Send to no more minions; with ``kill``, also kill the job on those in flight."""
     if not batch.accepts(fact):
         return []
     effects: list[Effect] = []

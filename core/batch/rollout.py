@@ -48,7 +48,7 @@ def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
     if "window" in options:
         arguments.accepted(parse_windows, options["window"])
         found["window"] = "; ".join(arguments.sequence("window", _listed(options["window"])))
-        # Another master, with a clock of another zone, may go on with the batch.
+        # Another master, in another time zone, may go on with the batch.
         if zone is None and (own := own_zone()):
             found["timezone"] = own
     if "start_at" in options:
@@ -84,7 +84,7 @@ def layout_of(
 
 
 def _as_shown(groups: Sequence[Group], by: str, shown: Iterable[str]) -> tuple[tuple[Group, ...], str]:
-    """Return groups and their ``by`` in the form that may be shown: with numbers, unless their names may be shown."""
+    """Return groups and their ``by`` as they may be shown: numbers replace names that may not be shown."""
     wanted = parse_by(by)
     if is_shown(wanted, shown):
         return tuple(groups), by

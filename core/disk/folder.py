@@ -1,7 +1,7 @@
 """
 The files of an engine, by names that are relative to its folder. ``core/site.py`` says what each method does.
 
-It must never report a file as missing because it cannot look.
+A failure to look must never be reported as a missing file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 class FileFolder:
     """
-    :param path: its directory, which is made when it is written to.
+    :param path: the directory, which the first write makes.
     :param fence: raises OSError if this process must not write any more, or if that is not known.
     """
 

@@ -1,4 +1,4 @@
-"""Findings about a directory of the master: a sentence for each thing to change. It changes nothing."""
+"""Findings about a directory of the master: a sentence for each thing to change. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def about_disk(folder: pathlib.Path) -> list[str]:
 
 def about_clock(folder: pathlib.Path, clock: Callable[[], float] = time.time) -> list[str]:
     """
-    Return a finding if no file can be made in a directory that may not exist yet, or if files there get another time
-    than this machine's. It makes a file without a name, which is gone at once.
+    Return a finding if no file can be made in a directory that may not exist yet, or if files there get a time that
+    differs from this machine's. The check makes a file without a name, which is gone at once.
 
     :param clock: returns Unix time.
     """

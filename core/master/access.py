@@ -34,7 +34,7 @@ NOT_KNOWN = "?"
 
 def calls_of(load: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """
-    Return each function of a job with its arguments, as they came; None if it has none.
+    Return each function of a job with its arguments, as they came; None where these are missing.
 
     Salt's own check ends at the first permitted one of several functions, on every release (``CkMinions.auth_check``).
     So each is checked alone.
@@ -141,7 +141,7 @@ class Access:
         if who.kind == MASTER or (who.kind == SUDO and self.sudo_grants(_SUDO + who.name) is None):
             return Standing()
         if who.kind in (TOKEN, PASSWORD) and who.backends:
-            # It is not known which of several backends it was, so each of them must grant it.
+            # A token may belong to any of several backends, so each of them must permit the job.
             for system in who.backends:
                 standing = self._standing(who.name, self._external(system, who.name), who.name, [system], load, wanted)
                 denied.update(standing.denied)
@@ -182,7 +182,7 @@ class Access:
 
         :param user: the name in Salt's lists.
         :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; several, joined by commas, if a
-            token may be of any; or ``NOT_KNOWN``. Empty in requests of versions that did not record it.
+            token may belong to any of them; or ``NOT_KNOWN``. Empty in requests of versions that did not record it.
         :raises Exception: as ``of_publisher``.
         """
         if "," in eauth or eauth == NOT_KNOWN:

@@ -21,7 +21,7 @@ WHO = "saltext_jobs_who"
 
 #: root or the user of the master, and the master's own schedule, reactor and engines.
 MASTER = "master"
-#: The same by ``sudo``: limited as long as ``sudo_acl`` is set.
+#: A user who acts as one of these by ``sudo``: limited as long as ``sudo_acl`` is set.
 SUDO = "sudo"
 #: A user of publisher_acl, by a key file.
 KEY = "key"
@@ -37,7 +37,7 @@ _KINDS = (MASTER, SUDO, KEY, TOKEN, PASSWORD, PEER, PEER_RUN, ABOVE)
 @dataclasses.dataclass(frozen=True)
 class Identity:
     """
-    A user, and how Salt knows.
+    A user, and how Salt authenticated them.
 
     ``kind`` is one of the above, ``name`` the name in Salt's lists. ``backends``: those of external_auth; empty if unknown,
     several if a token may belong to any of them. ``at``: when Salt checked it, in Unix time.
@@ -110,7 +110,7 @@ def _sudoer(name: str) -> str:
 
 
 def of_command_line(name: str) -> Identity:
-    """Return the caller of a runner outside of the master: a user who may write its files, or who came by sudo."""
+    """Return who calls a runner outside the master: a user who may write the master's files, or who came by sudo."""
     return Identity(SUDO if _sudoer(name) else MASTER, _sudoer(name) or name, (), time.time())
 
 
@@ -137,8 +137,8 @@ def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str
     """
     Return the backends that a user's token may belong to.
 
-    Salt has dropped the token when it calls a runner. But the token is among those that Salt stores: its backend is one for
-    which a token of this user is stored, and which grants what Salt found.
+    Salt drops the token before it calls a runner, but still stores it. So the backend is one for which a token of this
+    user is stored, and which grants what Salt found.
     """
     known = list(loadauth.opts.get("external_auth") or {})
     if len(known) == 1:

@@ -1,6 +1,6 @@
 """
-What the runner ``job_cache`` tells of jobs beyond their records: what became of one (which minions have returned, have
-failed and why, are missing, or are owed it), and what runs at this moment, as each minion says of itself. Blocks.
+What the runner ``job_cache`` tells of jobs beyond their records: what became of a job (which minions have returned,
+have failed and why, are missing, or are owed it), and what runs at this moment, as each minion says of itself. Blocks.
 
 It must never take a minion's silence for an answer.
 """

@@ -2,8 +2,8 @@
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
 Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are read from the
-bus, or from a place that keeps them (``asking.py``); then an event only says that it is time to look there. It must never
-guess: the silence of a minion proves nothing.
+bus, or from a place that keeps them (``asking.py``); then an event only says that it is time to look there. This
+module must never guess: the silence of a minion proves nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Probed:
 
 @dataclasses.dataclass(frozen=True)
 class Keeping:
-    """The minions that were asked whether they keep what they have run: something, nothing, or no answer."""
+    """The minions asked whether they keep what they have run: those that do, those that do not, and silent ones."""
 
     something: frozenset[str]
     nothing: frozenset[str]
@@ -52,7 +52,7 @@ class Found:
     * ``idle``: they do not know it.
     * ``silent``: they have not answered.
     * ``unmatched``: they say that the target does not match them.
-    * ``unproven``: silent ones whose answer was announced on the bus.
+    * ``unproven``: silent ones whose answer was announced on the bus, but is not where answers are kept.
     * ``records``: the records of minions with the executor ``job_once``.
     * ``applying``: idle ones that run states for some other job.
     * ``free``: idle ones that run no job at all and keep neither records nor old returns: their answer holds for every
@@ -213,7 +213,7 @@ class Questions:
         Returns and raises as ``ping``.
 
         :param doubted: minions that are asked once more, for records alone, if they run nothing and show no records: a
-            proxy runs several functions of a job without its executors (Salt's ``metaproxy``).
+            proxy runs a job of several functions, as this question is, without its executors (Salt's ``metaproxy``).
 
         :param kept: the only place whose answers are believed; by default answers on the bus are believed.
         :param told: gets answers as soon as they count; only the others are then returned.
@@ -316,7 +316,7 @@ def _one_by_one(told: Callable[[str, Any], None] | None) -> Told | None:
 
 
 def _found_in(jid: str, given: Mapping[str, Any]) -> Found:
-    """Return the minions' answers about a job, ``{minion: {function: return}}``. Other values are no evidence."""
+    """Return what minions say about a job. :param given: ``{minion: {function: return}}``; all else is no evidence."""
     told = {
         minion: (value["saltutil.find_job"], value.get(_RECORDED))
         for minion, value in given.items()

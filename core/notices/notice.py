@@ -79,7 +79,7 @@ class GivenUp:
 def of_batch(found: Mapping[str, Any]) -> Condition:
     """Return the condition of a batch. :param found: its summary."""
     state, by, jid = found["state"], found.get("paused_by"), found["jid"]
-    if state in ("stopping", "halted"):  # a minion in flight may go on for long
+    if state in ("stopping", "halted"):  # do not wait for minions in flight: they may run for long
         text = f"Batch {jid} was halted: {found['halted_reason']}. {_counted(found)}"
         return Condition("halted", text, over=state == "halted")
     if state == "complete":

@@ -1,5 +1,5 @@
 """
-What an operator should know about the recorder and its surroundings before relying on it. It changes nothing.
+What an operator should know about the recorder and its surroundings before relying on it. The doctor changes nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 
     :param opts: the master's options.
     :return: engine (whether it runs), process (its id, user and host; None if not known), returners (those in use),
-        findings: a sentence for each thing that an operator may want to change, and retcode: 1 if one is more than
-        advice.
+        findings: a sentence for each thing that an operator may want to change, and retcode: 1 if a finding is more
+        than advice.
     """
     runs, found, returners = requests.is_running(opts, JOB_RECORDER), around(opts, JOB_RECORDER), list[str]()
     try:

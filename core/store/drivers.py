@@ -1,9 +1,9 @@
 """
 A driver of ``salt.cache`` as the job cache needs it.
 
-:py:class:`Port` is what a driver must do. Salt's own drivers do it; one that differs has a module of its own beside this
-one. All else that the job cache needs of a driver is written here on top of ``Port``. A driver with a faster way, or with an
-index of its own, overrides it. What only a driver with one file of its own can do is in ``OneFile``.
+:py:class:`Port` is what a driver must do, and what Salt's own drivers do. A driver that differs has its own module in
+this folder. All else that the job cache needs is written here on top of ``Port``. A driver overrides what it can do
+faster, or with its own index. What only a driver with one file of its own can do is in ``OneFile``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ABSENT = object()  # what ``read_all`` returns if there is no value
 #: A job may be published again under its jid within this many seconds.
 _AGAIN_WITHIN = 2 * 86400.0
 
-#: Tells whether a function or user is searched for.
+#: Tells whether a job's function, or its user, matches a search.
 Matches = Callable[[str], bool]
 Marks = Mapping[str, Matches | None]
-#: For some loads, in the order of their keys: the keys; the functions and users; and lists of arguments, target, target type
-#: and, if there is any, metadata.
+#: Some loads, as three sequences in the order of their keys: keys; (function, user) pairs; and lists of arguments,
+#: target, target type and, if there is any, metadata.
 Shown = tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[list[Any] | None]]
 
 
@@ -130,7 +130,7 @@ class Driver(Port):
         return None
 
     def met_damage(self, error: SaltCacheError) -> bool:
-        """Tell whether a write failed because it met a damaged file, which another one has replaced by now."""
+        """Tell whether a write failed on a damaged file that has been replaced since."""
         return False
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
@@ -168,7 +168,7 @@ class Driver(Port):
         return value if value != {} or self.contains(bank, key) else ABSENT
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
-        """Store a value if there is none, and tell whether it was stored. The caller holds its lock."""
+        """Store a value if there is none, and tell whether it was stored. The caller holds the lock of the value."""
         if self.contains(bank, key):
             return False
         self.store(bank, key, value, durable)
@@ -190,7 +190,7 @@ class Driver(Port):
         return True
 
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
-        """Return the Unix time of the last write to any of (bank, key) pairs or in a bank; None if there was none."""
+        """Return the Unix time of the last write to ``items``, (bank, key) pairs, or in ``bank``; None if none."""
         times = [self.updated(*item) for item in items]
         return max((at for at in (*times, self._last_in(bank)) if at), default=None)
 
@@ -277,7 +277,7 @@ class JobIndex:
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
         """
-        Yield the keys of loads that begin with a date, from ``high`` down to ``low``.
+        Yield the load keys that begin with a date, from ``high`` down to ``low``.
 
         Each parameter narrows the result if the driver has an index for it; otherwise it is ignored.
 
@@ -314,7 +314,7 @@ class JobIndex:
         """
         Return the tallies of those jobs for which they are known without a search.
 
-        :param minion: the minion that ``of_minion`` is about.
+        :param minion: the minion of ``JobTally.of_minion``.
         """
         return {}
 
