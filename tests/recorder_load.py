@@ -27,8 +27,8 @@ class Load:
         self._event = self._stack.enter_context(
             salt.utils.event.get_master_event(self.opts, self.opts["sock_dir"], listen=False)
         )
-        # The loaders of a process share their modules, and a module works for the master whose loader was the last to load it.
-        # So this one gets a module that no other loader knows.
+        # The loaders of a process share their modules. A module works for the master whose loader loaded it last, so this
+        # loader gets one that no other loader knows.
         self._forget_job_cache()
         self._mminion.returners[f"{self.opts['master_job_cache']}.get_load"]
         self._forget_job_cache()

@@ -50,7 +50,6 @@ class JobSalvage(Salvage):
                     self.banks.store(bank, jid, record)
                     self.written += 1
 
-
     def _now(self, jid: str) -> Iterator[tuple[str, Any]]:
         for bank in _JOINED:
             for _, data in self.banks.pick(bank, [jid]):
