@@ -40,7 +40,7 @@ def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], minion: st
 
     :param minions: those that the job was for; empty if that is not known.
     :param returned: all that have returned, and ``failed`` those of them that have failed.
-    :param minion: the minion that ``of_minion`` is about.
+    :param minion: the minion of ``of_minion``.
     """
     missing = minions - returned
     groups = {"returned": returned, "failed": failed, "missing": missing}

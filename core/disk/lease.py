@@ -39,7 +39,7 @@ class Leader(NamedTuple):
 
     * ``version``: that of the extension; empty if it is not known.
     * ``tells_version``: whether a process of that version says which it is; up to 0.2.0 none did.
-    * ``epoch``: the Unix time of the takeover in microseconds, higher than each epoch before; 0 if it is not known.
+    * ``epoch``: the Unix time of the takeover in microseconds, higher than all earlier epochs; 0 if it is not known.
     * ``master``: the id of its master; ``run``: an id of this run of the master, which changes with a restart.
     """
 
@@ -107,7 +107,7 @@ class Lead:
         self.leader: Leader | None = None
         #: How often something was refused because this process did not lead, or could not tell.
         self.refused = 0
-        #: The history of the site's database, if it has one. If it has changed, what was written last may be missing.
+        #: Which history the site's database has; empty without a database. After a change the last writes may be missing.
         self.history = ""
         #: Called in any thread, once it is noticed that another process leads.
         self.on_lost: Callable[[], None] = lambda: None
@@ -121,12 +121,12 @@ class Lead:
 
     @property
     def left(self) -> float | None:
-        """Seconds for which it leads without a further renewal; None if it leads until it ends."""
+        """Seconds for which this process leads without a further renewal; None if it leads until it ends."""
         return None
 
     @property
     def is_takeover(self) -> bool:
-        """Whether another master led before, or may have led. That one may have ended in the middle of anything."""
+        """Whether another master led before, or may have led. That master may have ended in the middle of anything."""
         return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
 
 

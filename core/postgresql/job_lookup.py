@@ -73,7 +73,7 @@ class JobLookup:
         """
         Return the tallies of some jobs, without reading their returns. Jobs whose minions are not known have none.
 
-        :param minion: the minion that ``of_minion`` is about.
+        :param minion: the minion of ``of_minion``.
         """
         # Missing minions are counted by the index of returns.
         query = f"""SELECT w.key, (SELECT count(DISTINCT name) FROM unnest(m.minions) AS n (name)), r.returned, r.failed,

@@ -139,7 +139,7 @@ class SiteReader:
         """Do nothing: whatever the server has on its disk, it has all there that was written before."""
 
     def look(self) -> Callable[[], bool]:
-        """Begin to look at the log. Returns a function: whether ``read`` now has all that was appended before the call."""
+        """Begin a look at the log. Returns a function: whether ``read`` has all that was appended before ``look``."""
         wanted = self._begun + 1  # the look that is under way may have begun too early
         self._is_wanted.set()
         return lambda: self._ended >= wanted

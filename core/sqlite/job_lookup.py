@@ -90,7 +90,7 @@ class JobLookup:
         Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that
         was removed while its job stays counts as missing.
 
-        :param minion: the minion that ``of_minion`` is about.
+        :param minion: the minion of ``of_minion``.
         """
         bank = "(SELECT id FROM banks WHERE name = ? || jobs.jid)"
         query = f"""SELECT jid, sent, who, (SELECT count(*) FROM records WHERE bank = {bank}),
