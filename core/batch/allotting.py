@@ -1,6 +1,6 @@
 """
-Divides the slots of ``max_in_flight`` among batches: tells ``sharing.py`` what happens, reads which groups minions are in,
-and hands batches what they are allotted. It holds no policy: ``sharing.py`` decides who gets what, and when.
+Divides minions among batches (``max_in_flight``, ``exclusive``): tells ``sharing.py`` what happens, reads the groups of
+minions, and hands batches what they are allotted. It holds no policy: ``sharing.py`` decides who gets what, and when.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from saltext.jobs.core.settings import BatchSettings
 
 log = lines.logger(__name__)
 
-#: Seconds before data of minions that could not be read are read again.
+#: Seconds before a failed read of minions' groups is repeated.
 RETRY_PAUSE = 5.0
-#: Shortest pause in seconds between two checks whether freed slots have been gathered for long enough.
+#: Shortest pause in seconds between two checks of whether freed slots have been gathered for long enough.
 _LOOK_AGAIN = 0.05
 
 
@@ -67,8 +67,8 @@ class Allotting:
 
     async def _find_lanes(self) -> None:
         """
-        Read the groups of batches' minions: until then a batch sends to none. What is read for one batch counts for all that
-        wait with it, so an engine that starts with many batches reads each minion's data once.
+        Read the groups of batches' minions. A batch sends to no minion before that. What is read for one batch counts
+        for all that wait with it, so an engine that starts with many batches reads each minion's data once.
         """
         lanes: dict[str, str] = {}
         while self._unread:
@@ -110,7 +110,7 @@ class Allotting:
             self._plan()
 
     def close(self) -> None:
-        """Allot nothing any more."""
+        """Stop allotting."""
         self._stop()
 
     def _plan(self) -> None:

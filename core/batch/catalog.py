@@ -23,7 +23,7 @@ log = lines.logger(__name__)
 
 #: States of a batch that has ended.
 OVER = ("complete", "halted")
-#: The words by which batches can be chosen: their states, and how these are shown.
+#: What a search for batches accepts: their states, and the words that people see for these.
 STATES = (*words.WORDS, "complete")
 
 Summary = dict[str, Any]
@@ -62,7 +62,7 @@ class Catalog:
         return self._store.read_native(jid)
 
     def need_native(self, jid: str) -> dict[str, Any]:
-        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none, or if it is gone."""
+        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none that can be read."""
         state = self.native(jid)
         if state is None:
             raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
@@ -149,7 +149,7 @@ def _fits(value: Any, globs: Sequence[str]) -> bool:
 def with_retcode(found: Mapping[str, Any]) -> Summary:
     """
     Add how a batch ended: ``verdict``, a sentence that ``--out=nested`` prints last, and ``retcode``. If the batch did not
-    succeed, ``retcode`` makes ``salt-run`` fail, and ``Error`` the salt.runner state (``saltmod.runner``).
+    succeed, ``retcode`` makes ``salt-run`` fail, and ``Error`` makes the salt.runner state (``saltmod.runner``) fail.
     """
     good, verdict = words.verdict(found)
     return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

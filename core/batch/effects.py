@@ -1,8 +1,8 @@
 """
-Performs the effects of batches: publishes, questions, kills, look-ups, announcements. Each reports its outcome as a fact.
+Performs the effects of batches: publishes, questions, kills, look-ups, announcements. Their outcomes become facts.
 
-It holds no policy about minions: the machine decides whether and when a minion is sent to or asked again. Effects that reach
-no minion, such as reading the job cache, are repeated here until they succeed. Everything that blocks runs in a thread.
+It holds no policy about minions: the machine decides whether and when a minion is sent to or asked again. A failed look
+into the job cache is repeated here until it succeeds. Everything that blocks runs in a thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GATHER = 0.2
 QUEUE_PATIENCE = 120.0
 #: Seconds by which the wall clock may drift from the engine's before windows are worked out again.
 CLOCK_SLACK = 0.5
-#: Seconds before a job cache or a disk that failed is tried again.
+#: Seconds before something that failed is tried again, such as a look into the job cache.
 RETRY_PAUSE = 5.0
 #: Most minions that the reason of a failed check names.
 _MOST_TOLD = 5
@@ -50,7 +50,7 @@ class Effects:
     """
     :param ports: the ports to the world.
     :param close: closes a batch.
-    :param read_log: returns once the log has been read to its present end, if there is one.
+    :param read_log: returns once the log, if there is one, has been read to its present end.
     """
 
     def __init__(self, ports: Ports, close: Callable[[Live], None], read_log: Callable[[], Awaitable[None]]) -> None:
@@ -58,7 +58,7 @@ class Effects:
         self._answers = KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
-        """Start the effects of a batch, in order. Any failure becomes a fact."""
+        """Start the effects of a batch, in order. Never raises: failures become facts, are retried or are logged."""
         for effect in effects:
             if type(effect) not in _AT_ONCE:
                 self._ports.loop.spawn_callback(self._carry_out, live, effect)
@@ -156,8 +156,9 @@ class Effects:
 
     async def _keep_load(self, live: Live, before: bool) -> None:
         """
-        Store the load with the batch's own target, in place of those of its publishes: before a publish if the job cache
-        keeps the first load, as ours does; after it if it keeps the last.
+        Have the job cache keep a load with the batch's own target, not the loads of its publishes. A job cache that
+        keeps the first load of a jid, as ours does, gets it before a publish. One that keeps the last load gets it
+        after each publish.
         """
         if before == self._ports.cache.keeps_first_load and not (before and live.load_kept):
             await self._store_load(live)
@@ -303,7 +304,7 @@ class Effects:
         self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # computed when called, not now
 
     def heed_clock(self, live: Live) -> facts.OpeningFound | None:
-        """If the wall clock was set, compute again when a batch may send."""
+        """Find the next opening again if the wall clock was set; return None if not."""
         ahead, before = self._ports.wall() - self._ports.clock.now(), live.wall_ahead
         if before is not None and abs(ahead - before) < CLOCK_SLACK:
             return None
@@ -466,7 +467,7 @@ def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
     return None
 
 
-#: Effects that are complete when ``perform`` returns, and effects that it only starts.
+#: Effects that ``perform`` calls directly, and effects that it spawns as coroutines.
 _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
     facts.FindOpening: Effects._find_opening,

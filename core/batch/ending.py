@@ -2,9 +2,10 @@
 What becomes of minions that were sent to: they return; or they are overdue, asked, killed, and given up in the end. Minions
 that are not there are left out, or handed over to the retry queue (``offline``).
 
-Part of the batch machine. A return is proven before it becomes a fact. Starts are unauthenticated: a forged one causes a
-short delay, never a success. A kill that was sent proves nothing: the minion is asked whether it worked. It must never give
-a minion up before a last look into the job cache. Pure: stdlib only.
+Part of the batch machine. Where returns can be proven, they are proven before they become facts. Starts are
+unauthenticated: a forged one causes a short delay, never a success. A kill that was sent proves nothing: the minion is
+asked whether it still runs the job. This part must never give a minion up before a last look into the job cache.
+Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def events_lost(batch: BatchState, _fact: facts.EventsLost, _now: float) -> list
 
 
 def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
-    """Time has passed: look for overdue minions, and end a check that has timed out."""
+    """Time has passed: look for overdue minions, and halt if a check has timed out. The first Tick starts the batch."""
     if batch.started is None:
         batch.started = now
         return [facts.Announce("new")]
@@ -161,7 +162,7 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
 
 def _is_lost(batch: BatchState, minion: str, flight: Flight) -> bool:
     """
-    Tell whether a minion was there or may have begun the job, and was not just away.
+    Tell whether a minion was there or may have begun the job: then it is lost, not just away.
 
     With ``offline=queue`` a silent minion goes to the retry queue, which asks it before it delivers anything.
     """
@@ -172,10 +173,10 @@ def _is_lost(batch: BatchState, minion: str, flight: Flight) -> bool:
 
 def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     """
-    Tell whether a minion that neither runs nor has returned the job never got it, and is to be sent it again.
+    Tell whether a minion that neither runs the job nor has returned it never got it: then it is sent the job again.
 
-    It counts as such if the outcome of its publish is not known, if its own records say so, or if it would have been
-    heard when it began. A minion that did receive the job ignores the duplicate jid.
+    That is assumed if the outcome of its publish is not known, if its own records say so, or if its start would have
+    been heard. A minion that did receive the job ignores the duplicate jid.
     """
     if flight.kills or flight.signalled or not batch.inflight.is_idle(flight):
         return False
@@ -198,8 +199,8 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
 
 def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
     """
-    Minions are not there: do with them what ``offline`` says. They do not count against the budget. The retry queue gets
-    them in the end (``hand_over``).
+    Minions are not there: do with them what ``offline`` says. They do not count against the budget. With
+    ``offline=queue`` they go to the retry queue later (``hand_over``).
     """
     outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
     for minion in minions:
@@ -216,8 +217,8 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
 def hand_over(batch: BatchState) -> list[Effect]:
     """
     Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
-    that the job must not go on, and the queue knows nothing of stages, windows and failures. The batch does not hear of
-    later failures, so it judges its budget now, however few minions have run.
+    that the job must not go on, and the queue knows nothing of stages, checks and failures. The batch does not hear of
+    failures after that, so it judges its budget now, however few minions have run.
     """
     waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
     if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:
@@ -274,8 +275,9 @@ def kill_sent(batch: BatchState, fact: facts.KillSent, now: float) -> list[Effec
 
 def signalled(batch: BatchState, fact: facts.Signalled, now: float) -> list[Effect]:
     """
-    An operator has ended the job on minions, by a signal of their own. Those of them that were away, or seemed not to have
-    received it, do not get it later; the batch goes on with those that it has not sent to.
+    An operator has ended the job on minions, by a signal beside the batch. Unless the signal was for every job, minions
+    that were away, or seemed not to have received the job, do not get it later. The batch goes on with the minions that
+    it has not sent to.
     """
     batch.inflight.signalled(fact.minions, fact.every_job)
     others = () if fact.every_job else tuple(each for each in fact.minions if each not in batch.inflight)

@@ -16,14 +16,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Minions are there: they have answered a ping or shown another proven sign of life."""
+    """Minions are there: they have answered a ping or, where answers cannot be proven, shown another sign of life."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pinged:
-    """A presence ping is over; ``answered`` are the minions that answered and were not reported as seen before."""
+    """A presence ping is over; ``answered`` are the minions that answered and are not yet reported as Seen."""
 
     answered: tuple[str, ...] = ()
 
@@ -52,7 +52,7 @@ class Acknowledged:
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The bus tells that a minion process has started: it has forgotten which jobs it received."""
+    """A minion process has started, or may have: it has forgotten which jobs it received."""
 
     minion: str
 
@@ -126,7 +126,7 @@ class Recorded:
 
 @dataclasses.dataclass(frozen=True)
 class KillSent:
-    """A kill was sent. Only a probe tells whether it worked."""
+    """A kill was sent, or could not be. Only a probe tells whether it worked."""
 
     minions: tuple[str, ...] = ()
     gently: bool = False
@@ -161,7 +161,7 @@ class QueueRefused:
 @dataclasses.dataclass(frozen=True)
 class OpeningFound:
     """
-    The present or next time in which the batch may send, in Unix time; ``closes`` is None if it has no end.
+    The present or next period in which the batch may send, in Unix time; ``closes`` is None if it has no end.
 
     If it could not be worked out, ``opens`` is None, and ``trouble`` says why.
     """
@@ -230,8 +230,8 @@ class RightsChecked:
 class Allotted:
     """
     The batch may send to ``minions`` now. ``short`` says which room is used up or not known, and ``limit`` how many minions
-    may be in flight there (see ``gates.py``). ``taken`` are minions on which another batch is in flight, with its jid: they
-    wait until they are in ``free``, or are allotted.
+    may be in flight there (see ``gates.py``). ``taken`` are minions on which another batch is in flight, with that
+    batch's jid: this batch does not send to them until they are in ``free``, or are allotted.
     """
 
     minions: tuple[str, ...] = ()
@@ -246,14 +246,14 @@ class Recovered:
     """
     The engine has restarted: nothing that was under way has a known outcome.
 
-    ``settled_at``: until then (Unix time) minions are still connecting, since the master has just started too; else 0.0.
+    ``settled_at``: Unix time until which minions are still connecting, if the master has just started too; else 0.0.
 
     ``boot`` and ``offset`` name the engine's clock: within one boot, the difference of two offsets tells by how much the
     clock was set between two starts. ``boot`` is empty if it is not known.
 
     ``taken_over``: another master may have driven the batch before, and may have ended together with its engine.
 
-    ``shared``: it sends only to minions that it is allotted.
+    ``shared``: the batch sends only to minions that it is allotted.
 
     ``history``: names the history of the database that keeps the journal (see ``core/postgresql/lease.py``). If it differs
     from the one before, the last facts may be missing. Empty if the journal is a file.
@@ -402,10 +402,10 @@ class Probe:
 @dataclasses.dataclass(frozen=True)
 class AskRecords:
     """
-    Ask these minions, which do not run the job, for their records of it. Store the returns that they have kept in the job
-    cache. Report NeverBegun for those that never began it, if any. Report those that could not be asked, or whose returns
-    could not be stored, as unasked (Probed). After this you must report Recorded once for each of the others, as they
-    answer: until then a minion is not given up.
+    Ask these minions, which do not run the job, for their records of it. Store in the job cache the returns that they
+    have kept. Report NeverBegun for those that never began it, if any. Report those that could not be asked, or whose
+    returns could not be stored, as unasked (Probed). After this you must report Recorded once for each of the others,
+    as they answer: until then a minion is not given up.
     """
 
     minions: tuple[str, ...]
@@ -429,8 +429,8 @@ class Queue:
 @dataclasses.dataclass(frozen=True)
 class TakeBack:
     """
-    Have the retry queue cancel the hand-over of these minions, even if its request has not been taken yet. This request
-    must come after that of Queue.
+    Have the retry queue cancel the hand-over of these minions, even if it has not taken them yet. The request must
+    follow that of Queue.
     """
 
     minions: tuple[str, ...]
@@ -445,7 +445,7 @@ class FindOpening:
 class CheckRights:
     """
     Find out whether the owner of the batch may still run it on these minions. After this you must report RightsChecked with
-    this number.
+    the same ``question``.
     """
 
     question: int
@@ -466,7 +466,8 @@ class Check:
 @dataclasses.dataclass(frozen=True)
 class Announce:
     """
-    Fire an event of this kind: new, paused, resumed, check, checked, complete or halted. ``details`` go into its payload.
+    Fire an event of this kind: new, progress, paused, resumed, check, checked, complete or halted. ``details`` go into
+    its payload.
     """
 
     kind: str

@@ -1,9 +1,9 @@
 """
-The gates that must be open before a batch sends on: its windows, its owner's rights, the check of a stage, and the room that
-other batches leave. Also why a batch is paused: a code for programs, and a sentence for people.
+The gates that must be open before a batch sends to more minions: its windows, its owner's rights, the check of a stage,
+and the room that other batches leave. Also why a batch is paused: a code for programs, and a sentence for people.
 
-A gate counts as shut while its state is not known. It has no calendar, access lists or checks of its own: it says when to
-ask, and keeps the answer. Pure: stdlib only.
+A gate counts as shut while its state is not known. The gates have no calendar, access lists or checks of their own:
+they say when to ask, and keep the answers. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_code(data: str | None) -> PausedBy | None:
 
 #: Seconds after which a question without an answer is asked again.
 ASK_AGAIN = 60.0
-#: Seconds after which the windows are asked for again if they never close.
+#: Seconds after which to ask about the windows again if they never close.
 ASK_DAILY = 86400.0
 #: Seconds by which an answer may be wrong, since it was converted from one clock to another.
 _SLACK = 0.001
@@ -107,7 +107,7 @@ _SLACK = 0.001
 @dataclasses.dataclass(slots=True)
 class Schedule(Kept):
     """
-    When a batch may send: not before its first moment, and only while one of its windows is open.
+    When a batch may send: not before its start time, and only while one of its windows is open.
 
     It asks when the windows open and close next, and again each time they do. So it follows a clock that was set, and a time
     zone whose rules changed.
@@ -118,7 +118,7 @@ class Schedule(Kept):
     spec: Spec
     #: When the batch may send next, in Unix time, if that is known.
     opens: float | None = kept(nothing, name="window_opens")
-    closes: float | None = kept(nothing, name="window_closes")  # when that time ends, if it does
+    closes: float | None = kept(nothing, name="window_closes")  # when it must stop sending again, if ever
     open: bool = kept(bool, name="window_open")  # according to the last answer it may send now
     asking: bool = kept(bool, name="window_asking")  # the question is under way
     ask_at: float | None = kept(nothing, name="window_ask_at")  # when to ask next; None for at once
@@ -140,7 +140,7 @@ class Schedule(Kept):
         return not self.bounded or (self.open and (self.closes is None or now < self.closes))
 
     def must_ask(self, now: float) -> bool:
-        """Tell whether the windows must be asked for; the question then counts as under way."""
+        """Tell whether to ask about the windows now; if so, the question counts as under way."""
         if self.asking or not self.bounded or (self.ask_at is not None and now < self.ask_at):
             return False
         self.asking = True
@@ -162,7 +162,7 @@ class Schedule(Kept):
         self.asking, self.open, self.ask_at = False, False, None
 
     def next_due(self) -> float | None:
-        """Return when the state changes next; None if that is not known."""
+        """Return when to ask again; None if no time is set."""
         return None if self.asking or not self.bounded else self.ask_at
 
     def pause(self) -> Pause:
@@ -177,7 +177,7 @@ FRESH = 300.0
 @dataclasses.dataclass(slots=True)
 class Rights(Kept):
     """
-    Whether the owner of a batch still may run it: when to ask, and the answer.
+    Whether the owner of a batch may still run it: when to ask, and the answer.
 
     Rights can be taken away while a batch waits and while it runs. So an answer counts for ``FRESH`` seconds at most, and
     never beyond a stage, a resume, an approval or a restart of the engine.
@@ -189,7 +189,7 @@ class Rights(Kept):
     #: The user who has taken the batch over, with their ``owner`` and ``on_behalf``; empty if no user has.
     taken_over: Mapping[str, Any] = kept(dict, name="rights_taken_over")
     fresh_until: float | None = kept(nothing, name="rights_fresh_until")
-    question: int = kept(int, name="rights_question")  # the number of the last one
+    question: int = kept(int, name="rights_question")  # the number of the last question
     asking: bool = kept(bool, name="rights_asking")  # a question is under way
     ask_at: float | None = kept(nothing, name="rights_ask_at")  # when to ask next; None for at once
     trouble: str = kept(str, name="rights_trouble")  # why there is no answer
@@ -224,7 +224,7 @@ class Rights(Kept):
         return self.asking or self.ask_at is not None
 
     def must_ask(self, now: float) -> bool:
-        """Tell whether the rights must be asked for; the question then counts as under way."""
+        """Tell whether to ask about the rights now; if so, the question counts as under way."""
         if self.asking or (self.ask_at is not None and now < self.ask_at):
             return False
         self.asking, self.question = True, self.question + 1
@@ -235,7 +235,7 @@ class Rights(Kept):
         self.fresh_until, self.asking, self.ask_at = None, False, None
 
     def doubt_after(self, stage: int) -> bool:
-        """Drop the answer once at the end of a stage; tell whether that was done now."""
+        """Drop the answer at the end of a stage, once for each stage; tell whether this call did so."""
         if not self.limited or self.looked_after == stage:
             return False
         self.looked_after = stage
@@ -266,11 +266,11 @@ class Rights(Kept):
         self.doubt()
 
     def next_due(self) -> float | None:
-        """Return when to ask again; None if that is not known."""
+        """Return when to ask again; None if no time is set."""
         return None if self.asking else self.ask_at
 
 
-#: Seconds by which the answer of a check may be late before it counts as timed out.
+#: Seconds by which the answer of a check may be late before the check counts as timed out.
 _GRACE = 10.0
 
 
@@ -321,7 +321,7 @@ class Checks(Kept):
         self.passed, self.stage, self.due = self.stage, None, None
 
     def recover(self, by: float, now: float) -> None:
-        """The engine has restarted: move all times by ``by`` seconds, since it has another clock now."""
+        """The engine has restarted: move the deadline by ``by`` seconds, since the engine has another clock now."""
         self.due = None if self.due is None else self.due + by
         self.began = min(self.began, now)
 
@@ -346,18 +346,18 @@ class Checks(Kept):
 TOTAL, GROUPS = "total", "groups"
 #: The room is not known: a journal, or the groups of minions, have not been read.
 UNKNOWN = "unknown"
-#: Most minions that are named in the sentence why a batch waits.
+#: Most minions that the sentence about a batch's wait names.
 _NAMED = 5
 
 
 @dataclasses.dataclass(slots=True)
 class Room(Kept):
     """
-    Room for a batch beside the others: whether it has to ask for it, for how many minions it asks, and why it waits.
+    Room for a batch beside the others: whether the batch has to ask for room, for how many minions, and why it waits.
 
-    ``sharing.py`` allots minions to batches. It limits how many are in flight over all batches, and keeps an exclusive batch
-    off the minions on which a batch that it avoids is in flight. A batch that shares sends only to minions that it was just
-    allotted.
+    ``sharing.py`` allots minions to batches. It limits how many are in flight over all batches. To an exclusive batch
+    it allots no minion on which a batch to be avoided is in flight. A batch that shares sends only to minions that it
+    was just allotted.
 
     :param spec: what was asked for.
     """
@@ -383,7 +383,7 @@ class Room(Kept):
         self.wanted, self.short = 0, ""
 
     def recover(self, shared: bool) -> None:
-        """An engine has started, whose options may have changed: forget what the batch was told."""
+        """An engine has started, and its options may have changed: forget what the batch was told."""
         self.shared = shared
         self.suffices()
         self.taken = {}

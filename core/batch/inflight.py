@@ -33,11 +33,11 @@ class Phase(str, enum.Enum):
     """Where a minion in flight stands."""
 
     SENDING = "sending"  # its publish is under way; the intent is recorded, the outcome is not known
-    SENT = "sent"  # published; due after ``timeout``
+    SENT = "sent"  # published, due after ``timeout``; or a kill was sent, due soon
     RUNNING = "running"  # seen running (an acknowledgement or an answer); due ``timeout`` after that
     LOOKING = "looking"  # overdue; the job cache is read
     PROBING = "probing"  # not in the job cache; asked whether it runs the job
-    ASKED = "asked"  # did not answer, or said for the first time that it does not run the job; it will be asked again
+    ASKED = "asked"  # gave no answer, or said for the first time that it does not run the job; it will be asked again
     GRACE = "grace"  # says again that it does not run the job; its return may still be on the way
     FINAL = "final"  # given up unless this last look into the job cache finds its return
     KILLING = "killing"  # a kill is under way
@@ -78,7 +78,7 @@ class Flight:
     never_begun: bool = False  # its own records say that it has not begun the job
     acks: bool = False  # it reports its start, because it has the executor; known before it was sent to
     restarted: bool = False  # its process has restarted since it was sent to: it would run the job again
-    signalled: bool = False  # an operator has ended the job there, by a signal of their own
+    signalled: bool = False  # an operator has ended the job there, by a signal beside the batch
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, whose next step is due at ``due``. :raises ValueError: if the table forbids it."""
@@ -147,12 +147,12 @@ class InFlight(Kept):
         return flight is not None and flight.phase is phase
 
     def of(self, minions: Iterable[str], phase: Phase) -> list[str]:
-        """Return those of some minions that are in flight and in this phase."""
+        """Return those of ``minions`` that are in flight and in this phase."""
         return [minion for minion in minions if self.is_in(minion, phase)]
 
     def in_doubt(self, minions: Iterable[str]) -> list[str]:
         """
-        Return those of some minions that are being asked whether they run the job.
+        Return those of ``minions`` that are being asked whether they run the job.
 
         That includes minions that have answered no: if a minion says both yes and no, the no may be forged, and the yes
         counts.
@@ -233,7 +233,7 @@ class InFlight(Kept):
         flight.seen, flight.idle, flight.unknown, flight.never_begun = True, 0, False, False
         due = self._next_look(minion, now)
         if begins and flight.kills and flight.due is not None:
-            due = min(due, flight.due)  # it is asked whether the kill has worked, whatever it says now
+            due = min(due, flight.due)  # whatever it says now, it is asked whether the kill has worked
         if begins and doubted:
             due = min(due, now + self.spec.gather_job_timeout)  # a start can be forged: the minion is asked soon
         self._move(minion, Phase.RUNNING, due)
@@ -294,7 +294,7 @@ class InFlight(Kept):
         """
         Minions say that they do not run the job: return those that are believed, and ask the others again later.
 
-        Unless they were killed, those that are believed wait until their records are known (``recorded``).
+        Believed minions wait until their records are known (``recorded``), unless they were killed.
         """
         believed = []
         for minion in self.of(minions, Phase.PROBING):
@@ -373,7 +373,7 @@ class InFlight(Kept):
         return chosen
 
     def signalled(self, minions: Iterable[str], every_job: bool) -> None:
-        """An operator has ended the job on minions; with ``every_job`` what runs there, which may not be this job."""
+        """An operator has ended the job on minions; with ``every_job``, whatever runs there, this job or another."""
         for minion in minions:
             if minion in self.flights and (self.flights[minion].seen or not every_job):
                 self.flights[minion].signalled = True
@@ -390,7 +390,7 @@ class InFlight(Kept):
             flight.unheard = flight.unheard or not flight.seen
 
     def forget(self, minion: str) -> None:
-        """A minion's process has restarted: if it is sent the job again, it runs it again."""
+        """A minion's process has restarted: the minion would run the job a second time if it were sent again."""
         flight = self.flights.get(minion)
         if flight is not None:
             flight.unheard = flight.restarted = True
