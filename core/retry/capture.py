@@ -7,8 +7,8 @@ answer and do not run it get a moment more, since their returns may be on the wa
 as well. If such a minion is known to have begun the job, the job was interrupted. Where an operator has killed the job, the
 entry is cancelled.
 
-Publishes and kills come in the order in which the master made them: a kill concerns what was published before it. Those that
-a search of the job cache finds count in the order in which they are found.
+Publishes and kills come in the order in which the master made them: a kill concerns what was published before it. If
+a search of the job cache finds them, they count in the order in which they are found.
 
 It must never conclude from a bus event which minion is owed a job and which is not: any accepted minion can forge events.
 The job cache and the log tell that.
@@ -81,7 +81,7 @@ class Capture:
                 self._look_now(jid)
 
     def note_again(self, kills: Iterable[facts.Kill]) -> None:
-        """Note known kills again on minions without an entry: a power cut may have taken the notes, or the entries."""
+        """Note known kills again for minions without an entry: a power cut may have taken the notes or the entries."""
         until = self._queue.now + self._queue.settings.ttl
         for kill in kills:
             jids = (
@@ -126,7 +126,7 @@ class Capture:
                 self._look_now(jid)
 
     def note_due(self, jid: str) -> None:
-        """Look at a job whose note is due: it may be owed for longer, if the note was made before the job was read."""
+        """Look at a job whose note is due: a note from before the job was read may end while the job is still owed."""
         self._look_now(jid)
 
     def _look_now(self, jid: str) -> None:
@@ -179,7 +179,7 @@ class Capture:
             self._drop(fact.jid)  # with the note about a kill of the signal itself
             # Minions that the log has named are left out: the log has told when they were signalled.
             new = fact.kills[0].minions - self._owing.signalled(fact.jid)
-            if new and job.at > -math.inf:  # otherwise it is read because of its own kill, and was carried out before
+            if new and job.at > -math.inf:  # else the signal was killed itself, and was carried out before
                 for kill in fact.kills:
                     yield from self.kill(
                         dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place
@@ -300,7 +300,7 @@ class Capture:
         """Queue the jobs for the minions that did not answer."""
         for minion, jids in fact.running.items():
             for jid in jids:
-                self.begun(jid, minion)  # whether or not it was asked about that job
+                self.begun(jid, minion)  # even if the minion was not asked about that job
         for job in list(self.open.values()):
             if job.stage is Stage.ASKING and job.survey == fact.number and job.job is not None:
                 yield from self._surveyed(job, job.job, fact)

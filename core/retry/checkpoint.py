@@ -27,7 +27,7 @@ log = lines.logger(__name__)
 
 #: Files in the engine's folder: the checkpoint, and the one that is there as long as replays are paused.
 CHECKPOINT, PAUSED = "checkpoint", "paused"
-#: Seconds by which a checkpoint lies in the past. This is longer than an engine waits with its second search. Otherwise the
+#: Seconds by which a checkpoint lies in the past: more than an engine waits before its second search. Otherwise the
 #: next engine would miss what this one has not found yet.
 MARGIN = LATEST + 20.0
 
@@ -59,8 +59,8 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
 class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open_jobs``. ``positions``: the same as
-    places in the masters' logs. ``search``: Unix time from which on the job cache had still to be searched for jobs that the
-    logs lack; infinite if no search was under way. ``ahead``: seconds by which the wall clock was ahead of the
+    places in the masters' logs. ``search``: Unix time from which the job cache still had to be searched for jobs that
+    the logs lack; infinite if no search was under way. ``ahead``: seconds by which the wall clock was ahead of the
     engine's when the checkpoint was written.
     """
 
@@ -97,7 +97,7 @@ class Checkpoint:
         try:
             found = self.load()
             if found is None:
-                # If a power cut removed it, the next start would count as the first.
+                # Durable: if a power cut removed the checkpoint, the next start would count as the first.
                 self.write(self.at, {}, {}, durable=True)
                 return
         except LaterVersion:
@@ -119,7 +119,7 @@ class Checkpoint:
                 self.positions[str(name)] = Position.from_record(record)
 
     def open_jobs(self, now: float) -> dict[str, OpenJob]:
-        """Return the jobs that were open. Times of theirs after ``now`` count as ``now``."""
+        """Return the jobs that were open. Their times after ``now`` count as ``now``."""
         jobs, clocks = {}, self._found.get("clocks", {})  # 0.5.0 wrote none
         for jid, record in self._found.get("open", {}).items():
             with contextlib.suppress(ValueError):
@@ -150,7 +150,10 @@ class Checkpoint:
         ahead: float = 0.0,
         durable: bool = False,
     ) -> None:
-        """Write a newer checkpoint. The logs are kept from there. A failure is logged; then the old checkpoint counts."""
+        """
+        Write a newer checkpoint, and keep the logs from ``positions`` on. A failure is logged; then the old checkpoint
+        counts.
+        """
         record = {
             formats.FIELD: FORMAT,
             "at": at,

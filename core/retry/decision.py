@@ -17,11 +17,11 @@ from saltext.jobs.core.retry.looks import DOUBTED
 from saltext.jobs.core.retry.steps import BEFORE, Step
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
-#: Seconds after a publish before a minion is first asked: if it has sent no receipt, and if minions send none at all.
+#: Seconds after a publish before a minion is first asked: if its receipt is missing; if minions send no receipts.
 RECEIPT, EARLY = 4.0, 1.0
-#: Seconds without a receipt or an answer of any minion after which the master counts as having no backlog; and the longest
-#: wait for a backlog, in seconds from the publish. A busy master may forward nothing for seconds, and a question makes it
-#: busier.
+#: Seconds without a receipt or an answer from any minion after which the master counts as having no backlog; and the
+#: longest wait for a backlog, in seconds from the publish. A busy master may forward nothing for seconds, and a
+#: question makes it busier.
 _QUIET, _LONGEST_RECEIPT = 10.0, 120.0
 #: Seconds before a minion is first asked whether it still runs a job.
 STILL_RUNNING = 60.0
@@ -170,7 +170,7 @@ def _answered(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         if permits.occupied:  # the refusal would be the return of the job
             return _unmatched(known, permits) or Decision(state=State.PENDING, wait=terms.backoff, alive=True)
         return _unmatched(known, permits) or _GO[Step.ANSWERED]
-    # Signs of life can be forged, so each false one doubles the pause. An unproven answer may just be late in the job cache,
+    # Signs of life can be forged, so each false one doubles the pause. An unproven answer may reach the job cache late,
     # so the minion counts as there.
     pause = min(terms.cooldown * 2 ** min(known.signs.false_signs, 20), LONGEST_COOLDOWN)
     return Decision(state=State.PENDING, pause=pause, alive=known.last is Evidence.UNPROVEN)
@@ -188,7 +188,7 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
         return forbidden
     if entry.acknowledged:
         return Decision(Step.TO_ASK, begun=BEGUN)
-    # ``reached``: the interrupted run may be of a publish after the last known start of the job, or after the operator's
+    # If ``reached``, the interrupted run may be newer than the last known start of the job, or than the operator's
     # request. Nobody has asked to repeat that run.
     may_run_again = entry.asker is not None or terms.retry_interrupted
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
@@ -259,17 +259,17 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
     """The minion was asked about a job that it may have."""
     entry, verdict = known.entry, known.verdict(terms.acks)
     if known.last is Evidence.UNPROVEN:
-        return _LATER[Step.ASKING]  # it is forged, or the job cache does not have it yet
+        return _LATER[Step.ASKING]  # the answer is forged, or the job cache does not have it yet
     if verdict is Verdict.RUNS:
         return _run(known, now, "the minion says that it runs it" if known.last is Evidence.RUNS else "")
     if verdict is not Verdict.SILENT:
         if unmatched := _unmatched(known, permits):
             return unmatched
         if entry.state is State.SENT and not known.restarted and now < (entry.sent_at or 0.0) + RECEIPT:
-            return Decision(Step.SENT, wait=RECEIPT - EARLY)  # it may still begin
+            return Decision(Step.SENT, wait=RECEIPT - EARLY)  # the job may still begin
         return Decision(Step.ANSWERED, wait=GRACE)
     if entry.state is not State.RUNNING:
-        # A minion that keeps records refuses a job that it has begun, so it may be sent again.
+        # A minion that keeps records refuses a job that it has begun, so the job may be sent again.
         begun = known.said in (Said.NOTHING, Said.NOT_SURE)
         return _not_received(entry, "no sign of receipt, and it does not answer", terms, begun, reached=True)
     if entry.expires_at <= now:
@@ -313,7 +313,7 @@ def _interrupted(known: Knowledge, terms: Terms) -> Decision:
 
 
 def _not_sent(known: Knowledge, reason: str, terms: Terms) -> Decision:
-    """Nothing was published after the claim. So claims of a start can only concern an earlier publish."""
+    """Nothing was published after the claim. So a start that was reported can only concern an earlier publish."""
     return _not_received(known.entry, reason, terms, alive=True)._replace(**_unsent(known))
 
 

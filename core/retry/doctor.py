@@ -1,5 +1,6 @@
 """
-What must hold before the engine can start, and what an operator should know before relying on it. It changes nothing.
+What must hold before the engine can start, and what an operator should know before relying on it. This module changes
+nothing.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class Effects:
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
         # releases.
         self._compound = bool(opts.get("minion_data_cache", True))
-        # If the job cache proves answers, one counts only once it is there: a forged answer could end what the minion is
-        # owed, or have it run a job twice.
+        # If the job cache proves answers, an answer counts only once the job cache has it: a forged one could end what
+        # the minion is owed, or make the minion run a job twice.
         self._kept = None if ports.cache.why_unauthenticated else KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
@@ -103,7 +103,7 @@ class Effects:
         return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
 
     async def tell_who_keeps_nothing(self) -> None:
-        """Log which minions keep nothing of what they have run, and how many are silent: for these it is not known."""
+        """Log which minions keep nothing of what they have run, and for how many silent ones that is not known."""
         try:
             minions, _ = await self._ports.cache_worker.call(compat.minion_keys, self._opts)
             found = await self._ports.questions.find_keeping(minions, self._timeout)
@@ -143,7 +143,8 @@ class Effects:
         """
         Return the engine's time of a record. Records go by the wall clock, which may be set.
 
-        :param ahead: seconds by which that clock was ahead when it stamped the record; by default, as it is now.
+        :param ahead: seconds by which the wall clock was ahead when it stamped the record; by default, by which it
+            is ahead now.
         """
         return recorded - (self._ports.wall() - self._ports.clock.now() if ahead is None else ahead)
 
@@ -154,7 +155,7 @@ class Effects:
         try:
             snapshot = await self._ports.store_worker.call(self._ports.store.snapshot, jid)
         except LaterVersion:
-            return True  # the job belongs to the master that has written it
+            return True  # the job belongs to the master that has written the snapshot
         return bool(snapshot) and snapshot.get("owner") != self._owner
 
     async def _look_up(self, effect: facts.LookUp) -> Any:

@@ -1,7 +1,8 @@
 """
 What the retry queue holds: an entry for each minion and job, and the job that its entries share.
 
-Pure: stdlib only. The table of transitions stands here and nowhere else; an entry must never change its state except by it.
+Pure: stdlib only. The table of transitions stands here and nowhere else; an entry must never change its state in
+another way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _AS_IT_IS = (
     *("minion", "jid", "expires_at", "attempts", "tries", "lost", "vain", "reached", "named", "sent_at"),
     *("next_at", "acknowledged", "wanted_at"),
 )
-#: Steps of an entry's history that are kept: the first, and the newest.
+#: Most steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
 
 
@@ -43,7 +44,7 @@ class Kind(enum.IntEnum):
     """What is stored. A lower number is written first; a job is removed last."""
 
     JOB = 1  # its load, and the minions that are owed it
-    CLAIMS = 2  # when it was claimed, by minion: maybe newer than the entries
+    CLAIMS = 2  # when the job was claimed, by minion; may be newer than the entries
     ENTRY = 3
     NOTE = 4  # what is known of minions without an entry
 
@@ -198,9 +199,9 @@ class Entry:
             entry.history = _history(tuple(map(tuple, record["history"])))
             entry.state = State(record["state"])
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
-            # Version 0.1.0 wrote neither of these, but counted restarts.
+            # Version 0.1.0 did not write this, but counted restarts.
             entry.lost = int(record.get("lost", record.get("restarts", 0)))
-            # Version 0.2.0 wrote neither of these. To it any try might have reached the minion.
+            # Version 0.2.0 wrote neither of these. In its records any try may have reached the minion.
             entry.vain, entry.reached = int(record.get("vain", 0)), bool(record.get("reached", entry.tries))
             entry.named = bool(record.get("named", False))
             entry.asker = Asker.from_record(record.get("asker"))
@@ -213,7 +214,7 @@ class Entry:
         return entry
 
 
-# Entries that were queued together have much in common. To share it saves memory and work.
+# Entries that were queued together have much in common. Sharing that saves memory and work.
 @functools.lru_cache(maxsize=4096)
 def _history(steps: tuple[tuple[Any, ...], ...]) -> tuple[tuple[float, str, str], ...]:
     if not steps:

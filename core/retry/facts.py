@@ -1,7 +1,7 @@
 """
 What can happen to the retry queue (facts), and what it wants done (effects).
 
-A fact has no time of its own: ``step`` gets that as an argument. Minions are given by id. Pure: stdlib only.
+A fact has no time of its own: ``step`` gets the time as an argument. Minions are given by id. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Kill(Fact):
 @dataclass(frozen=True)
 class Returned(Fact):
     """
-    The job cache has the returns of a job from these minions, and none from the ``missing`` ones. ``searched``: they were
-    found by a look at the job cache, so they may be old. ``keep``: the job cache may lack them when it is asked later, so
-    the machine keeps in mind which minions have returned.
+    The job cache has the returns of a job from these minions, and none from the ``missing`` ones. ``searched``: a look
+    at the job cache found the returns, so they may be old. ``keep``: the job cache may lack the returns when it is
+    asked later, so the machine keeps in mind which minions have returned.
     """
 
     jid: str
@@ -94,7 +94,7 @@ class Acknowledged(Fact):
 
 
 class Sign(enum.Enum):
-    """How minions showed that they are there. It counts if the option ``triggers`` has ``any`` or this value."""
+    """How minions showed that they are there. A sign counts if the option ``triggers`` has ``any`` or its value."""
 
     START = "start"  # the minion has just started, and has forgotten which jids it has seen
     PRESENCE = "presence"  # the master saw it connect
@@ -182,9 +182,9 @@ class Asked(Fact):
 
     ``told``: the minions, by what each has shown. Returns that minions had kept are in the job cache by now. ``unmatched``,
     ``said``, ``applying`` and ``free`` are about the idle ones. ``unmatched``: the job's target does not match them.
-    ``said``: what their records say of the job, if they keep any. ``ran``: when, by these records, they last began the job,
-    by their own clocks. ``applying``: they run states. ``free``: they run nothing
-    at all, and their answer holds for every other job too. ``more``: the question goes on, and others may still answer.
+    ``said``: what their records say of the job, if they keep any. ``ran``: when they last began the job, by these
+    records and their own clocks. ``applying``: they run states. ``free``: they run nothing at all, and their answer
+    holds for every other job too. ``more``: the question goes on, and others may still answer.
     """
 
     jid: str
@@ -230,7 +230,7 @@ class Unreadable(Fact):
 @dataclass(frozen=True)
 class KeysRead(Fact):
     """
-    The keys were read. ``gone``: those of the minions of CheckKeys that have no key here. ``renewed``: minions that had no
+    The keys were read. ``gone``: the minions of CheckKeys that have no key here. ``renewed``: minions that had no
     key at the last look, and when their new one was made. ``none``: no key at all is accepted here.
     """
 
@@ -349,7 +349,7 @@ class Inquire(Effect):
 
 @dataclass(frozen=True)
 class Claim(Effect):
-    """Make it durable that these entries are claimed, and since when; then give Claimed."""
+    """Store durably that these entries are claimed, and since when; then give Claimed."""
 
     jid: str
     minions: tuple[str, ...]

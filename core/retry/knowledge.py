@@ -27,7 +27,7 @@ class Said(enum.Enum):
     NOT_SURE = "not sure"  # it keeps records, but may have begun the job without one
     NEVER = "never"  # it has not begun the job
     INTERRUPTED = "interrupted"  # it has begun the job, and the job ended without a return
-    NOT_AGAIN = "not again"  # it was interrupted before the last publish, and has not begun the job since
+    NOT_AGAIN = "not again"  # the job was interrupted before the last publish; the minion has not begun it since
 
 
 class Evidence(enum.Enum):
@@ -95,7 +95,7 @@ class Knowledge:
     last: Evidence = Evidence.NONE
     why: str = ""  # why the publish failed
     said: Said = Said.NOTHING  # what the minion's records said in its last answer
-    ran: float = 0.0  # when, by these, it last began the job, by its own clock
+    ran: float = 0.0  # when it last began the job, by these records and its own clock
     asked: float = 0.0  # when the minion was asked last
     begun: float = 0.0  # when its start was first claimed
     unsent: bool = False  # the job cache has the first publish of the job, and no other
@@ -118,7 +118,7 @@ class Knowledge:
         Take what has become known.
 
         :param said: what the minion's records say, if it answers that it does not run the job.
-        :param ran: when, by these, it last began the job.
+        :param ran: when it last began the job, by these records.
         :param free: whether it runs nothing at all and has no records, so that the answer holds for every other job too.
         :param why: why the publish failed.
         """

@@ -138,8 +138,8 @@ def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[st
 
 class Waiting:
     """
-    Tells the operator what entries wait for: the window of their job, and when it opens. It must never name another window
-    than the one that the machine goes by.
+    Tells the operator what entries wait for: the window of their job, and when it opens. It must never name a window
+    other than the one that the machine goes by.
     """
 
     def __init__(self, settings: RetrySettings, now: float) -> None:
@@ -148,7 +148,7 @@ class Waiting:
         self._opens: dict[Hours, float | None] = {}
 
     def of(self, entry: Entry, load: Mapping[str, Any]) -> tuple[str | None, float | None]:
-        """Return what a pending entry waits for besides its minion, and when that comes in Unix time, None if unknown."""
+        """Return what a pending entry waits for besides its minion, and the Unix time of that; None if unknown."""
         if entry.jid not in self._hours:
             options = load.get("kwargs")
             metadata = options.get("metadata") if isinstance(options, Mapping) else None

@@ -29,14 +29,15 @@ class Gathering:
 
     def put_off(self, jid: str, minion: str, at: float, latest: float) -> None:
         """
-        Add a minion to those of a job, and put off all of them to ``at``, but to no later than the ``latest`` of the first.
+        Add a minion to those of a job, and put off all of them to ``at``, but no later than the ``latest`` of the
+        first one.
         """
         self._minions.setdefault(jid, {})[minion] = 0.0
         self._timers.set((self._name, jid), min(at, self._latest.setdefault(jid, latest)))
 
     def add(self, jid: str, minion: str, at: float, no_sooner: bool = False) -> None:
         """
-        Add a minion to those of a job. All of them are due at ``at``, or when they were due already if that is earlier.
+        Add a minion to those of a job. All of them are due at ``at``, unless they were due earlier already.
 
         :param no_sooner: whether this minion is not due before ``at``, even if the others are.
         """

@@ -84,7 +84,8 @@ class Retry:
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
         # What is still to be looked at because events may have been missed.
         self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
-        # What is not finished of facts about many minions, and of requests. And by jid: minions whose time for it is over.
+        # What is not finished of facts about many minions, and of requests. And by jid: minions whose time for that job
+        # is over.
         self._facts, self._requests, self._over = deque[Work](), deque[Work](), dict[str, list[str]]()
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
@@ -153,8 +154,8 @@ class Retry:
 
     def wants_start(self, minion: str, now: float) -> bool:
         """
-        Tell whether the start of a minion matters now. Starts can be forged for any id, so one of a minion that is owed
-        nothing costs next to nothing.
+        Tell whether the start of a minion matters now. Starts can be forged for any id, so the start of a minion that
+        is owed nothing costs next to nothing.
         """
         if minion in self.queue.backlogs:
             return True

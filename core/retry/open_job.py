@@ -45,13 +45,13 @@ class OpenJob:
     ahead: float | None = None  # by how many seconds the wall clock was ahead of the engine's then, if known
     stage: Stage = Stage.WAITING
     job: Job | None = None
-    signal: bool = False  # it seems to be a signal to another job, which is read sooner
-    is_overtaken: bool = False  # it was published again while it was read
+    signal: bool = False  # it seems to be a signal to another job; signals are read sooner
+    is_overtaken: bool = False  # it was published again while it was being read
     asking: set[str] = field(default_factory=set)
     survey: int = 0  # the number of the survey that it takes part in
     surveyed: set[str] = field(default_factory=set)  # minions that have been asked since its deadline
     idle: set[str] = field(default_factory=set)  # minions that are there, but do not run it
-    begun: set[str] = field(default_factory=set)  # minions that have said that they begin it
+    begun: set[str] = field(default_factory=set)  # minions that claim to have begun it
     most_begun: int = MOST_BEGUN  # their keys are checked once there are more of them than this
     # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
     publishes: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class OpenJob:
             # Up to 0.4.0 ``heard`` is the newest publish that only an event had told of.
             at, since, signal, heard, publishes = record
             newest = max(float(at), float(heard) or -math.inf)
-            job = cls(min(newest, now), now, 1)  # all that was published so far, and nothing that follows
+            job = cls(min(newest, now), now, 1)  # place 1, since every further publish has a higher one
             job.since, job.signal = min(float(since), now), bool(signal)
             job.publishes = [(int(later), str(work), tuple(minions)) for work, minions, later in publishes]
         except (TypeError, ValueError) as exc:

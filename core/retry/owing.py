@@ -43,7 +43,7 @@ class Owing:
         if job.obstacle and state is State.PENDING:
             state, reason = State.DEAD, job.obstacle
         self._add(job, minion, reason, self._queue.end_of_job(job), state)
-        # It may have started while the question was under way.
+        # The minion may have started while the question was under way.
         if alive or self._turns.has_just_started(minion):
             self._turns.alive(minion)
 
@@ -62,8 +62,8 @@ class Owing:
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
         """
-        Put stored entries of these jobs into the queue. Returns how many are new. The store may still have some that were
-        removed a moment ago.
+        Put stored entries of these jobs into the queue. Returns how many are new. Entries that were removed a moment
+        ago may still be in the store; they are left out.
         """
         unknown = [e for e in entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
         new = [entry for entry in unknown if entry.minion not in self._notes.get(entry.jid).settled]
@@ -77,7 +77,7 @@ class Owing:
 
     def killed(self, kill: facts.Kill) -> Work:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
-        known = self.signalled(kill.signal)  # if the log tells it again, what was queued since is of a later publish
+        known = self.signalled(kill.signal)  # if the log tells of it again, newer entries are of a later publish
         self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
         there = [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]
         met = (entry for entry in there if entry.minion not in known or entry.queued <= kill.at)
@@ -95,8 +95,8 @@ class Owing:
 
     def restore(self, kills: Iterable[facts.Kill] = ()) -> Work:
         """
-        Carry out all known kills again: a power cut may have undone in the store what they did, and they have not met the
-        entries that were taken over since.
+        Carry out all known kills again: a power cut may have undone their effects in the store, and entries that were
+        taken over since have not met them.
         """
         self.remember(kills)
         for kill in list(self.kills):
@@ -144,7 +144,7 @@ class Owing:
         self._notes.add(entry.jid, until, settled=(entry.minion,))
 
     def alive(self, minions: Iterable[str]) -> None:
-        """Minions seem to be there. If the key of one was not found, it may have a new one: the keys are read soon."""
+        """Minions seem to be there. One whose key was not found may have a new key, so the keys are read soon."""
         if self.keyless and not self.keyless.keys().isdisjoint(minions):
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 

@@ -98,7 +98,7 @@ class Queue:
         return list(backlog.entries.values()) if backlog else []
 
     def replay(self, minion: str, jid: str, *steps: Step) -> Knowledge | None:
-        """Return a minion's replay if it is one of this job, and at one of these steps; by default at any step."""
+        """Return a minion's replay if it is of this job and at one of these steps; by default at any step."""
         backlog = self.backlogs.get(minion)
         replay = backlog.replay if backlog else None
         return replay if replay and replay.entry.jid == jid and (not steps or replay.step in steps) else None

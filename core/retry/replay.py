@@ -268,7 +268,7 @@ class Replays:
     # -- questions and their answers ----------------------------------------------------------------------------------
 
     def ask(self, jid: str, minions: tuple[str, ...]) -> None:
-        """Ask minions, whose turn has come, about a job."""
+        """Ask minions about a job: their turn has come."""
         doubted = []
         for replay in self._queue.replays(jid, minions, Step.TO_ASK):
             replay.go(Step.ASKING)
@@ -292,7 +292,7 @@ class Replays:
                 yield 1
         for minion in fact.told.get(Evidence.RUNS, ()):
             entry = self._queue.entry(minion, fact.jid)
-            if entry is not None and entry.state is not State.RUNNING:  # its replay has ended since: it was paused, say
+            if entry is not None and entry.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
                 self.acknowledged(facts.Acknowledged(minion, fact.jid), proven=True)
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)

@@ -15,7 +15,8 @@ from typing import Any
 class Searches:
     """
     :param latest: seconds after which a search is repeated.
-    :param read: returns by jid the time of the newest record of each job published since a time; waits for the job cache.
+    :param read: returns ``{jid: time of its newest record}`` of the jobs published since a time; waits for the job
+        cache.
     :param found: is given each job whose newest record is newer than what earlier searches have found, the oldest first.
     :param done: is called when nothing is left to be read.
     """
@@ -29,18 +30,19 @@ class Searches:
         done: Callable[[], None],
     ) -> None:
         self._loop, self._latest, self._read, self._found, self._done = loop, latest, read, found, done
-        self._open: list[float] = []  # from when on the searches that are not over look for jobs
-        # The same for the one that reads now, and for the one to follow it; infinite if there is none.
+        # For each open search (one that is not over): the time from which it looks for jobs.
+        self._open: list[float] = []
+        # The same for the search that reads now, and for the one to follow it; infinite if there is none.
         self._now = self._next = math.inf
         self._known: dict[str, float] = {}  # by jid: the time of the newest record that was found
 
     @property
     def since(self) -> float:
-        """From when on the searches that are not over look for jobs: the next engine must go on with them."""
+        """The earliest time from which an open search looks for jobs: the next engine must search from there."""
         return min(self._now, self._next, *self._open)
 
     def begin(self, since: float) -> None:
-        """Count as not over from now on, however long the job cache is away."""
+        """Count a search as not over from now on, however long the job cache is away."""
         self._open.append(since)
         self._loop.call_later(self._latest, self._loop.spawn_callback, self._repeat, since)
 

@@ -50,11 +50,11 @@ MAINTENANCE = 10.0
 CONNECTED = 120.0
 #: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
-#: Most seconds for which a search waits for the log to be read, and seconds between two looks whether it was.
+#: Most seconds for which a search waits for the log to be read, and seconds between two checks of that.
 _LOG_READ, _LOG_PAUSE = 30.0, 0.05
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
-#: Most entries that are taken up in one go at the start, and most changes that the bus is told in one go.
+#: Most entries that are taken up in one go at the start, and most changes announced on the bus in one go.
 _PART = 10_000
 
 T = TypeVar("T")
@@ -310,7 +310,7 @@ class RetryShell:
             at, heard = self._time_of(record.at, self._read_at), self._ports.log is None
             for fact in of_record(record, at, heard):
                 if isinstance(fact, facts.Kill) and not heard:
-                    # Otherwise, after a power cut, the log could tell a publish again without the kill that followed it.
+                    # Otherwise, after a power cut, the log could tell of a publish again, but not of the later kill.
                     self.writer.first(functools.partial(self._proof.sync, self._proof.positions))
                 self.step(fact)
         elif self._logs_returns and self.machine.knows(record.jid):
@@ -320,7 +320,7 @@ class RetryShell:
         job = self.machine.jobs.get(record.jid)
         is_the_job = record.first and (job is None or record.functions == ",".join(job.funs))
         if self._proof.catch_up and is_the_job:
-            # The job cache may have lost it, and may be asked later who has not returned the job.
+            # The job cache may have lost the return, and may be asked later who has not returned the job.
             self.step(facts.Returned(record.jid, frozenset([record.minion]), keep=True))
         elif self.waits_for(record.jid, record.minion):
             if is_the_job:
@@ -341,7 +341,7 @@ class RetryShell:
         Return when something was done, by the engine's clock, which is never set.
 
         :param wall: when that was, by the wall clock.
-        :param last_look: the last look that did not find it. It counts as done after that look.
+        :param last_look: the time of the last look, which did not find it. So it counts as done later.
         """
         now = self._ports.clock.now()
         return max(now - max(0.0, self._ports.wall() - wall), min(last_look, now))
@@ -386,8 +386,8 @@ class RetryShell:
 
     async def _learn(self, fact: facts.Fact) -> None:
         """
-        Take the outcome of an effect, but first all that the log tells by now. So a kill ends what it met, and no job is
-        published after its kill.
+        Take the outcome of an effect, but first all that the log tells by now. So a kill finds entries as they were
+        before that outcome, and no job is published after its kill.
         """
         await self._proof.read_on()
         self.step(fact)

@@ -33,7 +33,8 @@ _Make = Callable[[Request], Given | Awaitable[Given]]
 
 class Verbs:
     """
-    :param take: gives the machine a fact, and returns a future of its answer. It resolves once all changes are durable.
+    :param take: gives the machine a fact, and returns a future of its answer, which resolves once all changes are
+        durable.
     :param time_of: returns when a request was made, by the engine's clock, from the time that it states.
     :param is_stored: tells whether the last change of a record is in the store.
     """
@@ -82,7 +83,7 @@ class Verbs:
         finally:
             done.set_result(None)
         answer = await durable
-        # The engine may have done all of it before it restarted. Then it is not known how much that was.
+        # The engine may have done all of it before a restart. Then the number is not known.
         return None if request.get("again") and not answer else answer
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class Verbs:
         if job is None:
             raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
         # The record goes by the wall clock, which may have been set before the publish or since. A job must never
-        # count as younger than it is: a minion's records would be believed that do not reach back to the publish.
+        # count as younger than it is: otherwise a minion's records would be believed that begin after the publish.
         ahead = max(0.0, self._ports.wall() - self._ports.clock.now())
         job = dataclasses.replace(job, published_at=job.published_at - ahead)
         if (job.load.get("kwargs") or {}).get("nocache"):

@@ -64,7 +64,7 @@ class Writer:
             self._timer = self._loop.call_later(_GATHER, self._begin)
 
     def first(self, call: Callable[[], None]) -> None:
-        """Make this call before the next write, in the store's thread, instead of an earlier one that was not made yet."""
+        """Make this call before the next write, in the store's thread. It replaces an earlier call not made yet."""
         self._first = call
 
     def claim(self, jid: str, call: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class Writer:
         self._begin()
 
     def when_durable(self, call: Callable[[], None]) -> None:
-        """Call back once everything is stored that was put so far."""
+        """Call back once everything put so far is stored."""
         self._waiting.append(call)
         self._begin()
 
