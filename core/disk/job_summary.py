@@ -30,7 +30,7 @@ class JobTally(NamedTuple):
     returned: int
     failed: int
     missing: int
-    #: For the minion that was asked for: ``returned``, ``failed`` or ``missing``; empty if the job was not for it.
+    #: For the minion that was asked for: ``returned`` (and ``failed``), or ``missing``; empty if it is neither.
     of_minion: frozenset[str] = frozenset()
 
 

@@ -3,7 +3,7 @@ A batch on disk: one append-only file that begins with a snapshot and goes on wi
 
 It holds no policy, and must never lose a record that ``sync`` has confirmed. Each record is a length, a checksum and
 msgpack, so a torn tail can be told from damage. If no whole record follows a bad place (cut off, or filled with zeros by
-a power cut), the tail is torn, and is cut off. That is safe, because nothing was done yet because of it: the intent to
+a power cut), the tail is torn, and is cut off. That is safe, because nothing in it was acted on yet: the intent to
 publish is synced before the publish. If whole records follow, the file is damaged and StateError is raised: cutting them
 off would lose what was published.
 
@@ -273,8 +273,9 @@ class Journal:
         """
         Put the new file in the old one's place, durably.
 
-        :raises OSError: and the old file stays. If the new file lacks a record or may not outlive a power cut, the
-            journal is not ``whole``, and records that only the new file has are lost.
+        :raises OSError: and the old file stays; records that only the new file has are lost, and the journal is not
+            ``whole`` then. Or the new file is in place, but lacks a record or may not outlive a power cut: the journal
+            is not ``whole`` either.
         """
         rewrite = self._rewrite
         if rewrite is None:

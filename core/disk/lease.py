@@ -4,7 +4,7 @@ The lead of an engine: of all masters that share the directory, one process work
 The engine holds a lock on a file, and the file says who it is and in which epoch. The kernel, or the server of the disk,
 releases the lock when the process ends. It may also release it while the process is frozen, or cut off. So a leader makes
 durable what it is about to do, then looks whether the file still names it (``check``), and then does it. A process that
-takes over first writes its name into the file, and so finds everything that was begun.
+takes over writes its name into the file first, and so finds everything that was begun.
 
 It must never rely on a clock, except to name an epoch.
 """

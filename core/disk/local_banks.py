@@ -22,7 +22,7 @@ from saltext.jobs.core.disk import packed
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Seconds by which the time stamp of a file may be behind.
 _COARSE = 10.0
-#: Tries to write a draft: another process may remove its directory with the last key in it.
+#: Tries to write a draft: another process may remove the directory along with the last key in it.
 _TRIES = 10
 #: Bytes of a file that are read at a time. Most files have less.
 _PIECE = 16 << 10
@@ -47,7 +47,8 @@ class LocalBanks:
         Replace a value. A reader sees the old one or the new.
 
         :param durable: whether it must survive a power cut when this returns.
-        :raises OSError: and the old value stays, without a draft of the new one.
+        :raises OSError: and the old value stays, without a draft of the new one. After a failed sync of the name, the
+            new value is in place, and a power cut may leave either.
         """
         folder = f"{self._root}/{bank}"
         draft = f"{folder}/.{self._pid}-{threading.get_ident()}"
@@ -160,7 +161,7 @@ class LocalBanks:
             os.unlink(os.path.join(self._root, bank, f"{key}.p"))
 
     def flush(self, bank: str, key: str) -> None:
-        """Remove a key, and its bank with the last one."""
+        """Remove a key, and the bank with its last key."""
         self.unlink(bank, key)
         with contextlib.suppress(OSError):
             os.rmdir(os.path.join(self._root, bank))  # refused as long as there is anything in it

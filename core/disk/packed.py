@@ -20,7 +20,7 @@ def loads(data: bytes) -> Any:
 
     :raises Exception: anything that Salt raises for broken data.
     """
-    # The first bytes of msgpack's byte strings and of Salt's own types. Data with one of them anywhere goes to Salt.
+    # The first bytes of msgpack's byte strings. Data with one of them anywhere goes to Salt, as do Salt's own types.
     if b"\xc4" not in data and b"\xc5" not in data and b"\xc6" not in data:
         try:
             return msgpack.unpackb(data, raw=False, use_list=True, strict_map_key=False, ext_hook=_other)

@@ -5,8 +5,8 @@ Each thread of each process has a connection of its own. A connection from befor
 since, is never used again, and never closed, because closing it would release the locks of the connections in use. A
 forked process takes the locks of the connections that it has inherited, because SQLite assumes that it has them.
 
-Three files lie beside it. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or set aside
-(``core/sqlite/file.py``), and has the tickets of the writers that wait (``core/sqlite/turns.py``).
+Three files lie beside the database. ``-wal`` and ``-shm`` belong to SQLite. ``.lock`` is held while a file is made or
+set aside (``core/sqlite/file.py``), and has the tickets of the writers that wait (``core/sqlite/turns.py``).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ TURN = 0.01
 #: Shortest and longest pause in seconds between two transactions of a bulk removal or copy, in which others can write. A
 #: waiting writer tries at least every 20 ms, so it does not miss a pause.
 PAUSE, LONGEST_PAUSE = 0.03, 1.0
-#: Sizes of -wal in bytes: what it keeps after a checkpoint; where a process checkpoints it while others may write; and
-#: where others may not, because the checkpoint might never end otherwise. And seconds between two checkpoints by one
-#: process.
+#: Sizes of -wal in bytes: what it keeps after a checkpoint; above which a process checkpoints it while others may
+#: write; and above which others may not write meanwhile, because the checkpoint might never end otherwise. And seconds
+#: between two checkpoints by one process.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG, LOG_PAUSE = 8 << 20, 12 << 20, 64 << 20, 1.0
 #: Most seconds for which a checkpoint keeps others from writing, and seconds until the next attempt if it failed.
 LOG_WAIT, LOG_AGAIN = 1.0, 10.0
@@ -263,8 +263,8 @@ class Database:
         """
         Begin a transaction. Writers that wait do so in the order in which they came (``core/sqlite/turns.py``).
 
-        A writer that comes when nobody writes may go first, so that the file is never idle. If it has had its turn, it lets
-        the first of those that wait begin.
+        A writer that comes when nobody writes may go first, so that the file is never idle. A writer that has used up
+        its ``TURN`` lets the first of those that wait begin.
         """
         has_passed = False
         if connection.used > TURN:
@@ -318,12 +318,12 @@ class Database:
             self._file.set_aside(connection.identity, met)
 
     def _see_to_log(self, connection: Connection) -> None:
-        """Checkpoint -wal if it was large when the last transaction began. What this one has added counts next time."""
+        """Checkpoint -wal if it was large when the transaction began. What the transaction added counts next time."""
         size = connection.log_bytes
         is_huge, was_huge = size > LARGEST_LOG, connection.was_huge
         connection.was_huge = is_huge
         if size > LARGE_LOG and (time.monotonic() >= connection.log_at or (is_huge and not was_huge)):
-            if not self._is_current(connection):  # another one would begin a new -wal before the old one is saved
+            if not self._is_current(connection):  # the checkpoint would begin a new -wal before the old one is saved
                 self._give_up(connection)
                 return
             self._empty_log(is_huge)
@@ -355,8 +355,8 @@ class Database:
         """
         Sync what has been committed to the disk.
 
-        What went from -wal into the file meanwhile, SQLite itself has synced. It holds no lock on -wal, so closing -wal
-        here releases none.
+        SQLite itself has synced what it moved from -wal into the file meanwhile. It holds no lock on -wal, so closing
+        -wal here releases none.
         """
         try:
             handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -84,7 +84,7 @@ class DatabaseFile:
         """
         Return the identity of the file, which a file that replaces it does not have; None if there is no file.
 
-        :param filled: return None for an empty file too. A file is empty only when its making has just begun.
+        :param filled: return None for an empty file too: its making has just begun, or something has emptied it.
         """
         try:
             found = os.stat(self.path)
@@ -160,7 +160,7 @@ class DatabaseFile:
         try:
             with open(f"{self.path}.lock", "rb", buffering=0) as stream:
                 if used not in self._saved(stream.fileno()):
-                    return  # also if this process may not write, or the disk is read-only
+                    return  # without the lock, for a process that may not write, and for a read-only disk
         except OSError:
             return
         with self.alone() as handle:
@@ -233,12 +233,12 @@ class DatabaseFile:
             return False
         removed = f"{os.path.realpath(self._log)} (deleted)"
         for name in glob.iglob("/proc/[0-9]*/fd/*"):
-            # It may have been closed meanwhile, or be another user's; or another process writes.
+            # The descriptor may be closed by now, or be another user's; or another process writes.
             with contextlib.suppress(OSError):
                 if os.readlink(name) == removed and self.log_identity() is None:
                     with open(name, "rb") as source, self.alone() as handle, self._without_writer():
                         pages, _, last = self._log_in_memory()
-                        # One that was saved earlier has other frames; if this one has none yet, it is in the list.
+                        # The -wal in use has the last frame that -shm knows; without frames, it was not saved earlier.
                         is_it = _frame_in(source, pages) == last if pages else not self._was_saved(source, handle)
                         if is_it and self.log_identity() is None:
                             self._copy_log(source, handle, pages)
@@ -246,7 +246,7 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def _without_writer(self) -> Iterator[None]:
-        """Keep others from writing. :raises BlockingIOError: if one writes now."""
+        """Keep others from writing. :raises BlockingIOError: if another process writes now."""
         # It is not closed: that would release the locks of this process's connections.
         memory = os.open(f"{self.path}-shm", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         fcntl.fcntl(memory, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, *_WRITER, 0))
@@ -554,7 +554,7 @@ class DatabaseFile:
         raise sqlite3.OperationalError("database is locked: other processes write all the time, or one does not go on")
 
     def pass_turn(self) -> bool:
-        """Let the first of the waiting writers begin, unless it does not go on. Tell whether it has begun."""
+        """Wake the first of the waiting writers, give it a moment, and tell whether it has begun."""
         with self._lock() as handle:
             first = first_of(handle)
             if not wake(first):
@@ -594,7 +594,7 @@ class DatabaseFile:
                 sql.execute("BEGIN IMMEDIATE")  # so that nothing is committed to it while it is renamed
             try:
                 target = free_name(f"{self.path}.damaged-{_now()}")
-                # The making of a file that is empty although a damaged one is noted was interrupted: that one still counts.
+                # If this one is empty and a damaged one is noted, its making was interrupted: the noted one counts.
                 if is_filled or not self._damaged(handle):
                     self._note_damaged(handle, os.path.basename(target))
                 self._rename(target)
@@ -610,8 +610,8 @@ class DatabaseFile:
         )
 
     def _rename(self, target: str) -> None:
-        # If this process is killed, there must be neither the file without its -wal, nor a new one with that -wal: ``make``
-        # removes it.
+        # Even if this process is killed, the damaged file must not lose its -wal, nor a new file get it: ``make``
+        # removes a -wal that was left in place.
         with contextlib.suppress(FileNotFoundError):
             _link(self._log, f"{target}-wal")
         for old, new in ((self.path, target), (f"{self.path}-shm", f"{target}-shm")):
@@ -703,7 +703,7 @@ def rename_without_replacing(draft: str, path: str) -> None:
 
 
 def _link(path: str, target: str) -> None:
-    """Give a file a second name; where the file system has no links, another name."""
+    """Give a file a second name; where the file system has no links, rename it."""
     try:
         os.link(path, target)
     except OSError as exc:

@@ -5,8 +5,9 @@ The index of jobs beside their records: jobs are found and listed by it, without
 table            holds
 ===============  ====================================================================================================
 ``marks``        each pair of function and user in a load, with its number
-``jobs``         for each job: its jid; the number of its pair and what else ``jobs.list_jobs`` shows (``shown``), both NULL
-                 without a load; how many minions it was for (``sent``); these and others that have returned (``who``)
+``jobs``         for each job: its jid; the number of its pair (NULL without a load); what else ``jobs.list_jobs`` shows
+                 (``shown``: NULL before there is a load, or if the load must be read; empty after its removal); how
+                 many minions it was for (``sent``); these and others that have returned (``who``)
 ``failures``     the returns that tell of a failure
 ``minions``      the id of each minion, with its number; numbers are never used again. The name of the number 0 changes when
                  minions are forgotten
@@ -171,7 +172,7 @@ def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:
     """
     Tell whether a load replaces one that a publish stored, so that a reader must check whether it is the same job.
 
-    A copied load does not: it comes after the record that vouches for it.
+    A copied load does not, even if the record that vouches for it is there already.
     """
     before = sql.execute("SELECT mark, shown FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None, None)
     if before == (None, None):
@@ -296,7 +297,7 @@ def _divide(sql: sqlite3.Connection, first: str) -> None:
     is_all = len(rows) <= MOST_DIVIDED
     for start in range(0, len(rows), STRETCH):
         part = rows[start : start + STRETCH]
-        # Every new job goes into the last stretch, so that one is not united.
+        # The last stretch is not united: every new job goes into it.
         is_open = start + STRETCH >= len(rows) and (end is None or not is_all)
         merged = None if is_open else _united(row[1] for row in part if row[1] is not None)
         put = "INSERT OR REPLACE INTO stretches (first, who) VALUES (?, ?)"

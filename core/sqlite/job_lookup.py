@@ -15,7 +15,7 @@ from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers,
 FEW = 40  # rows read at first
 CHUNK = 500  # rows read at a time: one long query would keep -wal from being emptied
 SOME = 5000  # rows that one transaction removes
-SOME_STRETCHES = 20  # stretches that each sweep checks
+SOME_STRETCHES = 20  # stretches that are checked at a time
 #: Least number of minions in no job that is worth a removal: after it every process reads the numbers of all minions again.
 MANY_GONE = 1000
 
@@ -159,7 +159,7 @@ class JobLookup:
         Yield what ``jobs.list_jobs`` shows of all loads, some at a time: their jids, in order; in the same order, their
         (function, user); and for each a list of arguments, target, target type and, if there is any, metadata.
 
-        None in place of a list says that the load must be read; the list may be damaged.
+        None in place of a list says that the load must be read, for example because the list is damaged.
         """
         query = f"SELECT jid, mark, shown FROM jobs WHERE {_LOADED} AND jid > ? ORDER BY jid LIMIT {CHUNK}"
         known: dict[int, tuple[str, str]] = {}

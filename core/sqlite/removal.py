@@ -157,7 +157,7 @@ class _Jobs:
             set_apart(sql, apart)
             own = {}
         numbers, marks = tuple(own), _marks(own)
-        # Removed first and checked then: checking a record's time takes as long as removing it. Neighbours in the file are
+        # Removed first, then checked: checking a record's time takes as long as removing it. Neighbours in the file are
         # removed together.
         sql.execute(f"DELETE FROM records WHERE bank IN ({marks}) AND updated < ?", (*numbers, self.than))
         sql.execute(f"DELETE FROM records WHERE {keyed} AND updated < ?", (*values, self.than))

@@ -37,7 +37,7 @@ _JOBS = "jobs/"
 #: The bank of the damaged files that are salvaged into this one. A key is a file's name; its value tells whether jobs are
 #: still to come.
 _BEGUN_WITH = f"{schema.HIDDEN}begun_with"
-#: The columns that are read. One bit of another type, and ``id`` is no longer the number by which SQLite finds a row.
+#: The columns that are read. With one wrong bit in its type, ``id`` is not the number by which SQLite finds a row.
 _COLUMNS = {"banks": {"id", "name"}, "records": {"id", "bank", "key", "updated", "expires", "value"}}
 #: What the first page says of pages, and where the two tables and their indexes begin.
 _LAYOUT = (
@@ -45,7 +45,7 @@ _LAYOUT = (
     """SELECT type, tbl_name, rootpage FROM sqlite_master WHERE tbl_name IN ('banks', 'records') AND rootpage
         ORDER BY rootpage LIMIT 4""",
 )
-_UNUSED = 20  # the byte of it that says how many bytes of each page are not used
+_UNUSED = 20  # the byte of the first page that says how many bytes of each page are not used
 #: Errors of the system that do not pass: the file was removed, or the disk cannot read it any more.
 _LASTING = (errno.ENOENT, errno.EIO)
 _OF_IT = "bank = (SELECT id FROM banks WHERE name = ?)"
@@ -119,12 +119,13 @@ class Remains:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """
-        Yield a connection. If the first page is damaged, which says where the tables are, it is one to a copy with the first
-        page of a new file, whose tables begin in the same places. If it only differs, the one that more can be read with.
+        Yield a connection to the file or to a copy. The copy has the first page of a new file, whose tables begin in
+        the same places. It is used if the file's own first page, which says where the tables are, is damaged. If that
+        page only differs from a new file's, the one of the two is used that more can be read with.
         """
         if not os.path.isfile(self._path):
             raise Unreadable("there is no such file")
-        with open(self._path, "rb") as stream:  # before SQLite opens it, which loses its locks if it is closed later
+        with open(self._path, "rb") as stream:  # before SQLite opens it: closing it later would release SQLite's locks
             size, head = os.fstat(stream.fileno()).st_size, stream.read(_UNUSED + 1)
         with contextlib.closing(_connected(self._path)) as sql:
             error = _damage_of_head(sql)
@@ -217,7 +218,7 @@ class Remains:
         """Return the names of the banks, from the table and from its index, which lies elsewhere in the file."""
         names = {number: name for number, name in self._rows(sql, "banks", "id, name") if isinstance(name, str)}
         end = ""
-        for start in ("", *sorted(names.values())):  # behind a gap of the index, at names that are known from the table
+        for start in ("", *sorted(names.values())):  # behind a gap of the index, go on from a name in the table
             if start and start <= end:
                 continue
             below = [*_index(sql, "<", start, "DESC", end)]
@@ -227,7 +228,7 @@ class Remains:
         return names
 
     def _rows(self, sql: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-        """Yield each row of a table that can be read, also behind a gap, once. Damaged pages can lead SQLite in circles."""
+        """Yield each readable row of a table once, also behind a gap. Damaged pages can lead SQLite in circles."""
         query = f"SELECT {columns} FROM {table} WHERE id >= ? ORDER BY id"
         single = f"SELECT {columns} FROM {table} WHERE id = ?"
         at, seen = 0, _Numbers()
@@ -310,7 +311,7 @@ def _index(sql: sqlite3.Connection, sign: str, start: str, order: str, end: str)
 
 
 def _connected(path: str) -> sqlite3.Connection:
-    # One that may write would move -wal into the file at its end. Without a -wal, SQLite need not make one.
+    # A connection that may write would move -wal into the file when it ends. With ``immutable`` SQLite makes no -wal.
     has_log = os.path.exists(f"{path}-wal")
     name = f"file:{quote(path)}?mode=ro" + ("" if has_log else "&immutable=1")
     try:
@@ -341,7 +342,7 @@ def _damage_of_head(sql: sqlite3.Connection) -> str:
 
 def _first_page_differs(sql: sqlite3.Connection, size: int, unused: int) -> bool:
     """
-    Tell whether the first page says of pages and tables anything else than that of a new file.
+    Tell whether the first page describes pages and tables differently than that of a new file.
 
     :param size: of the file, in bytes.
     :param unused: bytes of each page that are not used, as the first page says.
@@ -522,7 +523,7 @@ class Salvage:
         part.clear()
 
     def meet(self, part: list[tuple[Any, ...]]) -> None:
-        """There are other records in the places of some of these rows: they were stored since the damage was found."""
+        """Called if the places of some of these rows hold records: those were stored since the damage was found."""
 
     def conclude(self) -> None:
-        """All rows have been written, or met others."""
+        """Called when each row has been written, or its place held a record."""

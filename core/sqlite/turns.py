@@ -3,7 +3,7 @@ The order of the processes that wait to write to one file.
 
 Each has a ticket: a lock on one byte of ``.lock``. The byte's number is the time at which the process came, so the order
 does not depend on who runs first, and the ticket of a process that ends is gone. Its owner sleeps on a socket that is named
-after the number. No process may rely on being woken: the one that should do that may be killed or frozen.
+after the number. No process may rely on being woken: the process that should wake it may be killed or frozen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def ticket(handle: int) -> Iterator[tuple[Callable[[float], None], Callable[[], 
     Take the last place. Yield a function that sleeps until this process is woken, but at most for some seconds, and one
     that tells whether this process is the first. When its place is free again, the first of the others is woken.
 
-    :param handle: of ``.lock``, which nobody else uses.
+    :param handle: a descriptor of ``.lock`` that nobody else uses.
     """
     if sys.platform != "linux":  # no order: each sleeps, and tries
         yield lambda seconds: time.sleep(WITHOUT), lambda: True

@@ -65,7 +65,7 @@ class Calls:
 
     @functools.cached_property
     def _base(self) -> str:
-        # mmap_cache removes the content of a bank that was made with other options than its module has.
+        # Loaders share modules, with the options of the last loader. mmap_cache empties a bank made with other options.
         return own_modules.base_of(self)
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# mysql ignores case and accents, and pads with spaces. etcd and consul use keys as parts of a URL, and keep the time of a
-# key under a second one with a suffix; etcd hides keys that begin with an underscore.
+# mysql ignores case and accents, and pads with spaces. etcd and consul use keys as parts of a URL, and keep the time of
+# a key under a second key, which has a suffix; etcd hides keys that begin with an underscore.
 _UNSAFE = {
     "mysql": re.compile(r"[^0-9a-z_.@:+~-]"),
     "etcd": re.compile(r"^_|[^0-9A-Za-z_.@:+-]|p$(?<=\.tstamp)"),

@@ -1,9 +1,9 @@
 """
 Copies jobs of another job cache, or of another driver, into the store: loads, minions, returns and end times.
 
-It writes nothing that exists already, so it can be interrupted, and run while the master stores jobs. It must never mark
-a job as published: it only copies the mark of a publish between drivers of this master. It also copies the file of
-``cache: sqlite`` as a backup, and the readable records of damaged files.
+It replaces no record, except an unpublished load by a better one. So it can be interrupted, and run while the master
+stores jobs. It must never mark a job as published: it only copies the mark of a publish between drivers of this master.
+It also copies the file of ``cache: sqlite`` as a backup, and the readable records of damaged files.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Source:
     """
     A job cache to read from.
 
-    :param functions: functions of a returner, by their names without the returner's: ``get_jids``, ``get_load``,
-        ``get_jid``, and ``get_endtime`` if it has that.
+    :param functions: functions of a returner, by their short names: ``get_jids``, ``get_load``, ``get_jid``, and
+        ``get_endtime`` if the returner has it.
     """
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -323,7 +323,7 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
             if _is_whole(value) and not store.contains(place, there):
                 writes.append((place, there, value))
                 done["endtimes"] += place == ENDTIMES
-        # a publish that has stored the job already knows better which minions the job is for
+        # if a publish has stored the job, it knows better which minions the job is for
         if not records.is_published(store, there):
             ids = publication.ids_in(minions)
             if ids - records.minions_of(store, there) and not dry_run:

@@ -83,7 +83,7 @@ class Mmap(Driver):
         return super().keys(bank)
 
     def banks(self, bank: str) -> list[str]:
-        """Return the names of directories: the driver itself lists no banks."""
+        """Return the names in the bank's directory: the driver itself lists no banks."""
         try:
             return os.listdir(os.path.join(self._root, bank))
         except (FileNotFoundError, NotADirectoryError):
@@ -146,8 +146,8 @@ class Mmap(Driver):
 
 def _storable(value: Any) -> Any:
     """
-    Return ``value`` in a form that the driver can store and read. It refuses keys that are not text, and some types that
-    Salt's serializer can write. Such a value is stored as the bytes that Salt's serializer makes of it.
+    Return ``value`` in a form that the driver can store and read. The driver refuses dict keys that are not text, and
+    some types that Salt's serializer can write. Such a value is stored as the bytes that Salt's serializer makes of it.
     """
     packed = salt.payload.dumps(value)
     try:

@@ -45,7 +45,7 @@ from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Left
 from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
-from saltext.jobs.core.store.publication import work_of as work_of  # also for those that know a job's records
+from saltext.jobs.core.store.publication import work_of as work_of  # also for modules that import it from here
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -88,7 +88,7 @@ class Work(NamedTuple):
     stored: bool = True
 
     def is_done_by(self, load: Mapping[str, Any]) -> bool:
-        """Tell whether a return is of this very work, as far as it says."""
+        """Tell whether a return is of this very work, as far as the return tells."""
         args = load.get("fun_args", self.args)
         if load["fun"] == self.funs and args == self.args:
             return True
@@ -135,7 +135,7 @@ def publish(
         before = ids_in(listed)
         # Written even if nothing is added: after a replay the job is kept for the full time again.
         writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
-        # A later time even if the clock was set back: only that shows that there was another publish.
+        # Later than the last one even if the clock was set back: only this shows that there was another publish.
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         if added or not is_same:
             added = added.difference(named) if is_same else added.union(set(named) - before)
@@ -336,9 +336,9 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
     Tell whether to store a return: None if the job's returns are not stored, False if it is another job's.
 
     A user with the right to publish anything may name any jid, and a minion runs a jid once. So a return of another
-    function shows that the minion ignores the job, and must never count as the job's. Other arguments show that only if
-    another job was published under the jid, because a return may not repeat its arguments unchanged. A return that comes
-    through a syndic may name no function; it counts as the job's.
+    function shows that the minion ignores the job, and must never count as the job's. Different arguments show this
+    only if another job was published under the jid, because a return may not repeat its arguments unchanged. A return
+    that comes through a syndic may name no function; it counts as the job's.
 
     :param key: the jid's key.
     :param load: the return, with ``fun``, ``fun_args`` and ``id``.
@@ -386,7 +386,7 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
 
     :param jid: the job's key.
     :param minion: the minion's key.
-    :param load: the return: jid and id as they came, and the fields of a record that it has.
+    :param load: the return: its jid and id as they came, and those fields of ``RECORD`` that it has.
     """
     bank = f"{RETURNS}/{jid}"
     record = {name: load[name] for name in RECORD if name in load}

@@ -26,7 +26,7 @@ log = lines.logger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 LARGE_BANK = 1000  # names from which on a bank is large; every sweep lists a smaller one
-RUNNING = 3600.0  # seconds after its last write for which a job may be running, and ``trim`` does not remove it
+RUNNING = 3600.0  # a job may still be running this many seconds after its last write; ``trim`` does not remove it
 
 #: The folder of batches in their engine's folder, and the endings of the journals of open and of ended ones.
 BATCHES = "batches"
@@ -118,7 +118,7 @@ def _edges(keep: float, now: float) -> tuple[str, str]:
 
 
 def _known_young(store: Store, bank: str, keep: float, now: float) -> Young | None:
-    """Return what the last sweep learned; None if one of those jobs may be old by now, such as a migrated one."""
+    """Return what the last sweep learned; None if a job that it kept may be old by now, such as a migrated one."""
     known = store.young.get(bank)
     return known if known and known.high <= _edges(keep, now)[1] and known.written > now - keep else None
 
@@ -127,7 +127,7 @@ def _perhaps_old(store: Store, bank: str, since: str, keep: float, now: float, l
     """
     Return the jids in ``bank`` that do not show by their own time that they are young. Usually there are none.
 
-    :param since: a jid. No job with a lower jid is old, nor one with a jid after the young ones. Empty if not known.
+    :param since: a jid: no job with a lower jid is old, and none with a jid after the young ones. Empty if not known.
     """
     low, high = _edges(keep, now)
     found = store.driver.index.outside(bank, since, low, high, of_banks=bank == RETURNS)

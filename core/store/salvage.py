@@ -1,7 +1,7 @@
 """
 Brings the jobs of a damaged database of the driver sqlite into the one in use.
 
-A job may go on while its records are still to come. Then the file in use has records of it that are made of less.
+A job may go on before its records are copied. Then the file in use has newer records of the job, made without those.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class JobSalvage(Salvage):
 
     def __init__(self, path: str, banks: SqliteBanks) -> None:
         super().__init__(path, banks)
-        #: By jid and bank: records in place of which there are others.
+        #: By jid and bank: records of the damaged file whose places hold different records.
         self._earlier: dict[str, dict[str, Any]] = collections.defaultdict(dict)
 
     def meet(self, part: list[tuple[Any, ...]]) -> None:
@@ -43,7 +43,7 @@ class JobSalvage(Salvage):
                     self._earlier[jid][bank] = stored.loads(found[jid])
 
     def conclude(self) -> None:
-        """See to what was stored of jobs before their records came from the damaged file: they were running then."""
+        """Join the records of jobs that went on before their records were copied from the damaged file."""
         for jid, earlier in self._earlier.items():
             with self.banks.transaction():
                 for bank, record in _joined(earlier, dict(self._now(jid))).items():
@@ -74,7 +74,7 @@ def _joined(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         if PUBLISHED in earlier:  # the job was published again, perhaps to the next part of a batch
             first = Publication.from_record(earlier[PUBLISHED])
             if first.at < publication.at and first.vouches_for(published) and work_of(published) == work_of(load):
-                # The minions of the first publish may have returned before the next one.
+                # The next publish took minions of the first one for added ones if they had returned before it.
                 added = first.added | (publication.added - before)
                 publication = dataclasses.replace(first, last=max(first.last, publication.last), added=added)
                 found[PUBLISHED] = publication.as_record()

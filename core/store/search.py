@@ -3,8 +3,8 @@ Finds jobs by function, target, minion, user, time, outcome and metadata: newest
 
 The driver's index is used as far as it goes. For everything else the time in the jid is checked first, and then the load.
 A job whose jid does not begin with a date sorts by when its load was written. A page starts where the one before it
-ended, even if there are new jobs. What an operator typed becomes a ``Query`` first. The second half finds the last result
-of each minion: when it last ran a function, and how that ended.
+ended, even if there are new jobs. What an operator typed becomes a ``Query`` first. The second half of this file finds
+the last result of each minion: when the minion last ran a function, and how that ended.
 """
 
 from __future__ import annotations

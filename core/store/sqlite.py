@@ -53,7 +53,7 @@ class Sqlite(TableDriver):
     removed_at_once = 500
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        # Salt's loader is not used, so not all options are copied: that would touch much memory that a new process shares.
+        # Salt's loader is not used. To copy all options would touch much memory that a forked process shares.
         super().__init__({name: opts[name] for name in OPTIONS if name in opts})
         self.index = SqliteIndex(self)
         self._made: SqliteBanks | None = None

@@ -46,7 +46,7 @@ _DRIVERS: dict[str, type[Driver]] = {
     "etcd": Etcd,
     "mmap_cache": Mmap,
 }
-#: The stores of this process, with their options, by the id of these options: Salt has several copies.
+#: The stores of this process, with their options, by the ``id()`` of these options: Salt has several copies of them.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
 #: Options that matter with every driver; those of drivers that keep files; and what those of the other drivers begin with.
@@ -111,7 +111,7 @@ class Store:
 
     @functools.cached_property
     def log(self) -> LogWriter | None:
-        """The log of what this master does. A return that a minion itself sends to this job cache is not in it."""
+        """The log of what this master does; None on a minion, which may store its own returns in this job cache."""
         return None if self._is_minion else self.site.log_writer(self._log_size or SIZE)
 
     @functools.cached_property
@@ -150,7 +150,7 @@ class Store:
         self._publishing.now = (jid, engine)
 
     def published_for(self, jid: str) -> str:
-        """Return once for which engine this thread publishes a job; empty if for none."""
+        """Return for which engine this thread publishes a job, and forget it; empty if for none."""
         known, engine = getattr(self._publishing, "now", ("", ""))
         self._publishing.now = ("", "")
         return engine if known == jid else ""
@@ -308,7 +308,7 @@ class Locks:
 
     def take(self, name: str) -> bool:
         """
-        Take a name, unless it is among the names taken last on this master; return whether it was taken.
+        Take a name, unless it is among the names taken last on this master; return whether this call took it.
 
         :raises SaltCacheError: if that cannot be told.
         """

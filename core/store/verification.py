@@ -56,7 +56,7 @@ class Verification:
     def _note(
         self, problem: str, key: str, fix: Fix | None = None, minion: str | None = None, detail: Any = None
     ) -> None:
-        """Note a problem. ``fix()`` is called if repairs are wanted, and returns whether it repaired it."""
+        """Note a problem. ``fix()`` is called if repairs are wanted, and returns whether the problem is repaired."""
         repaired = bool(self._repair and fix is not None and fix())
         self._problems.append(
             {
@@ -98,7 +98,7 @@ class Verification:
             self._note("secrets-in-load", key, lambda: bool(records.replace_load(self._store, key, self._clean)))
 
     def _expected(self, key: str) -> set[str] | None:
-        """Return the minions that the job was published to; None if that is not known."""
+        """Return the minions that a published job is for; None if that is not known."""
         minions, error = self._read(MINIONS, key)
         if not minions and not error:
             return None
@@ -131,7 +131,7 @@ class Verification:
         self._compare_with_index(key, failed)
 
     def _compare_with_index(self, key: str, failed: Mapping[str, bool]) -> None:
-        """:param failed: for each return of a job that can be read, whether it is one of a failure."""
+        """:param failed: for each readable return of a job, whether it reports a failure."""
         index = self._store.driver.index
         tally = index.tallies([key], None).get(key)
         if tally is None or tally.failed == sum(failed.values()):
