@@ -1,1 +1,1 @@
-"""What engines, runners and returners are built from: three wings, and the adapters to Salt's master and to the disk."""
+"""What engines, runners and returners are built from: one wing per engine, and adapters to Salt and the disk."""

@@ -98,7 +98,7 @@ def names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def word(name: str, value: Any) -> str:
-    """Return a text; a number is taken as it was typed."""
+    """Return a text; a whole number becomes its decimal digits."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise Refused(f"{name} is {value!r}; accepted is a text")
     return str(value)

@@ -12,12 +12,12 @@ from saltext.jobs.core.errors import StateError
 
 LOADS = "jobs/loads"
 MINIONS = "jobs/minions"
-RETURNS = "jobs/returns"  # a bank for each job in it
+RETURNS = "jobs/returns"  # with a bank below it for each job
 ENDTIMES = "jobs/endtimes"
 NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
 ASIDE = "jobs/corrupt"  # records that were set aside
-OWED = "job_retry/jobs"  # of the retry queue: the jobs that minions are owed; keys are jids
+OWED = "job_retry/jobs"  # the retry queue's: jobs that are owed to minions; keys are jids
 
 
 def plain_bank(bank: Any) -> str:

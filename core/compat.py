@@ -73,8 +73,8 @@ HAS_FEW_RETURNERS = _MAJOR >= 3008
 #: Salt 3008 fails on it (``CkMinions._check_compound_minions``), and says that it matches no minion.
 SENDS_COMPOUND_WITHOUT_DATA = _MAJOR < 3008
 
-#: The event bus is a stream of msgpack frames on the publisher's socket. Salt 3006 changed its form between patch
-#: releases, and its own client is fast.
+#: The event bus is a stream of msgpack frames on the publisher's socket. On Salt 3006 the frames differ between patch
+#: releases, and Salt's own client is fast.
 HAS_PLAIN_BUS = _MAJOR >= 3007
 
 
@@ -83,7 +83,7 @@ _TESTED, _TESTED_PYTHON = range(3006, 3009), range(10, 15)
 
 
 def untested() -> list[str]:
-    """Return a sentence each for Salt and Python, if this extension is not tested on their release."""
+    """Return a sentence for each of Salt and Python on whose release this extension is not tested."""
     found = []
     if _MAJOR not in _TESTED:
         found.append(
@@ -103,7 +103,7 @@ def new_loop() -> Any:
     Return a fresh tornado loop, current for this thread.
 
     An engine process is forked from the master, and may have inherited a loop that belongs to its parent. The timers of the
-    fresh loop use a clock that cannot be set; by default the tornado of Salt 3006 uses the system's.
+    fresh loop use a clock that cannot be set; Salt 3006's tornado would use the system's clock.
     """
     if _MAJOR < 3007:
         loop = IOLoop(time_func=time.monotonic)
@@ -129,7 +129,7 @@ async def close_channel(channel: Any) -> None:
 
 def minion_data(cache: Any, minion: str) -> tuple[Any, Any]:
     """
-    Return the grains and the pillar that the master has cached of a minion; empty or None if it has none. Blocks.
+    Return the grains and the pillar that the master has cached for a minion; empty or None if there are none. Blocks.
 
     :param cache: a ``salt.cache.Cache``. Salt 3008 has a bank for each of the two, earlier releases one for each minion.
     """
@@ -150,8 +150,8 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
     Return the minions whose key is accepted, and the minions that have a key in any state. Blocks.
 
-    Salt's class is used only if Salt 3008 keeps the keys elsewhere, because it treats an unreadable directory as an empty
-    one, and opens each key.
+    ``salt.key.Key`` treats an unreadable directory as an empty one, and opens each key. So it is used only if Salt 3008
+    keeps the keys elsewhere.
 
     :raises OSError: if a directory of keys cannot be read.
     """
@@ -164,7 +164,7 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     accepted = _files_in(os.path.join(pki_dir, "minions"))
     names = set(accepted)
     for state in ("minions_pre", "minions_rejected", "minions_denied"):
-        with contextlib.suppress(FileNotFoundError):  # it is made with the first key in it
+        with contextlib.suppress(FileNotFoundError):  # Salt makes the directory with its first key
             names |= _files_in(os.path.join(pki_dir, state))
     return accepted, frozenset(names)
 

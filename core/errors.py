@@ -51,9 +51,10 @@ class PublishFailed(JobsError):
     """
     The master did not confirm a publish.
 
-    ``certain`` is True if the master refused the publish, so that no minion has the job. It is False if the outcome is not
-    known, as after a time-out: minions may have the job. ``forbidden`` is True if the master will refuse the same publish
-    again: the user may not publish it, or no user may (``publisher_acl_blacklist``).
+    ``certain`` is True if nothing was published: the master refused, or the engine could not be sure that it leads. It
+    is False if the outcome is not known, as after a time-out: minions may have the job. ``forbidden`` is True if the
+    master will refuse the same publish again: the user may not publish it, or no user may
+    (``publisher_acl_blacklist``).
     """
 
     def __init__(self, message: str, certain: bool = False, forbidden: bool = False) -> None:
@@ -69,7 +70,7 @@ class NoMinionMatched(PublishFailed):
 
 
 class EngineAbsent(JobsError, CommandExecutionError):  # type: ignore[misc]
-    """No engine took a runner's request in time."""
+    """No engine of this version has answered a runner's request in time."""
 
 
 class Refused(JobsError, CommandExecutionError, NotImplemented):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Salt's functions that are no ordinary jobs: signals to other jobs, and questions. Pure: names only."""
+"""Salt's functions that are not ordinary jobs: signals to other jobs, and questions. Pure: names only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KILLS = frozenset(
     }
 )
 
-#: What ``saltutil.signal_job`` can send to a job without ending it, as text: SIGUSR1 has Salt print where the job is.
+#: What ``saltutil.signal_job`` can send to a job without ending it, as text: SIGUSR1 makes Salt dump its stack.
 HARMLESS = frozenset(
     str(int(number))
     for number in (
@@ -36,7 +36,7 @@ HARMLESS = frozenset(
 LOOKS = frozenset(
     {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}
 )
-#: The prefixes of functions that Salt does not let run beside each other on a minion.
+#: The prefix of functions of which Salt runs only one at a time on a minion.
 _STATES = "state."
 #: The prefixes of functions that were called on the master itself, as Salt stores them.
 _ON_MASTER = ("runner.", "wheel.")
@@ -45,7 +45,7 @@ JOBS, RUNNERS, LOOKING = KINDS = ("jobs", "runners", "looks")
 
 
 def runs_states(fun: object) -> bool:
-    """Tell whether Salt refuses a function on a minion where another one of these runs."""
+    """Tell whether Salt refuses to run a function on a minion that already runs another one of this kind."""
     return isinstance(fun, str) and fun.startswith(_STATES)
 
 

@@ -21,7 +21,7 @@ class By:
     """
     What minions are grouped by: a grain or pillar key (``key``, parts divided by colons) or nodegroups.
 
-    ``order`` are the names of groups that come first, in this order; for nodegroups it is all of them.
+    ``order`` are the names of groups that come first, in this order; for nodegroups, of all groups.
     """
 
     kind: str

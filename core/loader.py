@@ -1,7 +1,7 @@
 """
 Tells Salt's loader where this extension's modules are.
 
-The ``salt.loader`` entry point names it; Salt calls it when it looks for modules of a kind.
+The ``salt.loader`` entry point names ``module_dirs``, which Salt calls when it looks for modules of a kind.
 """
 
 from __future__ import annotations

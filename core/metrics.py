@@ -23,8 +23,8 @@ class Metric:
     """
     One figure, or one for each value of a label.
 
-    ``name`` as Prometheus has it, with its unit; ``kind``: counter (since the engine's start) or gauge. ``label`` is
-    empty if there is only one sample, whose key is then "".
+    ``name`` as Prometheus has it, with its unit; ``kind``: counter (see ``counter``) or gauge. ``label`` is empty if
+    there is only one sample, whose key is then "".
     """
 
     name: str
@@ -35,7 +35,7 @@ class Metric:
 
 
 def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Metric:
-    """Return a figure that only grows, from 0 at the engine's start; its name ends in ``_total``."""
+    """Return a figure that only grows, from 0 at the engine's start unless it is kept; its name ends in ``_total``."""
     return Metric(name, "counter", about, _samples(value), label)
 
 
@@ -160,7 +160,7 @@ def of_lead(
 
     :param since: when the present leader took the lead, in Unix time; ``left``: seconds that its lease lasts.
     :param refused: how often this master's engine was kept from doing something because it did not lead, or could not tell.
-    :param took: seconds that it took to write its last sign of life; ``is_up``: whether it could be written.
+    :param took: seconds that writing its last sign of life took; ``is_up``: whether that could be written.
     """
     figures = [
         ("leader", "Whether the engine of this master leads.", float(leads)),

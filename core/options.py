@@ -136,7 +136,7 @@ def _window(value: Any) -> str:
 
 def job_window(value: Any) -> str:
     """
-    Return the window that a job names for itself. Its publisher chooses it, and it is parsed again and again.
+    Return the window that a job names for itself. The job's publisher chooses it, and engines parse it often.
 
     :raises ValueError: or TypeError, when it is not valid, or too long.
     """
@@ -152,7 +152,7 @@ def _timezone(value: Any) -> str:
     return str(value)
 
 
-#: Accepts windows of time as core/windows.py has them, or an empty text; below, a time zone.
+#: WINDOW accepts windows of time as core/windows.py reads them, and TIMEZONE a time zone; both, an empty text too.
 WINDOW = Check(
     _window,
     "such as '02:00-05:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time (to gather minions for some "

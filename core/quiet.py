@@ -1,5 +1,5 @@
 """
-Logs the same thing once a minute, however often it happens: for lines that anyone on the bus can trigger at will.
+Logs the same thing at most once a minute, however often it happens: for lines that anyone on the bus can trigger.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 #: Seconds between two lines about the same subject.
 PAUSE = 60.0
-#: Subjects with lines of their own in that time. All others share one line, so that made-up names cannot fill the log.
+#: Most subjects with a line of their own in that time. All others share one, so that made-up names cannot fill the log.
 _SUBJECTS = 20
 
 

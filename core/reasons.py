@@ -1,8 +1,8 @@
 """
 Why minions have failed: the reason in a return, and the minions with the same reason. Pure: it gets one return at a time.
 
-Reasons are the same if their texts are equal apart from ids, addresses, times, numbers and names of temporary files. This
-module must never keep a return: it keeps one text of limited length for each group.
+Reasons are the same if state and retcode are equal, and so are the texts, apart from ids, addresses, times, numbers and
+names of temporary files. This module must never keep a return: it keeps one text of limited length for each group.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _output(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return any value as a text. Deep levels are not indented further, or the text would be a thousand times as long."""
+    """Return any value as a text. Levels below ``_DEEPEST`` are cut: indented, they could make it far longer."""
     if isinstance(value, (str, bool)):
         return str(value)
     try:
@@ -166,7 +166,7 @@ def _evened(line: str, patterns: tuple[re.Pattern[str], ...]) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _own_names(minion: str) -> tuple[re.Pattern[str], ...]:
-    """Return patterns for a minion's id, and for the first label of a domain name; not for names of up to two letters."""
+    """Return patterns for a minion's id, and for the first label of the id; not for names of up to two letters."""
     names = {minion, minion.partition(".")[0]}
     return tuple(
         re.compile(rf"(?<![0-9A-Za-z_-]){re.escape(name)}(?![0-9A-Za-z_-])")
@@ -190,7 +190,7 @@ class Reasons:
         self._groups: dict[bytes, _Group] = {}
 
     def add(self, minion: str, state: str, retcode: int | None, text: str) -> None:
-        """:param state: how it ended, in a word. :param text: the result of ``text_of``, or words of ours."""
+        """:param state: how the job ended, in a word. :param text: the result of ``text_of``, or words of ours."""
         same = json.dumps((state, retcode, evened(text, minion)))
         key = hashlib.sha256(same.encode("utf-8", "replace")).digest()
         if key not in self._groups and len(self._groups) >= MOST_GROUPS:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: Retcodes have 32 bits, as exit codes do, which fits into all state of the engines. Anything else is a failure.
+#: Retcodes have 32 bits, as exit codes do, so the engines can store them anywhere. Anything else is a failure.
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
-#: Longest name of a function, or of several of one job, that counts as a name.
+#: Most characters of a name: that of one function, or those of several, joined.
 LONGEST_NAME = 1000
 
 

@@ -9,9 +9,9 @@ show just the message, with ``success`` False and status 1, on the command line,
 alike (``salt.client.mixins.SyncClientMixin.low``). So every refusal is raised as ``errors.Refused``, a subclass of it.
 
 Salt's own runners name their outputter in what they return: ``{"outputter": …, "data": …}``. Orchestrations, the API,
-the event of the job and its record in the job cache then have that around the data, and Salt takes ``data`` for results
-of states (``low`` again). Ours return plain data to every caller. The outputter is added only where the data goes to
-the terminal: in the function with which Salt prints the events of the job.
+the event of the job and its record in the job cache then get the data in this wrapper, and Salt takes ``data`` for
+results of states (``low`` again). Ours return plain data to every caller. The outputter is added only where the data
+goes to the terminal: in the function with which Salt prints the events of the job.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def say(text: str) -> None:
-    """Print a note, which is not part of the result, on one line of the terminal."""
+    """Print a note, which is not part of the result, on one line of standard error."""
     sys.stderr.write(f"{clean(text, terminal.encoding_of(sys.stderr))}\n")
     sys.stderr.flush()
 
@@ -77,7 +77,7 @@ def note(module: Mapping[str, Any], text: str) -> None:
 
 def progress(module: Mapping[str, Any], text: str) -> None:
     """
-    Show progress: on standard error at a terminal, and in an event of the runner's job.
+    Show progress: in an event of the runner's job, and on standard error if the runner was called on the command line.
 
     :param module: the globals of the runner's module.
     """
@@ -189,8 +189,8 @@ def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> Non
     """
     If ``salt-run`` called this very function, write the refusal to standard error, and have Salt print nothing.
 
-    Other callers (an orchestration, the API, another runner) just get the exception. A refusal of the reactor or of the
-    master's schedule is logged, because nobody would see it.
+    Other callers (an orchestration, the API, another runner) just get the exception. If the reactor or the master's
+    schedule called, the refusal is logged, because nobody would see it.
     """
     event = _called_by_salt_run(module, name)
     if event is not None:

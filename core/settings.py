@@ -358,7 +358,7 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
 
 
 def deprecated(kind: type[Any], *sources: Any) -> dict[str, str]:
-    """Return what to do in place of each deprecated option that is set in sources which ``read_settings`` accepts."""
+    """Return ``{option: what to do instead}`` for deprecated options in sources that ``read_settings`` accepts."""
     named = {name for source in sources if isinstance(source, Mapping) for name in source}
     instead = {field.name: field.metadata["instead"] for field in dataclasses.fields(kind)}
     return {name: instead[name] for name in sorted(named) if instead[name]}

@@ -4,7 +4,7 @@ Times at which work may begin: weekly windows and a first moment, both by the wa
 A window is open exactly when the clock of its zone shows a time within it. So a window is an hour shorter when clocks are
 put forward within it, and an hour longer when they are put back.
 
-No clock of its own: the time is an argument, in Unix seconds, and so is the zone. ``tz=None`` is the zone of this machine.
+It has no clock: the time (in Unix seconds) and the zone are arguments. ``tz=None`` is the zone of this machine.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _ACCEPTED = (
 _DAY = 24 * 60  # minutes
 #: Longest step in seconds when looking for a change: within it a zone's offset changes at most once.
 _STEP = 6 * 3600
-#: Seconds within which every window opens or closes: one that is skipped in one week is there in the next.
+#: Seconds within which every window opens or closes: one that a change of the clocks skips is there the next week.
 _HORIZON = 22 * 86400
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
     """
-    A time of the week: from ``opens`` to ``closes``, in minutes after midnight, on days that begin on ``days``.
+    A time of the week: on each of ``days`` (0 for Monday) from ``opens`` to ``closes``, in minutes after midnight.
 
-    ``days`` are numbers, 0 for Monday. If ``closes`` is not later than ``opens``, it is on the next day.
+    If ``closes`` is not later than ``opens``, it is on the next day.
     """
 
     days: frozenset[int]
@@ -122,8 +122,8 @@ def parse_moment(text: str, tz: datetime.tzinfo | None) -> float:
     """
     Return the Unix time of a date and time such as ``2026-11-28 02:00``, ``2026-11-28T02:00:30Z`` or ``… +01:00``.
 
-    Without an offset it is the first moment at which the clock of ``tz`` shows that time; if clocks skip that time, a
-    later moment.
+    Without an offset it is the first moment at which the clock of ``tz`` shows that time; if the clock skips that time,
+    the moment at which it does.
 
     :raises ValueError: naming what is malformed, and what is accepted.
     """
@@ -188,7 +188,7 @@ def next_period(windows: Sequence[Window], after: float, tz: datetime.tzinfo | N
     if not is_open(windows, after, tz):
         opens = _next_change(windows, after, tz)
     if opens is None:
-        raise ValueError(f"no window opens within {_HORIZON // 86400} days")  # each is there once a week
+        raise ValueError(f"no window opens within {_HORIZON // 86400} days")  # not expected: each comes once a week
     return Period(opens, _next_change(windows, opens, tz))
 
 

@@ -33,8 +33,8 @@ class Clock:
     Unix time that is read once, and from then on follows a clock that cannot be set.
 
     :param unix: the Unix time to begin with, in seconds; now by default.
-    :param steady: returns seconds that only rise. ``offset`` is added to them. A later process with the same ``steady`` can
-        go on with this clock.
+    :param steady: returns seconds that only rise. ``offset`` is added to them. A later process with the same
+        ``steady`` goes on with this clock if it sets the same ``offset``.
     """
 
     def __init__(self, unix: float | None = None, steady: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +55,7 @@ class Alarm:
     One pending deadline on an engine's loop.
 
     :param loop: the engine's tornado loop.
-    :param clock: the time of the deadline.
+    :param clock: the clock by which the deadline is set.
     :param ring: called on the loop, never before the deadline, once for each deadline that was set.
     """
 

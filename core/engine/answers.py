@@ -1,9 +1,9 @@
 """
 Answers to questions: gathered as they come, or read from the job cache. Any accepted minion can forge an event. So answers
-are read from the job cache if it stores each return under the name of the minion whose key it came with
+are read from the job cache if it stores each return under the authenticated name of its minion
 (``JobCache.why_unauthenticated`` is empty). Otherwise the events are believed.
 
-The job cache is used in its Worker.
+The job cache is used only in its Worker.
 """
 
 from __future__ import annotations

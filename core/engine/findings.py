@@ -30,7 +30,7 @@ from saltext.jobs.core.version import VERSION
 #: Clients of salt-api that publish, and its front ends.
 _PUBLISHING = frozenset(("local", "local_async", "local_batch", "local_subset"))
 _FRONTS = ("rest_cherrypy", "rest_tornado", "rest_wsgi")
-#: Seconds after which a request that the engine has not taken is a finding. An engine looks every ten.
+#: Seconds after which a request that the engine has not taken is a finding. An engine looks at least every ten.
 LONGEST_WAIT = 30.0
 #: Seconds by which a master's clock may differ from the site's.
 SKEW = 2.0
@@ -73,7 +73,7 @@ def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
 
 
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return a finding if an engine does not run, or runs and takes no requests."""
+    """Return a finding if an engine does not run, takes no requests, or runs as another user or version."""
     wait = requests.longest_wait(opts, engine)
     if not requests.is_running(opts, engine):
         if not wait and not is_configured(opts, engine):
@@ -124,7 +124,7 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
 
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return the differences that the masters of a site must not have, and the site's own doubts."""
+    """Return findings about differences between the masters of a site, about the site, and if none stands by."""
     site, here = site_of(opts, engine), str(opts.get("id") or "")
     try:
         there = [master for master in masters.masters_of(site, engine) if master.is_known]
@@ -165,7 +165,7 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 
 def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
-    """Return a finding if a forged return could be counted."""
+    """Return a finding if a forged return could be counted, or if the master stores no return."""
     if cache.why_unauthenticated:
         return [f"a return or an answer that a minion forges on the bus counts as genuine: {cache.why_unauthenticated}"]
     if opts.get("require_minion_sign_messages") and not opts.get("signing_algorithm"):

@@ -46,7 +46,7 @@ class Master(NamedTuple):
     """
     What the engine of a master has said of itself.
 
-    ``ends``: whether its process was about to end, to be followed by another one. ``silent``: seconds since it wrote this.
+    ``ends``: whether its process was about to end; Salt then starts another. ``silent``: seconds since it wrote this.
     ``ahead``: seconds by which its clock was ahead of the site's. ``refused``: how often it was kept from doing something
     because it did not lead, or could not tell whether it did.
     """

@@ -58,7 +58,7 @@ class App(Protocol):
         """Begin nothing more that reaches minions, and return when what is known and under way is durable."""
 
     def close(self) -> None:
-        """Release everything; called once, when the loop has stopped. All that must survive is on disk already."""
+        """Release everything; called once, when the loop has stopped, but not if the process is killed."""
 
 
 def wait_for_the_end() -> None:
@@ -76,7 +76,7 @@ def warn_of_deprecated(name: str, kind: type[Any], *sources: Any) -> None:
 def master_age() -> float:
     """Return for how many seconds the master, the parent of an engine's process, has been running."""
     begun = _master_begun()
-    # The master has just ended, and this process is about to end.
+    # None: the master has just ended, and this process is about to.
     return math.inf if begun is None else max(0.0, since_boot() - begun / os.sysconf("SC_CLK_TCK"))
 
 
@@ -241,7 +241,7 @@ class Report:
 
 
 def _write_figures(folder: pathlib.Path, engine: str, figures: Iterable[Metric], now: float) -> None:
-    """Write the figures of an engine that stands by. If that fails, the leader's log says so. Blocks."""
+    """Write the figures of an engine that stands by. A failure is logged as an error only once it leads. Blocks."""
     try:
         _replace(_path(folder, engine), _text(engine, figures, now))
     except OSError as exc:

@@ -35,7 +35,7 @@ log = lines.logger(__name__)
 
 #: Longest pause in seconds between two looks at the log.
 POLL = 0.5
-#: Seconds between the first two looks whether a server has told of its log. Each pause is twice as long as the one before.
+#: Seconds between the first two reads while the log comes from a server. Each further pause is twice as long.
 _LOOKING = 0.005
 #: Seconds between two searches of the job cache that gaps in the log cause.
 GAP_PAUSE = 5.0
@@ -73,7 +73,7 @@ class Listener(Protocol):
 class Proof:
     """
     :param loop: the engine's tornado loop.
-    :param clock: the time of deadlines.
+    :param clock: the clock by which deadlines are set.
     :param cache: the job cache; used in ``worker`` only.
     :param tail: reads the logs of this master and of those that share its cachedir; None if there is none.
     :param listener: is told what is found.
@@ -141,7 +141,7 @@ class Proof:
             self._tail.close()
 
     def sync(self, positions: Mapping[str, Position]) -> None:
-        """Have the disk keep the log up to earlier ``positions``. It blocks; any thread may call it."""
+        """Make the log durable up to ``positions`` that this returned earlier. It blocks; any thread may call it."""
         assert self._tail is not None
         try:
             self._tail.sync(positions)

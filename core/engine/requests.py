@@ -43,7 +43,7 @@ _BELOW = "requests"
 
 
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
-    """Tell whether an engine of this master is alive."""
+    """Tell whether a process leads an engine, on this master or on one that shares its site."""
     return site_of(opts, engine).is_led(engine)
 
 
@@ -136,7 +136,7 @@ class Inbox:
         self._finish(request_id, {"error": message})
 
     def postpone(self, request_id: str) -> None:
-        """Have a request taken again, with ``again``, when the next ones are."""
+        """Have a request taken again with the next ones; it then has the key ``again``."""
         self._underway.discard(request_id)
 
     def sweep(self, now: float) -> None:
@@ -186,7 +186,7 @@ def ask(
         Then the message says what becomes of the request.
     """
     other = other_version(opts, engine)
-    # What is kept (a stop, a pause, a change of the retry queue) every version can read, and it must not wait for a restart.
+    # Every version can read a kept request (a stop, a pause, a change of the queue). It must not wait for a restart.
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     site, request_id = site_of(opts, engine), _new_id()
@@ -298,7 +298,7 @@ def _await_reply(folder: Folder, request_id: str, patience: float) -> dict[str, 
     deadline, pause = time.monotonic() + patience, _POLL
     while time.monotonic() < deadline:
         value: dict[str, Any] | None = None
-        with contextlib.suppress(OSError):  # it may pass
+        with contextlib.suppress(OSError):  # the fault may pass
             value = read_msgpack(folder, reply)
         if value is not None:
             with contextlib.suppress(OSError):

@@ -19,9 +19,9 @@ from saltext.jobs.core.errors import NotYet
 
 log = lines.logger(__name__)
 
-#: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, and two
-#: keys more: ``asked_at``, the Unix time at which the request was made, and ``again`` if the request was taken before and
-#: may have been carried out. It may raise ``NotYet``.
+#: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, and
+#: two more keys: ``asked_at``, the Unix time at which the request was made, and ``again`` if the request was taken
+#: before and may have been carried out. It may raise ``NotYet``.
 Verb = Callable[[Mapping[str, Any]], Any]
 
 #: Errors whose message is meant for the operator. The traceback of any other goes to the log.

@@ -47,7 +47,7 @@ class LogOfAll:
         self._root = self._own.parent
         self._begin = dict(positions or {})
         self._readers = {self._own.name: Reader(self._own, self._begin.pop(self._own.name, None))}
-        self._synced: dict[str, int] = {}  # by the same names: the segment up to which the disk keeps the log
+        self._synced: dict[str, int] = {}  # by the same names: the segment up to which the log is durable
         self._quiet = Quiet(log)
 
     @property
@@ -85,7 +85,7 @@ class LogOfAll:
         return News(records, "; ".join(gaps), more)
 
     def sync(self, positions: Mapping[str, Position]) -> None:
-        """Have the disk keep all before ``positions``. It blocks; any thread may call it. :raises OSError:"""
+        """Make all before ``positions`` durable. It blocks; any thread may call it. :raises OSError:"""
         for name, position in positions.items():
             first = self._synced.get(name, 0)
             # The numbers of a log that was made anew begin again.
@@ -93,7 +93,7 @@ class LogOfAll:
             self._synced[name] = position.segment
 
     def look(self) -> Callable[[], bool]:
-        """Return a function: whether ``read`` now has all that was appended before the call. It always has."""
+        """Return a function that tells whether ``read`` has all that was appended before this call. It always has."""
         return lambda: True
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def boot() -> str:
 
 
 def boot_of_writer(folder: pathlib.Path) -> str:
-    """Return the id of the boot of its machine in which a log was last written; empty if that is not known."""
+    """Return the boot id of the machine that last wrote a log; empty if it is not known."""
     try:
         return (folder / _BOOT_OF_WRITER).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -158,7 +158,7 @@ def _make(folder: pathlib.Path, length: int) -> None:
 
 
 def sync(folder: pathlib.Path, first: int, last: int) -> None:
-    """Have the disk keep these segments as they are, so that a power cut takes nothing of them. :raises OSError:"""
+    """Make what these segments hold durable: a power cut takes nothing of it. :raises OSError:"""
     for number in (number for number in numbers(folder) if first <= number <= last):
         with contextlib.suppress(FileNotFoundError):  # it was removed as an old one
             handle = os.open(path_of(folder, number), os.O_RDONLY | os.O_NOFOLLOW)

@@ -96,7 +96,7 @@ class Writer:
         return self._handle
 
     def _go_on(self) -> None:
-        """The segment is full."""
+        """Go on with the next segment, because this one is full."""
         try:
             self._take(self._number)
         except FileNotFoundError:  # the log was removed, with everything in it

@@ -24,10 +24,10 @@ log = lines.logger(__name__)
 Answer = tuple[Any, int]
 #: Gets ``{minion: answer}`` of answers that count from now on.
 Told = Callable[[Mapping[str, Any]], None]
-#: Seconds before the last look for answers that were announced on the bus, and before one more.
+#: Seconds before each of the two last looks for answers that were announced on the bus.
 _LAST_LOOKS = (0.3, 2.0)
 #: All answers to a question have been forwarded once no reply to it, or to anything earlier, has come for as long as the
-#: question's time. These limits in seconds apply, because a busy master may pause for some seconds.
+#: question's time, but at least LEAST_QUIET and at most QUIET seconds: a busy master may pause for some.
 LEAST_QUIET, QUIET = 2.0, 10.0
 #: The longest time of a question, as a multiple of its regular time.
 LONGEST = 6.0

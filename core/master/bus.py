@@ -93,7 +93,7 @@ class Bus:
         self._delays: collections.deque[float] = collections.deque([0.0], maxlen=int(60 / BEAT))
 
     def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
-        """Subscribe. Events may be missed until the bus is heard, which calls ``on_ready``."""
+        """Subscribe. ``on_ready`` is called once the bus is heard; until then events may be missed."""
         self._listener, self._on_ready = listener, on_ready
         self._subscribe()
         self._next_beat()

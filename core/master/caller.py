@@ -170,8 +170,8 @@ def minions_to_ask(
 @contextlib.contextmanager
 def asking(opts: Mapping[str, Any]) -> Iterator[Any]:
     """
-    Yield Salt's client. Use it to ask minions by name: minions match a target themselves, so with a target other minions
-    might answer than the caller may ask.
+    Yield Salt's client. Use it to ask minions by name: minions match a target themselves, so with a target, minions
+    that the caller may not ask might answer.
 
     :raises Refused: when the master publishes nothing.
     """

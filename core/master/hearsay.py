@@ -17,7 +17,8 @@ T = TypeVar("T")
 #: Seconds after which the job cache should have a return: the master fires the event before it stores the return.
 STORED = 0.03
 #: Seconds between two look-ups: PAUSE, or SPARING times as long as the last look-up took if that is more, and at most
-#: LONGEST_PAUSE. So a slow job cache spends at most a fifth of its time on them.
+#: LONGEST_PAUSE. So a slow job cache spends at most a fifth of its time on the look-ups of one job, unless one takes
+#: longer than LONGEST_PAUSE / SPARING.
 PAUSE = 0.03
 SPARING = 4.0
 LONGEST_PAUSE = 5.0
@@ -111,7 +112,7 @@ class Search(Generic[T]):
     :param wanted: tells whether the return of a minion is still wanted.
     :param read: gets minions, and returns ``{minion: return}`` for those whose return is there.
     :param found: gets what ``read`` returned, unless it is empty.
-    :param failed: gets what ``read`` raised; it is called again later.
+    :param failed: gets what ``read`` raised; ``read`` is called again later.
     :param doubted: gets the minions whose returns are not looked for any more until they are announced again.
     """
 

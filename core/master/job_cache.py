@@ -1,10 +1,10 @@
 """
-The master job cache as the engines need it, whatever returner is configured: loads, who returned what, and keeping a
-job's own load.
+The master job cache as the engines need it, whatever returner is configured: loads, who returned what, and storing a
+job's load.
 
 It blocks (disk, database): call it from a Worker. It must never return the payloads of all returns at once: these can be
 megabytes, and the engines need none. A record of the job cache, like an event, may contain anything that a minion has
-sent, or be damaged. So its fields are checked here. A record that cannot be read is skipped, and the others count.
+sent, or be damaged. So its fields are checked here. A damaged record is skipped, and the others count.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class OwnLoad(dict[str, Any]):
 
 class JobCache:
     """
-    :param opts: the master's options. It reads the one of ``ext_job_cache`` and ``master_job_cache`` that gets the
-        returns.
+    :param opts: the master's options. Returns are read where they are stored: in ``ext_job_cache`` if that is set, else
+        in ``master_job_cache``.
     """
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class JobCache:
         """
         Return ``{minion: retcode}`` of those of ``minions`` that have returned ``jid``.
 
-        A minion whose return cannot be read is left out, with a line in the log.
+        A minion whose return is damaged is left out, with a line in the log.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -152,8 +152,8 @@ class JobCache:
 
     def answers(self, jid: str, minions: Iterable[str]) -> dict[str, tuple[Any, int]]:
         """
-        Return ``{minion: (return, retcode)}`` of those of ``minions`` that have returned ``jid``, if the job cache
-        proves the sender: see ``why_unauthenticated``.
+        Return ``{minion: (return, retcode)}`` of those of ``minions`` that have returned ``jid``. Call this only if the
+        job cache proves the sender: see ``why_unauthenticated``.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -166,8 +166,8 @@ class JobCache:
 
     def each_return(self, jid: str, minions: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         """
-        Yield (minion, its return) for some minions; None in place of a return that is missing or cannot be read. With our
-        job cache and with local_cache only a few are in memory at a time.
+        Yield (minion, its return) for some minions; None in place of a return that is missing or damaged. With our job
+        cache and with local_cache only a few are in memory at a time.
 
         :raises JobCacheError: when the cache cannot be read.
         """

@@ -2,8 +2,8 @@
 Reads what minions with the executor ``job_once`` (executors/job_once.py) answer about a job, and finds out which minions
 have the executor and what the others lack.
 
-That a minion has no record of a job shows that it has not begun the job only if its records reach back to the job's publish.
-This module must never take silence for an answer.
+A missing record of a job proves that the minion has not begun the job only if its records reach back to the job's
+publish. This module must never take silence for an answer.
 """
 
 from __future__ import annotations

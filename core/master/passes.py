@@ -38,7 +38,7 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now
     :param epoch: the epoch in which it leads; 0 if no other process could lead.
     :param now: the time; by default that of the monotonic clock, which all processes of the machine share.
 
-    With another job cache than ours, which knows no passes, it is the jid itself.
+    With a job cache that knows no passes (any but ours), the jid itself is returned.
 
     :raises OSError: when Salt's key for local clients cannot be read.
     """
@@ -53,7 +53,7 @@ def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tup
     Return (the jid to publish under, the engine).
 
     * For a valid pass: its jid and its engine. The jid is None if that engine has lost the lead.
-    * For an invalid pass, and for the jid of a batch without a pass: None and an empty text.
+    * For a pass that is invalid or cannot be checked, and for a batch's jid without a pass: None and an empty text.
     * For anything else: ``named`` as it is, and an empty text. The job cache takes numbers and bytes as jids, too.
 
     :param site: the site of this master, if the caller has it.

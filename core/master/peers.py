@@ -38,7 +38,7 @@ def note_mirrored(opts: Mapping[str, Any], peer: str) -> None:
 
 
 def mirrored_from(opts: Mapping[str, Any]) -> str:
-    """Return a peer whose event was stored; empty if there is none."""
+    """Return a peer whose event was stored; empty if there is none, ``?`` if that cannot be read."""
     try:
         return _path(opts).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):

@@ -96,13 +96,14 @@ class Publisher:
         :param user: the user to publish for. The master checks the access of users it knows.
         :param options: the job's values for names in OPTIONS.
         :param timeout: seconds to wait for the master's answer.
-        :param question: answers are read from the bus only: none is announced or kept in the job cache.
+        :param question: it is a question: minions announce no start, and unless ``kept``, answers are only on the bus.
         :param kept: the answers to the question are kept in the job cache, which proves their senders. The retry queue
             does not deliver the question later.
         :param once: options for minions with the executor ``job_once`` (``keep``, ``rerun``: see there).
         :param natively: whether minions of Salt 3008 acknowledge it by themselves. That can delay a minion that has
             just started by a minute; the executor's acknowledgement does not wait.
-        :raises PublishFailed: with ``certain`` if the master refused, and ``forbidden`` if it will do so again.
+        :raises PublishFailed: with ``certain`` if nothing was published, and ``forbidden`` if the master will refuse it
+            again.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}

@@ -35,7 +35,7 @@ class Limiter:
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        #: The times of each action, the latest last.
+        #: By key: the times of its actions, the latest last.
         self.done: collections.OrderedDict[Hashable, collections.deque[float]] = collections.OrderedDict()
 
     def allows(self, *limits: tuple[Hashable, tuple[int, float]]) -> bool:

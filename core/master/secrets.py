@@ -1,8 +1,8 @@
 """
 The one list of fields of loads and returns that must never be stored on disk, in a database or in a cache.
 
-Each function returns a copy, because Salt goes on using the original. None looks into the *arguments* of a job: a
-password that was typed as an argument is part of the job.
+Each function returns a copy, because Salt goes on using the original. Only ``event_for_history`` looks into the
+*arguments* of a job: elsewhere a password that was typed as an argument is part of the job.
 """
 
 from __future__ import annotations
