@@ -55,7 +55,8 @@ __virtualname__ = JOB_NOTICES
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
 
-#: Seconds for which a returner may wait for its server, unless it sets a time-out itself: the one for mail waits for ever.
+#: Seconds for which a returner may wait for its server, unless it sets a time-out itself. The one for mail sets none,
+#: and would wait for ever.
 _PATIENCE = 30.0
 #: Kinds after which nothing is wrong.
 _GOOD = ("recovered", "test")

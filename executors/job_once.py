@@ -99,7 +99,7 @@ RAISED = {
 _ACKNOWLEDGES = 3008
 _RELEASE = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 
-#: The format of the records. A record of a later version counts as begun, and stays as it is.
+#: The format of the records. A record of a later version counts as interrupted, and stays as it is.
 FORMAT = 1
 #: The fields of a record's first line.
 _ABOUT = ("jid", "fun", "at", "parts", "pid", "birth", "ordered", "thread")
@@ -206,7 +206,7 @@ class Delivery:
         return all(self.refusal(later) is not None for later in range(part + 1, self.parts))
 
     def refusal(self, part: int) -> Exception | None:
-        """Return why Salt skips this one of several functions; None if it calls it."""
+        """Return why Salt skips this one of several functions; None if Salt calls it."""
         if part not in self._refusals:
             self._refusals[part] = _refusal(self.opts, self.data, part) if self.parts > 1 else None
         return self._refusals[part]
@@ -227,7 +227,7 @@ class Unrecorded(Delivery):
 
 
 class Refused(Delivery):
-    """A job that does not run and has nothing to return. Its functions are not tried again."""
+    """A job that does not run and has nothing to return: each of its functions is refused."""
 
     runs: Literal[False] = False
 
@@ -403,7 +403,7 @@ def _options(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_out_options(kwargs: dict[str, Any]) -> None:
-    """Remove the master's options for this executor from the function's arguments: a first publish has none."""
+    """Remove the master's options for this executor from the function's arguments, as in a first publish."""
     options = kwargs.get(_PUBLISHED)
     if isinstance(options, dict) and __virtualname__ in options:
         left = {name: value for name, value in options.items() if name != __virtualname__}
@@ -416,7 +416,7 @@ def _passes(opts: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
     """Tell whether a job runs as if this executor were not there."""
     if not data.get("jid"):
         return True
-    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; this one is an argument of the function
+    if str(opts.get("__cli")).startswith("salt-call"):  # salt-call has no jid: this one is an argument of the function
         return True
     return all(function.startswith(PASS) for function in _functions_of(data))
 
@@ -552,7 +552,7 @@ class Records:
             elif found.state == "begun" and ((found.pid, found.birth) != _here() or _elsewhere(found.thread)):
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
-            else:  # this very thread began it, and no longer works on it
+            else:  # it has ended, was interrupted, or was begun by this very thread, which no longer works on it
                 with contextlib.suppress(OSError):
                     self._prepare(options.get("keep"))
                 log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
@@ -667,9 +667,9 @@ class Records:
 
     def _is_time_to_sweep(self, written: int) -> bool:
         """
-        Tell whether to sweep: once in SWEEP seconds, which is noted, and also at random, for about one job of
-        SWEEP_ONE_OF and once for an eighth of MOST_BYTES. It is random, because the processes of jobs do not know of each
-        other.
+        Tell whether to sweep: once in SWEEP seconds, which is noted, and also at random: about once in SWEEP_ONE_OF
+        jobs, and once for each eighth of MOST_BYTES that they write. It is random because the processes of jobs do not
+        know of each other.
         """
         marker, now = os.path.join(self.folder, ".swept"), time.time()
         with contextlib.suppress(FileNotFoundError):
@@ -889,7 +889,7 @@ def _read(path: str) -> Record | None:
 
 
 def _parsed(path: str) -> Record | None:
-    """Return the current record in a file. An unreadable one counts as begun."""
+    """Return the current record in a file. An unreadable one counts as interrupted, unless it is just being made."""
     try:
         with open(path, "rb") as file:
             whole, at = file.read(), os.fstat(file.fileno()).st_mtime
@@ -932,7 +932,7 @@ def _here() -> tuple[int, str]:
 
 
 def _elsewhere(thread: int) -> bool:
-    """Tell whether another thread of this process is alive, if ``_here`` does not tell threads apart."""
+    """Tell whether a thread is another one of this process, and alive: ``_here`` may not tell threads apart."""
     return thread != threading.get_ident() and any(thread == each.ident for each in threading.enumerate())
 
 
@@ -1095,7 +1095,8 @@ def _followers(opts: Mapping[str, Any], data: Mapping[str, Any]) -> list[str] | 
     """
     Return the names of the executors after this one for a job (``Minion._thread_return``).
 
-    Returns None if an executor before this one runs the function: that returned None, and must not run again.
+    Returns None if an executor before this one runs the function: then the function has returned None, and must not run
+    again.
     """
     names = data.get("module_executors")
     if not names and opts.get("proxy"):

@@ -391,8 +391,8 @@ def resume(jid: object) -> bool:
 @runner.verb
 def approve(jid: object, stage: object = None) -> bool:
     """
-    Approve a stage of a batch (``check=approve``), so that it goes on. Returns True; refused if it does not wait for
-    that.
+    Approve a stage of a batch (``check=approve``), so that the batch goes on. Returns True; refused if the batch waits
+    for no approval.
 
     With ``approve_by``, only the users it names may approve, whatever their other rights, but never the user who started
     the batch or took it over. Without it, anyone who may run its job may approve.

@@ -48,8 +48,8 @@ def __virtual__() -> str:
 
 def _require_no_limit(what: str) -> None:
     """
-    Refuse users with limited rights a function that changes or copies the store. It touches the jobs of all users, or files
-    of the master, so the right to it would be the right to everything.
+    Refuse users with limited rights a function that changes or copies the store. Such a function touches the jobs of
+    all users, or files of the master, so the right to it would be the right to everything.
     """
     who = caller.caller(__opts__, globals().get("__user__"))
     if who.peer or who.grants is not None:
@@ -497,7 +497,7 @@ def recover(path: object = None) -> dict[str, Any]:
     """
     _require_no_limit("recover")
     done = migration.recover(stores.Store(__opts__), path)
-    if requests.is_running(__opts__, JOB_RETRY):  # one that starts later reads all of it
+    if requests.is_running(__opts__, JOB_RETRY):  # an engine that starts later reads the whole queue
         requests.leave(__opts__, JOB_RETRY, {"do": "take_up"})
     return done
 

@@ -96,7 +96,7 @@ class Ledger:
         """
         Take the owed jobs that were given up, by jid, and return whether anything has changed.
 
-        A job is reported again when the number of its minions has doubled: for a thousand minions, that is ten times.
+        A job is reported again when the number of its minions reaches a further power of two: ten times for a thousand.
         """
         before, counts = self._given_up, {jid: len(one.minions) for jid, one in jobs.items()}
         known = before or {}
@@ -154,7 +154,7 @@ class Ledger:
         notice = written(number, kind, text, now, self._master, seen, self._console, jobs)
         for target, waiting in self.waiting.items():
             if kind == TEST and any(one["kind"] == TEST for one in waiting):
-                continue  # any number of tests must not push out a real notice
+                continue  # tests must not push out a real notice, however many there are
             waiting.append(notice)
             too_many = len(waiting) - MOST
             if too_many > 0:

@@ -1,4 +1,4 @@
-"""Checks that the options of job_notices name a target. Pure but for what it calls."""
+"""Checks that the options of job_notices name a target. Pure."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class Webhook:
     """
     :param url: the address of the receiver.
     :param secret: the secret that signs notices; empty for no signature.
-    :param secret_file: a file with the secret; white space around it is ignored. It is read each time: it may be replaced.
-    :param ca_file: certificates that the receiver's is checked against; empty for those of the system.
+    :param secret_file: a file with the secret, read each time, as it may be replaced. White space around it is ignored.
+    :param ca_file: certificates against which that of the receiver is checked; empty for those of the system.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Webhook:
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
         """Yield a connection to the receiver. It is opened when it is used, and closed after the block."""
         connection = self._connection(self._url)
-        # Each operation has its own time-out. One that goes on byte by byte ends when the connection is closed.
+        # Each operation has its own time-out. An answer that comes byte by byte ends when the timer cuts it off.
         ends = threading.Timer(self._deadline, _cut, [connection])
         ends.daemon = True
         ends.start()

@@ -5,7 +5,7 @@ It behaves like the driver localfs: a bank lists its keys and the banks in it; f
 too; a missing key fetches ``{}``. A bank exists as long as anything is in it. An expired value counts as absent, by the
 server's clock, which is the same for all masters. Each call writes everything or nothing.
 
-It must never treat a failure that may pass as a refusal: ``core/postgresql/trouble.py`` tells the two apart.
+It must never treat a temporary failure as a refusal: ``core/postgresql/trouble.py`` tells the two apart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_SERVERS = 8
 _ALIVE = "(t.expires IS NULL OR t.expires > clock_timestamp())"
 _VALUE = f"SELECT t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key = %s AND {_ALIVE}"
 _AT = "extract(epoch FROM {})::float8"
-#: The separator of the minions of a list in transit: no id that Salt accepts contains it.
+#: Separates the ids of a list of minions on its way to the server: no id that Salt accepts contains it.
 _BETWEEN = "/"
 
 _SERVERS: dict[CacheOptions, Banks] = {}
@@ -75,7 +75,7 @@ class Banks:
     def store_all(self, items: Sequence[tuple[str, str, Any]], expires: float | None = None) -> None:
         """Store (bank, key, value) triples as a whole; for the same bank and key the last one counts."""
         rows = {(row.bank, row.key): row for row in (_Row(*item, expires) for item in items)}
-        # in the same order as all writers, so that they cannot deadlock
+        # in the order of all writers, so that they cannot deadlock
         parts = [rows[place].insert(replace=True) for place in sorted(rows)]
         *first, (last, values) = parts
         before = ", ".join(f"p{number} AS ({part})" for number, (part, _) in enumerate(first))
@@ -258,7 +258,8 @@ class Banks:
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
         """
-        Remove the names that were last written before ``than``: their keys in some banks, and their own ``parent/name``.
+        Remove the names that were last written before ``than``: their keys in some banks, and the bank ``parent/name``
+        of each.
 
         All of one name is removed at once.
 

@@ -2,7 +2,7 @@
 The connections of one process to one PostgreSQL server: a few for all of its threads, each lent to one at a time.
 
 A connection is never used or closed in a forked child of the process that opened it: the server would end the parent's
-session. Every wait has an end, because a frozen server does not answer while its kernel still acknowledges.
+session. Every wait has an end: the kernel of a frozen server still acknowledges what it gets, but no answer comes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def waiting(self, seconds: float) -> Iterator[None]:
-        """Set ``patience`` for the block."""
+        """Raise ``patience`` to ``seconds`` for the block."""
         patience, self.patience = self.patience, max(seconds, self.patience)
         try:
             yield
@@ -201,7 +201,7 @@ class Connections:
                 yield connection, is_used
                 is_whole = True
             except psycopg.Error:
-                is_whole = True  # it may be used again; if not, it is closed
+                is_whole = True  # if it cannot be used again, it is closed when it is given back
                 raise
         finally:
             # after any other end of the block an answer may still come

@@ -176,7 +176,7 @@ class TableJournal:
         self._is_open = self._has_gap = False
         self._part = self._length = self._begin = self._unsent = 0
         self._waiting: list[bytes] = []  # not sent yet
-        self._rewrite: list[bytes] | None = None  # the records of the one that is under way
+        self._rewrite: list[bytes] | None = None  # the records of a rewrite that is under way
 
     def read(self) -> Content:
         """Return what it holds. :raises FileNotFoundError, OSError, StateError:"""

@@ -43,7 +43,7 @@ class JobLookup:
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
         """As ``jids``, for jobs that are (or may be) for a minion, or that it has returned."""
-        # One by one by the index, whatever size of the table the server assumes.
+        # Each job is looked up by the index, whatever size the server assumes for the table.
         meant = f"""(SELECT coalesce(%s = ANY(m.minions), true) FROM {TABLE} AS m
                 WHERE m.bank = '{MINIONS}' AND m.key = w.key LIMIT 1)
             OR (SELECT true FROM {TABLE} AS r WHERE r.bank = '{RETURNS}/' || w.key AND r.key = %s LIMIT 1)"""
@@ -71,7 +71,7 @@ class JobLookup:
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, JobTally]:
         """
-        Return the tallies of some jobs, without reading their returns. Jobs whose minions are not known have none.
+        Return the tallies of some jobs, without reading their returns. A job whose minions are no list of ids has none.
 
         :param minion: the minion of ``of_minion``.
         """
@@ -99,7 +99,7 @@ class JobLookup:
 
     def marks(self) -> list[tuple[tuple[str, str], str, str]]:
         """Return ``((function, user), function, user)`` for each pair of these that loads have."""
-        # From one pair to the next by the index, without passing all jobs that have it.
+        # The index leads from each pair to the next, past all jobs with that pair.
         query = f"""WITH RECURSIVE found AS (
                 (SELECT t.fun, t.usr FROM {TABLE} AS t WHERE {_OF_LOADS} ORDER BY t.fun, t.usr LIMIT 1)
                 UNION ALL SELECT n.fun, n.usr FROM found CROSS JOIN LATERAL (
@@ -125,7 +125,7 @@ class JobLookup:
         Yield what is shown of all loads, some at a time: their jids, in order; in the same order, their functions and
         users; and lists of arguments, target, target type and any metadata.
 
-        None in place of a list means that the load must be read, also if the list is damaged.
+        None in place of a list means that the load must be read: there is no list, or it is damaged.
         """
         query = f"""SELECT t.key, t.fun, t.usr, t.shown FROM {TABLE} AS t WHERE {_OF_LOADS} AND t.key > %s
             ORDER BY t.key LIMIT {MANY}"""

@@ -5,14 +5,14 @@ Only the server's clock ends a lease. Each transaction of the leader renews it f
 waits for that transaction, so nothing of the former leader is written later.
 
 A publish cannot be in a transaction. So for publishes the leader has a deadline of its own (``check``), a third of the
-lease before its end. A thread that does nothing else moves the deadline, by a clock that nobody sets and that goes on
-while the machine is suspended. If a process freezes just after the check, the master's worker refuses its publish
-(``core/master/passes.py``).
+lease before its end. A thread of its own renews the lease and moves the deadline, by a clock that nobody sets and that
+goes on while the machine is suspended. If a process freezes just after the check, the master's worker refuses its
+publish (``core/master/passes.py``).
 
 A promoted replica, or a restored server, may lack the last writes. It then has another *history*: its system identifier,
 the timeline of its write-ahead log, and the epoch in which the history began. A lease ends with the history in which it
 was taken. The new history tells the next leader that something may be missing. If the timeline is the same, a master
-notices that by an epoch lower than one that it has seen.
+notices a new history by an epoch lower than one that it has seen.
 
 It must never work alone: a leader that does not reach the server publishes nothing.
 """
@@ -46,8 +46,8 @@ TTL = 12.0
 CHANNEL = "saltext_jobs"
 #: What separates the secret of a session from its history, and the parts of a history from each other.
 _OF, _SLASH = "@", "/"
-#: An epoch that a failover has lost must not be used again, even if the server's clock goes back. So the next one is higher
-#: by a random number of up to this.
+#: An epoch that a failover has lost must not be used again. So if the server's clock went back, the next epoch is above
+#: the highest known one by a random number of up to this.
 _STEP = 1_000_000
 _FOR = "%s * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
@@ -242,7 +242,7 @@ class Lease(Lead):
                 self._is_over.wait(min(1.0, self._ttl / 10))
 
     def _listen(self, connection: Patient, until: float) -> None:
-        incoming = select.poll()  # unlike select.select it takes whatever number a socket has
+        incoming = select.poll()  # unlike select.select, it takes a descriptor of any number
         incoming.register(connection.pgconn.socket, select.POLLIN)
         # Notifications that came with the answer to a statement are there already.
         while not self._is_over.is_set():

@@ -141,7 +141,7 @@ def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
 
 
 def _section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the options under ``returner.<name>``: as a mapping, or in one of Salt's two forms with that prefix."""
+    """Return the options under ``returner.<name>`` and ``<name>``, in a mapping or with dotted names."""
     found: dict[str, Any] = {}
     for prefix in (f"returner.{name}", name):
         whole_section = opts.get(prefix)

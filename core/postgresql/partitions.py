@@ -70,9 +70,9 @@ def _make(connection: psycopg.Connection[Any], table: str, name: str, month: dat
 
 def remove_old(connection: psycopg.Connection[Any], table: str, before: datetime.datetime) -> bool:
     """
-    Remove whole months that ended before a time, and rows that are in no partition of a month.
+    Remove the partitions of months that ended before a time, and earlier rows that are in no such partition.
 
-    Returns whether everything is gone; if not, call it again soon.
+    Returns whether all of these are gone; if not, call it again soon.
     """
     if not is_by_month(connection, table):
         return _remove_rows(connection, table, table, before)

@@ -2,7 +2,7 @@
 One connection to PostgreSQL that takes many records in one transaction.
 
 A known record changes nothing, so a caller that is not sure may pass it again. A call stores all its records or none. It
-must never wait for ever: a frozen server does not answer while its kernel still acknowledges.
+must never wait for ever: the kernel of a frozen server still acknowledges what it gets, but no answer comes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _UPKEEP = 600.0
 #: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
-# Each in the order of its key (except events, whose key contains the master), so that two recorders that store the same
-# rows do not deadlock.
+# Rows are stored in the order of their key, so that two recorders that store the same rows do not deadlock. Events need
+# no order, because their key contains the master.
 _LOADS = """
     INSERT INTO jids (jid, load)
     SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb) ORDER BY jid
@@ -73,8 +73,8 @@ class NoAnswer(JobsError):
 class Sink:
     """
     :param options: the server's address, and how to use it.
-    :param master_id: the master of these events.
-    :param clock: returns the time, for the months.
+    :param master_id: the id of the master whose events these are.
+    :param clock: returns the time, by which months are made and old rows removed.
     """
 
     def __init__(self, options: Options, master_id: str, clock: Callable[[], float] = time.time) -> None:
@@ -110,7 +110,7 @@ class Sink:
         return rows.refused
 
     def close(self) -> None:
-        """Disconnect. The next records connect again and check the tables again: it may be another server."""
+        """Disconnect. The next call connects and checks the tables again: it may be another server."""
         self._ready.clear()
         if self._connection is not None:
             with contextlib.suppress(Exception):

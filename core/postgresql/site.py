@@ -51,7 +51,7 @@ class PostgresqlSite:
     :raises SettingsError: naming an option.
     """
 
-    #: Seconds for which a runner waits: another process takes over within them.
+    #: Seconds for which a runner waits: another process takes over within that time.
     patience = 45.0
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ class PostgresqlSite:
         return found
 
     def path(self, engine: str) -> None:
-        """Return None: its files are in the database."""
+        """Return None: the engine's files are in the database."""
 
     def lease(self, engine: str, run: str = "") -> Lease:
         """Return the lead of an engine."""

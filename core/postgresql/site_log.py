@@ -103,7 +103,7 @@ class SiteReader:
         self._asked_to = self._told_to = 0
         self._quiet = Quiet(log)
         self._is_over, self._is_wanted = threading.Event(), threading.Event()
-        self._begun = self._ended = 0  # looks
+        self._begun = self._ended = 0  # how many looks began, and how many ended
         self._look()
         threading.Thread(target=self._ask, name="site log", daemon=True).start()
 
@@ -114,7 +114,7 @@ class SiteReader:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """The place before which everything has been returned; none if the server was never reached."""
+        """The place before which everything has been returned; until the server was reached, the given one, if any."""
         if not self._site:
             return {} if self._position is None else {NAME: self._position}
         return {NAME: Position(self._site, 0, self._told_to, 0, "")}
@@ -136,7 +136,7 @@ class SiteReader:
         return News([record for record in told if record is not None], gap, more)
 
     def sync(self, positions: Mapping[str, Position]) -> None:
-        """Do nothing: whatever the server has on its disk, it has all there that was written before."""
+        """Do nothing: once a write is on the server's disk, all earlier writes are there too."""
 
     def look(self) -> Callable[[], bool]:
         """Begin a look at the log. Returns a function: whether ``read`` has all that was appended before ``look``."""
@@ -158,13 +158,13 @@ class SiteReader:
             self._is_wanted.clear()
 
     def _look(self) -> bool:
-        """Take a part of what is new, and tell whether that was the last."""
+        """Read a part of what is new, and tell whether it was the last part."""
         if len(self._found) >= _MOST:
             self._is_over.wait(_EVERY)
             return False
         try:
             rows = asked(self._server, self._next) if self._site else []
-            # read after the records, because ``removed`` must include what was removed before them
+            # read after the records: ``removed`` must cover what was removed before these were read
             site, last, removed = asked(self._server, lambda connection: connection.execute(_STATE.encode()).fetchone())
         except OSError as exc:
             with self._lock:

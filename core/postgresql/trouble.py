@@ -14,7 +14,7 @@ from saltext.jobs.core.errors import StateError
 
 
 class Trouble(StateError):
-    """The request was not carried out."""
+    """The request failed. The subclass says whether it may have been carried out."""
 
 
 class Away(Trouble):
@@ -68,8 +68,8 @@ _ADVICE = {
 }
 
 
-#: For a server that answers but refuses the login: libpq has no code for that, so it is told by the word "FATAL", which
-#: differs in some languages.
+#: For a server that answers but refuses the login. libpq has no code for that; the word "FATAL" in its message tells.
+#: Some languages have another word.
 _CLOSED = "check the options postgresql.*, and on the server the user, the database, pg_hba.conf and max_connections"
 
 

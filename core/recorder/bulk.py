@@ -47,8 +47,8 @@ def _divided(piece: Sequence[int], is_fault: bool) -> list[Sequence[int]]:
     if is_fault:
         middle = len(piece) // 2
         return [piece[:middle], piece[middle:]]
-    # A single record shows whether the returner works. It is the last one, because those that are refused again come
-    # first.
+    # A single record shows whether the returner works. The last one is tried first, because records that were refused
+    # before lead the piece.
     rest, last = piece[:-1], piece[-1:]
     middle = (len(rest) + 1) // 2
     return [part for part in (last, rest[:middle], rest[middle:]) if part]

@@ -1,9 +1,9 @@
 """
-Looks in the job cache for loads and returns that were not recorded: after a start, when the bus lost events, and when
-two events differ about one return.
+Looks in the job cache for loads and returns that were not recorded: after a start, now and then, when records may have
+been lost, and when two events differ about one return.
 
-It must never hurry, because live events go first: each job is one step, and no step begins while the intake is full. One
-job that cannot be read must not stop the others.
+It must never hurry, because live events go first: each job is one step, and no step begins until the intake has room.
+One job that cannot be read must not stop the others.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _RETRY = 30.0
 _GIVE_UP = 20
 #: Seconds between two looks at whether the intake has room.
 _WAIT = 0.1
-#: Seconds after which a disputed return is in the job cache, normally and with a busy master. The second one is also
-#: the time between two looks at the same job.
+#: Seconds after which a disputed return is in the job cache, normally and with a busy master. The second is also the
+#: least time between two looks at the same job.
 _DISPUTE, AGAIN = 1.0, 60.0
 #: Most jobs that are remembered as disputed, now or earlier.
 _DISPUTES = 20_000
@@ -50,7 +50,7 @@ class Jobs(Protocol):
 @dataclasses.dataclass
 class _Dispute:
     at: float  # when the job is looked at next
-    until: float  # after a look before this time another one follows
+    until: float  # a look before this time is followed by another
 
 
 class CatchUp:

@@ -18,7 +18,7 @@ _OF_THE_MASTER = ("runner.", "wheel.", "_system")
 
 
 def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
-    """Tell whether jobs of a function are recorded. For several functions one is enough."""
+    """Tell whether jobs of a function are recorded. Of several functions one is enough."""
     names = fun if isinstance(fun, (list, tuple)) else [fun]
     include, exclude = tuple(include), tuple(exclude)
     return any(isinstance(name, str) and _is_wanted(name, include, exclude) for name in names)

@@ -2,9 +2,10 @@
 One returner's side of the recorder: reads the spool, delivers, notes what is done, sets aside what is refused.
 
 It works in a Worker of its own, so a returner that hangs delays only itself. It must never note a record as done that the
-returner did not take. It must note deliveries at once, because a record comes twice if a crash comes between the delivery
-and the note. After a restart a returner that can be read (``get_jid``) is first asked which records it has; one that
-takes many at once (``store_many``) ignores records that it has.
+returner did not take, unless the record is set aside or is for another returner. It must note deliveries at once: a
+record comes twice if a crash comes between the delivery and the note. After a restart a returner that can be read
+(``get_jid``) is first asked which returns it has; one that takes many at once (``store_many``) ignores records that it
+has.
 """
 
 from __future__ import annotations

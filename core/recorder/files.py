@@ -1,8 +1,8 @@
 """
 The recorder's files beside its spool: the position of each returner, what has been recorded, what was set aside.
 
-If some of these files are lost by a power cut or damage, records are delivered or looked up again, and none is lost. They
-must never grow without bound: each class says what bounds it.
+If positions or digests are lost by a power cut or damage, records are delivered or looked up again, and none is lost.
+The files must never grow without bound: each class says what bounds them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Progress:
     """
     The position of one returner: every record below ``base`` is done, and so are those in ``done``.
 
-    The file is the base, and then one number for each record that is done since, each with a checksum. Rebasing bounds
-    its size. A returner without a folder is new, and begins at the end of the spool. If the folder exists and the file
-    is missing or unreadable, it is unknown what was delivered, so the returner begins with the oldest record.
+    The file holds the base, and the number of each record above the base that is done, each with a checksum. Rebasing
+    bounds its size. A returner without a folder is new, and begins at the end of the spool. If the folder exists and
+    the file is missing or unreadable, it is unknown what was delivered, so the returner begins with the oldest record.
 
     :param path: the file, in the returner's own folder.
     :param oldest: the number of the oldest record in the spool.
-    :param end: that of the next one.
+    :param end: the number of the next record.
     """
 
     def __init__(self, path: pathlib.Path, oldest: int, end: int) -> None:
@@ -64,7 +64,7 @@ class Progress:
         self.rebase(self.base, self.done)
 
     def mark(self, *numbers: int) -> None:
-        """Note that records are done. Call it before anything else."""
+        """Note that records are done. Call it right after their delivery, before anything else."""
         self.done.update(numbers)
         self._guarded(lambda: self._append(numbers))
 
@@ -232,7 +232,7 @@ class Aside:
         :param durable: whether it must survive a power cut when this returns; if not, the caller must call ``sync``.
         :raises OSError: when it can't be written.
         """
-        # because of the letter, YAML on a command line does not read it as a number
+        # the letter keeps YAML on a command line from reading the name as a number
         path = self._folder / f"r{number:020d}.p"
         files.write_atomic(path, aside_form(about, payload), durable)
         self._forget(path.stem)
@@ -250,7 +250,7 @@ class Aside:
         os.sync()
 
     def names(self) -> list[str]:
-        """Return the names of all, oldest first."""
+        """Return the names of all records, oldest first."""
         return sorted(self._sizes)
 
     def about(self, name: str) -> dict[str, Any] | None:

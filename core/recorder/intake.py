@@ -3,7 +3,7 @@ What comes from the bus and from the job cache, on its way into the recorder's s
 
 The loop's thread takes a record in: check, strip, pack. A Worker of its own looks up the loads and writes the spool, a
 batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes. If the
-disk takes nothing, further records are dropped, and looked for in the job cache once the disk works again.
+disk takes nothing, records beyond LIMIT are dropped, and looked for in the job cache once the disk works again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LIMIT = 64 << 20
 _BATCH_BYTES = 4 << 20
 #: Least number of digests that are remembered in memory; a return has two.
 _RECENT = 100_000
-#: Least number of jobs that are remembered as recorded or not.
+#: Least number of jobs for which it is remembered whether they are recorded.
 _JOBS = 20_000
 #: Seconds within which the load of an announced job must appear in the job cache.
 _LOAD_PATIENCE = 1.0
@@ -88,7 +88,7 @@ class Intake:
         self._settings, self._clock, self._spool, self._worker = settings, clock, spool, worker
         self._writer = SpoolWriter(settings, spool, seen, loads)
         self._recent = Recent(_RECENT)
-        #: What was recorded before this process began.
+        #: What was recorded when the files were last read.
         self.known: Known = Known(())
         self._waiting: list[Waiting] = []
         self._bytes = 0
@@ -175,7 +175,7 @@ class Intake:
 
     def accept_event(self, tag: str, data: Mapping[str, Any]) -> None:
         """
-        Record an event as it came. Dropped events can be found nowhere else, so they are only counted.
+        Record an event without its secrets. A dropped event can be found nowhere else, so it is only counted.
 
         Events take at most half of the spool: a sender of many events must not crowd out returns.
         """

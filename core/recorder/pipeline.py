@@ -15,7 +15,7 @@ How to tell a record that the returner refuses (poison) from a returner that is 
   success, the next one comes after a pause.
 
 A refused record is parked: it takes no room from waiting records, and is tried again at growing intervals. A round tries
-only a few parked records. It is set aside after ``tries`` refusals, or at once when no more can be parked.
+only a few parked records. A record is set aside after ``tries`` refusals, or at once when no more can be parked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STOP_AFTER = 3
 _PARKED_IN_A_ROUND = STOP_AFTER - 1
 #: Most bytes of parked records.
 PARKED_BYTES = 4 << 20
-#: Seconds before the second round after a failure; each further one waits twice as long, up to the longest.
+#: Seconds before the next try after a failure; each further failure doubles them, up to the longest.
 _PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
 
@@ -162,7 +162,8 @@ class Pipeline:
 
     def _in_turn(self, ready: list[int]) -> tuple[int, ...]:
         """
-        Return records in the order of their tries: after each record that has failed before comes one that has not.
+        Return records in the order of their tries: after each record that has failed before comes one that has not, as
+        long as there are any.
 
         So records that fail again cannot end a round by themselves, and a record that is taken after them shows that
         they are at fault.

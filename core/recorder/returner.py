@@ -97,7 +97,7 @@ class ReturnerModule:
         :param records: dicts with ``kind`` (``load``, ``return``, ``event``), ``time`` (Unix time), ``data``, and ``jid``,
             ``minion``, ``replaces`` or ``tag`` as far as the kind has them.
         :return: ``{position: reason}`` of those that it cannot store; all others are stored.
-        :raises Exception: when none is stored, or that is unknown. Records that are stored already may be passed again.
+        :raises Exception: when none is stored, or that is unknown. Then all may be passed again, also stored ones.
         """
         found = self._store("store_many", list(records))
         if not isinstance(found, Mapping):
@@ -131,7 +131,7 @@ class ReturnerModule:
         return {jid: found[jid] for jid, at in sorted(times.items()) if at is not None and at >= since}
 
     def _all(self) -> dict[str, str]:
-        # local_cache reads every load for either function: for it, this one is cheaper.
+        # local_cache reads every load for get_jids_filter too, and get_jids is cheaper there.
         jobs = self._function("get_jids")() or {}
         return {str(jid): str(job.get("Function", "")) for jid, job in jobs.items() if isinstance(job, Mapping)}
 

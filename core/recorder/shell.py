@@ -108,7 +108,7 @@ class RecorderShell:
         return [*metrics_of(self._stats({})), *of_bus(JOB_RECORDER, self._ports.bus)]
 
     async def settle(self) -> None:
-        """Do nothing: what is in memory is written when it closes."""
+        """Do nothing: ``close`` writes what is in memory."""
 
     def close(self) -> None:
         """End. Records in memory go to the spool first: with ``job_cache: False`` they are nowhere else."""

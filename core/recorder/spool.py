@@ -34,7 +34,7 @@ log = lines.logger(__name__)
 
 #: The first bytes of a frame, by which the next one is found after damage.
 _MARK = b"\xa5SjR"
-#: Mark, number, length, checksum of the three and of the payload.
+#: Mark, number, length, and the checksum of number, length and payload.
 _FRAME = struct.Struct(">4sQII")
 _CHECKED = struct.Struct(">QI")
 #: The ending of a segment's name, after the number of its first record.
@@ -230,16 +230,16 @@ class Reader:
         self._spool = spool
         #: The number of the next record to be read.
         self.next = start
-        #: Records that were dropped before they could be read.
+        #: Records that were dropped or damaged before they could be read.
         self.lost = 0
         self._first: int | None = None
         self._stream: BinaryIO | None = None
         self._offset = 0
-        self._following = 0  # the number of the record at that place
+        self._following = 0  # the number of the record at that offset
 
     def read(self, count: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """
-        Return the next (number, payload), up to ``count`` of them and up to about ``max_bytes``.
+        Return the next (number, payload) pairs, up to ``count`` of them and up to about ``max_bytes``.
 
         Numbers that are missing from the result were dropped, or damaged.
         """
@@ -261,7 +261,7 @@ class Reader:
 
     @property
     def behind(self) -> int:
-        """Bytes on disk between here and the end."""
+        """Bytes on disk between this position and the end of the log."""
         first = self._first if self._first is not None else self._spool.segment_of(self.next)
         if first is None:
             return 0

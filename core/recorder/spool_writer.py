@@ -4,8 +4,8 @@ Moves records from memory to the disk: looks up the loads of jobs, and writes th
 It must never be used in two threads at a time, nor in the loop's thread while the loop runs: it waits for the disk and
 the job cache.
 
-The published load in the job cache decides whether a job is recorded. What a return or an event says about its job
-counts only if the job cache has no load.
+The published load in the job cache decides whether a job is recorded. What the event of a publish says counts only if
+the job cache has no load. What a return says about its job never counts.
 """
 
 from __future__ import annotations
