@@ -373,6 +373,10 @@ class Effects:
         except CommandExecutionError as exc:
             log.info("Batch %s: whether the retry queue has dropped its minions is not known: %s", live.jid, exc)
 
+    async def taken_back(self) -> None:
+        """Return once the hand-overs that were to be taken back so far are."""
+        await self._ports.queue_worker.call(lambda: None)  # it makes one request at a time
+
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
         """
         Return [(minions, reason)]: why the queue refused them; '' if it took them. After a refusal each half is tried, so

@@ -461,6 +461,8 @@ class BatchShell:
 
     async def _close_down(self, live: Live) -> None:
         """Close a batch: from now on it is a snapshot among the ended ones."""
+        if live.batch.halted:
+            await self._effects.taken_back()  # nothing would repeat that for a closed batch
         live.step(facts.Closed())
         try:
             await live.rewrite()

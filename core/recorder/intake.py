@@ -206,7 +206,7 @@ class Intake:
         if self._is_busy or now < self._retry_at or not (self._waiting or due):
             return Flushed()
         self._is_busy = True
-        batch, self._waiting, self._bytes = self._waiting, [], 0
+        batch, size, self._waiting = self._waiting, self._bytes, []
         try:
             verdicts = await self._worker.call(self._writer.store, batch, due, now)
         except OSError as exc:
@@ -214,6 +214,7 @@ class Intake:
             return Flushed()
         finally:
             self._is_busy = False
+        self._bytes -= size  # only now: until then the batch is in memory too
         return self._settle(verdicts)
 
     def drain(self) -> None:
@@ -272,7 +273,6 @@ class Intake:
 
     def _keep(self, batch: list[Waiting], exc: OSError, now: float) -> None:
         self._waiting = batch + self._waiting
-        self._bytes = sum(len(item.payload) for item in self._waiting)
         self._retry_at = now + _RETRY
         if now - self._last_error >= _QUIET:
             self._last_error = now

@@ -258,7 +258,7 @@ def _overdue(known: Knowledge, permits: Permits, terms: Terms, now: float) -> De
 def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
     """The minion was asked about a job that it may have."""
     entry, verdict = known.entry, known.verdict(terms.acks)
-    if known.last is Evidence.UNPROVEN:
+    if known.last is Evidence.UNPROVEN or known.was_away:
         return _LATER[Step.ASKING]  # the answer is forged, or the job cache does not have it yet
     if verdict is Verdict.RUNS:
         return _run(known, now, "the minion says that it runs it" if known.last is Evidence.RUNS else "")

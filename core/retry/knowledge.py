@@ -153,6 +153,11 @@ class Knowledge:
         return self.entry.state is State.RUNNING or self.entry.acknowledged
 
     @property
+    def was_away(self) -> bool:
+        """Whether the minion has not answered, and has started since it was asked: then its silence tells nothing."""
+        return self.last is Evidence.SILENT and self.signs.started > self.asked
+
+    @property
     def restarted(self) -> bool:
         """Whether the minion has started since the job was published to it."""
         return self.signs.started > (self.since if self._was_under_way else self.entry.sent_at or self.since)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.errors import EngineAbsent
-from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -351,6 +352,35 @@ def test_a_batch_that_is_stopped_takes_back_the_request_that_waits_for_the_retry
         bench.run(300.0)
         assert {request["do"] for request in box[:-1]} == {"enqueue"}
         assert box[-1] == {"do": "cancel", "jid": JID, "minions": ["b", "c"]}
+
+
+class SlowWorker(FakeWorker):
+    """A thread that takes five seconds for each call, one after the other."""
+
+    def __init__(self):
+        self._last = None
+
+    async def call(self, function, *args):
+        before, own = self._last, compat.Future()
+        self._last = own
+        if before is not None:
+            await before
+        await compat.sleep(5.0)
+        own.set_result(None)
+        return function(*args)
+
+
+def test_a_batch_is_closed_only_when_its_hand_over_has_been_taken_back(tmp_path):
+    """Nothing would repeat that for a closed batch if the engine died meanwhile."""
+    box = []
+    with away(tmp_path) as bench:
+        bench.shell.close()
+        bench.start(queue=lambda request: box.append(request["do"]), queue_worker=SlowWorker())
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        assert bench.run(120.0, lambda: bench.batch().asked_queue)
+        bench.ask("stop", jid=JID)
+        assert bench.run(60.0, lambda: not bench.shell.live)
+        assert box[-1] == "cancel"
 
 
 @pytest.mark.parametrize("is_back", [True, False])

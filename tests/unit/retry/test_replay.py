@@ -561,6 +561,32 @@ def test_a_long_job_is_asked_about_the_less_often_the_longer_it_runs():
     assert (world.machine.total, world.runs["b", "j1"]) == (0, 1)
 
 
+def test_a_minion_that_starts_while_it_is_asked_about_a_running_job_is_asked_again_at_once():
+    """Its silence tells nothing. Otherwise the next question would be asked after a minute, or after hours."""
+    world = away(duration=4000.0, sweep=1e6)
+    world.start("b")
+    world.run(600)
+    assert world.state("b", "j1") is State.RUNNING
+    before = len(world.effects(facts.Ask))
+    world.stop("b")
+    world.run_until(lambda: len(world.effects(facts.Ask)) > before)
+    world.run(1)
+    world.start("b")
+    world.run(PATIENCE + ANSWERS + 30)
+    assert world.state("b", "j1") is State.HELD, "it was interrupted"
+
+
+def test_a_minion_that_stays_silent_about_a_running_job_is_not_asked_again_at_once():
+    world = away(duration=4000.0, sweep=1e6)
+    world.start("b")
+    world.run(600)
+    before = len(world.effects(facts.Ask))
+    world.stop("b")
+    world.run_until(lambda: len(world.effects(facts.Ask)) > before)
+    world.run(PATIENCE + ANSWERS + 30)
+    assert len(world.effects(facts.Ask)) == before + 1
+
+
 # -- an engine that lives for moments ------------------------------------------------------------------------------------
 
 
