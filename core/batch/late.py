@@ -26,11 +26,12 @@ GATHER = 1.0
 #: How many times to look into the job cache after a return is heard, once every ``GATHER`` seconds. After the last look the
 #: event counts as forged.
 LOOKS = 5
-#: Most batches, and most minions of them together, whose missing returns are kept in memory.
+#: Limits of the missing returns in memory: how many batches, and how many minions of all these batches together.
 _REMEMBERED, _MINIONS = 100, 200_000
 
 
-#: Returns: ``{(minion, functions): retcode}``: the functions that the return names; None if they are known to be the job's.
+#: Returns, ``{(minion, functions): retcode}``. ``functions``: as the return names them; None if they are known to be
+#: the job's.
 Found = dict[tuple[str, str | None], int]
 
 
@@ -64,7 +65,7 @@ class LateReturns:
         """
         Take a proven return for an ended batch.
 
-        :param functions: those that the minion names: the return counts only if they are the job's. None if that is known.
+        :param functions: as the return names them; it counts only if they are the job's. None if they are known to be.
         """
         self._gathered.setdefault(jid, {}).setdefault((minion, functions), retcode)
         self._plan()
@@ -97,7 +98,7 @@ class LateReturns:
                 await self._correct(jid, {(minion, None): retcode for minion, retcode in found.items()})
 
     def close(self) -> None:
-        """Gather no more. The next start finds returns that are not written yet in the job cache."""
+        """Gather no more. Returns that are not written yet are in the job cache, where the next start finds them."""
         self._closed = True
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)

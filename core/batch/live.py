@@ -26,7 +26,7 @@ log = lines.logger(__name__)
 #: Effects that reach minions or end the batch. The journal is synced before these.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
-#: Seconds for which facts wait for a sync in a journal that is not on this machine, unless an effect needs it sooner.
+#: Seconds after which facts in a journal on another machine are synced, unless an effect needs that sooner.
 _FLUSH = 1.0
 
 

@@ -16,12 +16,12 @@ questions, and means absence only for a minion that was never known to be there.
 
 The state of a batch is in ``state.py``. It has these parts: the minions still to be sent to, and which of them are there
 (``pending.py``); how many at a time, and when (``pace.py``); the gates that must be open (``gates.py``); the minions in
-flight (``inflight.py``); and how each ended (``outcomes.py``). Three more files say what a fact changes. Their functions
-take the state and return effects; what the start of an engine changes is here:
+flight (``inflight.py``); and how each ended (``outcomes.py``). What the start of an engine changes is in this file.
+Three more files say what the other facts change; their functions take the state and return effects:
 
     sending.py     which minions are there, and publishing to them
     holding.py     gates, and requests of operators
-    ending.py      returns, overdue minions, kills, the others
+    ending.py      returns, overdue minions, kills, minions that are not there
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Batch(BatchState):
 # The outcome of everything that was under way is unknown, and must be found out. No minion may be sent to again before the
 # outcome of its last publish is known.
 
-#: If the master ended together with its engine, what it published within this many seconds before may not have left it.
-#: The batch then goes on at this master after its restart, or at another one.
+#: If the master ended together with its engine, publishes of its last ``DOUBTFUL`` seconds may not have left it. The
+#: batch then goes on at this master after its restart, or at another one.
 DOUBTFUL = 5.0
 
 
@@ -138,7 +138,7 @@ def _follow_clock(batch: BatchState, fact: Recovered, now: float) -> float:
     """
     Move all times to the clock of the restarted engine, and return by how many seconds it is ahead of the previous one.
 
-    If the two clocks cannot be compared, it is not known how long no engine ran: that time is left out of run times.
+    If the two clocks cannot be compared, the time without an engine is not known, and is left out of run times.
     """
     is_known = bool(fact.boot) and fact.boot == batch.boot
     ahead = fact.offset - batch.clock_offset if is_known else now - batch.stepped_at

@@ -1,12 +1,12 @@
 """
-What the master's cache knows about minions: their grains and pillar, by which a new batch is grouped; which minions a target
-may not really match; and when they fetched their pillar, as every starting minion does.
+What the master's cache tells about minions: their grains and pillar, by which minions are grouped; which minions a
+target may not really match; and when a minion last fetched its pillar, as each does when it starts.
 
 Blocks: it reads one or two files, or asks a server, for each minion.
 
 A minion without cached data may have any value: it must never count as one that lacks the value. Salt's matcher assumes
-that every target of grains or pillar matches such a minion. So the minion must always be sent the target too, to decide for
-itself.
+that every target by grains or pillar matches such a minion. So the minion must always be sent the target too, to decide
+for itself.
 """
 
 from __future__ import annotations

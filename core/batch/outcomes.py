@@ -36,7 +36,7 @@ Ended = tuple[Outcome, float, int | None]
 
 
 def _is_against_budget(ended: Ended) -> bool:
-    """Tell whether it counts against the budget. A minion that FAILED without a return was away, which does not count."""
+    """Tell whether an outcome counts against the budget. FAILED without a return means away, which does not count."""
     outcome, _, retcode = ended
     return outcome in _AGAINST_BUDGET and (retcode is not None or outcome is not Outcome.FAILED)
 

@@ -35,7 +35,7 @@ class Pace(Kept):
     quota: int | None = kept(nothing)  # minions that this wave may still send to; None for any number
     cooling: collections.deque[float] = kept(collections.deque, list, collections.deque)  # until when slots stay empty
     publish_at: float | None = kept(nothing)  # when the next publish goes out, if there is one
-    not_before: float = kept(float)  # nothing goes out before
+    not_before: float = kept(float)  # nothing goes out before this Unix time
     failures: int = kept(int)  # publishes that failed in a row
     publishes: int = kept(int)
     publish_failures: int = kept(int)
@@ -63,13 +63,13 @@ class Pace(Kept):
         return max(0, min(free, available))
 
     def must_wait(self, now: float, window: float) -> bool:
-        """Tell whether it is too early to publish. The first call sets the time of that, ``window`` seconds from now."""
+        """Tell whether it is too early to publish. The first call sets the time: ``window`` seconds from now."""
         if self.publish_at is None:
             self.publish_at = max(now + window, self.not_before)
         return now < self.publish_at
 
     def stage_is_over(self, flying: int, available: int) -> bool:
-        """Tell whether all of a wave, or of a group, have ended."""
+        """Tell whether all minions of a wave, or of a group, have ended."""
         used_up = self.quota is not None and self.quota <= 0  # below 0: a minion was put back, but had begun
         return not flying and not self.cooling and (used_up or not available)
 
@@ -90,7 +90,7 @@ class Pace(Kept):
     def charge(self, count: int) -> None:
         """
         Count minions against the wave: they are published to, or have turned out to have received the job. A negative
-        count gives minions back that are pending again.
+        count gives back minions that are pending again.
         """
         if self.quota is not None:
             self.quota -= count
@@ -128,7 +128,7 @@ class Pace(Kept):
         return self.size if self.stages[self.stage].wave else None
 
 
-#: For which share of the median run time the slots of a publish may be idle, on average.
+#: The share of the median run time for which the slots of a publish may be idle, on average.
 IDLE = 0.02
 #: A slot waits for others for at most this share of the median run time, and for at most this many seconds.
 LONGEST = 2 * IDLE
@@ -153,7 +153,7 @@ class PublishWindow(Kept):
     # The slots that wait for a publish: when the first one was freed, and how many there are.
     first: float | None = kept(nothing)
     count: int = kept(int)
-    later: float = kept(float)  # the sum of the seconds by which they were freed after the first
+    later: float = kept(float)  # for how many seconds after the first one each was freed, summed
 
     def ran(self, seconds: float) -> None:
         """Note how long a minion ran the job."""

@@ -131,7 +131,7 @@ class Pending:
 
     def first(self, lane: str, count: int, holder: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:
         """
-        Return the first ``count`` free minions of a lane, without removing them, and those that it has passed over.
+        Return the first ``count`` free minions of a lane, without removing them, and the minions that were passed over.
 
         :param holder: returns the jid of the batch in flight on a minion, or ''. A minion with such a batch is passed over,
             until ``let_go`` is called for it.
@@ -242,7 +242,7 @@ class Presence(Kept):
         return self.spec.presence == "ping" or minion in self.there
 
     def may_ping(self, now: float) -> bool:
-        """Tell whether to ping now the minions without a sign of life."""
+        """Tell whether it is time to ping the minions without a sign of life."""
         return bool(self.unseen) and not self.pinging and now >= self.ping_at
 
     def ping(self) -> tuple[str, ...]:

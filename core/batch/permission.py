@@ -1,8 +1,8 @@
 """
 Who may start, control and approve a batch; and whether the current access lists still let its owner publish its job. Blocks.
 
-Some backends give a user's access lists only for the password (``rest``, LDAP groups without a bind user). Then the grants
-from the user's login count, for as long as Salt accepts a token (``token_expire``).
+Some backends need the user's password to tell the access lists (``rest``, LDAP groups without a bind user). Then the
+grants from the user's login count, for as long as Salt accepts a token (``token_expire``).
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
     """
     Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``.
 
-    A percentage counts ``total`` minions, rounded down, and at least 1.
+    A percentage is of ``total`` minions, rounded down, and at least 1.
 
     :raises ValueError: with what is malformed.
     """
@@ -159,7 +159,7 @@ def grouped_layout(groups: Sequence[Group], by: str, batch: Any, max_failures: A
     """
     Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets.
 
-    A percentage, in ``batch`` or ``max_failures``, counts the minions of each group.
+    A percentage, in ``batch`` or ``max_failures``, is of the minions of each group.
 
     :raises ValueError: naming the malformed value.
     """

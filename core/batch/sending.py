@@ -32,8 +32,8 @@ def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
 
 def hinted(batch: BatchState, fact: facts.Hinted, _now: float) -> list[Effect]:
     """
-    Ping a minion once more before it is left out, because the ping under way may have come too early for it. Only once:
-    anyone can fire such events in the minion's name.
+    The bus shows a minion's sign of life: ping the minion once more before it is left out, because the ping under way
+    may have come too early for it. Only once: anyone can fire such events in the minion's name.
     """
     if batch.presence.wants_hint(fact.minion):
         batch.presence.seen_on_bus.add(fact.minion)

@@ -4,7 +4,7 @@ minions with a limit of its own (``max_in_flight``). An exclusive batch does not
 avoids is in flight.
 
 ``share`` divides the free room among batches. ``Sharing`` keeps the accounts for it: which batch is in flight on which
-minions, which one wants room, and which one waits for which. A change in them costs the same for any number of minions.
+minions, which one wants room, and which one waits for which. Each change costs the same for any number of minions.
 
 Room is divided evenly: a free slot goes to the batch with the smallest share of what is scarce, and among equals to the
 one that was served least recently. So a small batch never waits for a large one to end, and no batch starves. A batch
@@ -390,7 +390,7 @@ class Sharing:
         return free
 
     def _rest(self) -> Iterator[tuple[str, Allotted]]:
-        """Yield the facts for batches that got nothing, where these tell them anything new."""
+        """Yield facts for the batches that got nothing, if there is anything new to tell them."""
         for jid in sorted(self._wanting | self._untold):
             member = self._members[jid]
             room = member.batch.room

@@ -52,7 +52,7 @@ class BatchShell:
 
     :param ports: the ports to the world.
     :param settings: the engine's options.
-    :param sharing: says which batch may send to which minions, beside the others.
+    :param sharing: says which minions each batch may send to while other batches run.
     """
 
     def __init__(self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing) -> None:
@@ -68,22 +68,22 @@ class BatchShell:
         self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
         self._signals = Signals(ports, self.live)
-        self._adopted: dict[Live, None] = {}  # those of ``live`` not told yet that this engine has started
+        self._adopted: dict[Live, None] = {}  # those of ``live`` that were not told yet that this engine has started
         self.ended: set[str] = set()
-        self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
+        self._undriven: set[str] = set()  # batches whose journals are damaged, or written by a later version
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
         self._knows_ended = False
         self._tally = Tally(ports.clock.now())
 
     def start(self) -> None:
-        """Subscribe to the bus, and begin once it is heard: an earlier answer would be missed."""
+        """Subscribe to the bus, and begin once its events come through: answers would be missed before that."""
         if why := self._ports.cache.why_unauthenticated:
             log.warning("Returns and answers on the bus are believed, forged ones too: %s", why)
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
         """Adopt the batches that an earlier engine left, take the requests made meanwhile, and go on."""
-        self._proof.start()  # first, so that no return falls between the log and the search for earlier ones
+        self._proof.start()  # first, so that no return is missed between the search for earlier ones and the log
         self._attempt("old temporary files", self._ports.store.sweep)
         self._maintain()
         log.info("Carrying on %d batches", len(self.live))
@@ -292,13 +292,13 @@ class BatchShell:
         return self._carried_out(live)
 
     async def _carried_out(self, live: Live) -> bool:
-        """Wait for the publish that was under way when a request came: the request is carried out after it."""
+        """Wait until the publish under way, if any, is over: only then has the request been carried out."""
         await live.durable()
         await live.quiet()
         return True
 
     def _find_read(self, jid: str) -> Live | None:
-        """As ``find``. :raises NotYet: if a batch is on the disk that could not be read until now."""
+        """As ``find``. :raises NotYet: if the batch is on the disk, but could not be read until now."""
         live = self.live.get(jid)
         if live is None and jid not in self.ended and jid not in self._undriven and self._ports.store.is_there(jid):
             raise NotYet(f"Batch {jid} cannot be read now")
@@ -489,7 +489,7 @@ def _rights_in(request: Mapping[str, Any]) -> dict[str, Any]:
     return dict(rights) if isinstance(rights, Mapping) else {}
 
 
-#: The fact that a request becomes, by its verb: made of the request, and of the user who asks.
+#: For each verb of a request: what makes the fact, from the request and the user who asks.
 _WISHES: Mapping[str, Callable[[Mapping[str, Any], str], facts.Fact]] = {
     "stop": lambda request, user: facts.StopRequested(bool(request.get("kill")), user),
     "pause": lambda request, user: facts.PauseRequested(user),

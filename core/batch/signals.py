@@ -1,8 +1,10 @@
 """
-Signals of operators to the jobs of batches, such as ``saltutil.kill_job``: tells batches on which minions they end jobs.
+Operators' signals to the jobs of batches, such as ``saltutil.kill_job``. Batches are told on which minions a signal
+ends their jobs.
 
-The log names the minions of a signal before any of them has got it. What a minion answers to it proves more: that the job
-ran there, and got the signal. This counts even if the batch did not know that the minion had begun, or had given it up.
+The log names the minions of a signal before any of them has got it. A minion's answer to the signal proves more: that
+the job ran there, and got the signal. This counts even if the batch had given the minion up, or did not know that it
+had begun.
 
 It must never take a signal among several functions, because its user may not be permitted all of them.
 """
@@ -56,7 +58,7 @@ class Signals:
                 _tell(live, filter(live.batch.wants_signal, record.minions), every_job)
 
     def returned(self, record: Returned) -> None:
-        """The log has a return: if it answers a signal, and may change anything, read soon what it says."""
+        """The log has a return: if it answers a signal and may change anything, soon read what it says."""
         if record.functions in KILLS and any(live.batch.wants_answer(record.minion) for live in self._live.values()):
             self._answers.setdefault(record.jid, set()).add(record.minion)
             if not self._reads:
@@ -69,7 +71,7 @@ class Signals:
             await compat.sleep(_GATHER)
 
     async def _read_minions(self, live: Live, jid: str, every_job: bool) -> None:
-        """Take a signal to more minions than the log names."""
+        """Take a signal to so many minions that the log does not name them."""
         try:
             minions = await self._minions_of(live, jid)
         finally:
@@ -119,7 +121,7 @@ def _tell(live: Live, minions: Iterable[str], every_job: bool = False) -> None:
 
 
 def _ended_by(answer: Any) -> set[str]:
-    """Return the jobs to which a minion has sent a signal that ends them. What it answers may be anything."""
+    """Return the jobs that have got a signal that ends them, by a minion's answer, which may be anything."""
     said = answer if isinstance(answer, (list, tuple)) else [answer]
     found = [_SENT.match(line) for line in said if isinstance(line, str)]
     return {match[2] for match in found if match and match[1] not in HARMLESS}

@@ -247,8 +247,8 @@ def _match_and_permit(
     """
     Return the minions that a target matches, if ``who`` may publish to them.
 
-    :raises Refused: to a limited user in the same words whether the target matches no minions or forbidden ones: otherwise
-        targets by grains or pillar would reveal the minions' values.
+    :raises Refused: a limited user gets the same words whether the target matches no minions or forbidden ones.
+        Otherwise targets by grains or pillar would reveal the minions' values.
     """
     named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     try:
@@ -266,7 +266,8 @@ def _new_jid(opts: Mapping[str, Any]) -> str:
 
 
 # -- like another batch or job -----------------------------------------------------------------------------------------
-# This only reads what the other one was asked for. Access, target and sizes are worked out as for any new batch.
+# This only reads what the earlier batch or job was asked for. Access, target and sizes are worked out as for any new
+# batch.
 
 #: Options that are not copied: a start time holds for one batch only, and the check is added as it is typed.
 _NOT_AGAIN = ("start_at", "check")

@@ -47,7 +47,7 @@ S = TypeVar("S", bound="BatchState")
 
 
 def _counts(found: Any) -> Counter[str]:
-    """Return the counts that a snapshot has. A Counter would also count what a damaged one has in their place."""
+    """Return the counts in a snapshot. If they are damaged, ``dict`` raises; a Counter alone would count anything."""
     return Counter(dict(found))
 
 
@@ -70,11 +70,11 @@ class BatchState(Kept):
     checks: Checks
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
-    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # and pending again
+    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # they are pending again
     resends: Counter[str] = kept(Counter, dict, _counts, name="resent")
     doubtful_starts: Counter[str] = kept(Counter, dict, _counts, name="begun_after_all")
     to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys, name="to_queue")  # to the retry queue
-    asked_queue: bool = made(bool)  # whether the retry queue has been asked to take all of them
+    asked_queue: bool = made(bool)  # whether the retry queue has been asked to take all ``to_hand_over``
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
     started: float | None = kept(nothing)  # when the start was announced
@@ -257,12 +257,12 @@ class BatchState(Kept):
         return minion in self.inflight or minion in self.maybe_received or self.record.is_guess(minion)
 
     def wants_signal(self, minion: str) -> bool:
-        """Whether it changes anything that an operator has ended the job on ``minion``, if it runs there."""
+        """Whether an operator's signal that ends the job on ``minion``, if the job runs there, changes anything."""
         is_sent_again = minion in self.maybe_received and minion in self.resends
         return minion in self.inflight or minion in self.to_hand_over or is_sent_again
 
     def wants_answer(self, minion: str) -> bool:
-        """Whether it changes anything that the job ran on ``minion``, and that an operator has ended it."""
+        """Whether proof that the job ran on ``minion``, and that an operator has ended it, changes anything."""
         is_killed = minion in self.outcomes and self.outcomes[minion][0] in (Outcome.KILLED, Outcome.TIMED_OUT)
         return self.wants_return(minion) and not is_killed
 
@@ -272,10 +272,10 @@ class BatchState(Kept):
 
     def wants_acknowledgement(self, minion: str) -> bool:
         """
-        Whether a start of ``minion``, heard on the bus, changes anything.
+        Whether the event that ``minion`` has begun the job changes anything.
 
-        Starts are unauthenticated, and a forger can fire any number of them. So a deadline moves only once per publish, and
-        only a few starts are believed of a minion that is in doubt or was given up.
+        Such starts are unauthenticated, and a forger can fire any number of them. So a deadline moves only once per
+        publish, and only a few starts are believed of a minion that is in doubt or was given up.
         """
         if self.finished:
             return False

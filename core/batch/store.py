@@ -134,7 +134,7 @@ class BatchStore:
         """
         Mark a batch as closed, durably. Blocks. :raises OSError:
 
-        The journal is copied, as in ``open``: another engine may take over that name at any moment.
+        The journal is copied, as in ``open``: another engine may put its own copy under the old name at any moment.
         """
         name, ended = journal_name(jid), journal_name(jid, ended=True)
         try:
@@ -172,7 +172,7 @@ class BatchStore:
             self._remove_old(f"{BATCHES}/{jid}{_ASIDE}", now - KEPT_ASIDE)
 
     def _remove_old(self, name: str, before: float) -> bool:
-        """Remove what was written before that Unix time, and tell whether it is gone now."""
+        """Remove a file that was written before that Unix time, and tell whether the file is gone now."""
         with contextlib.suppress(OSError):
             return self.folder.modified(name) < before and self.folder.remove(name)
         return False

@@ -1,7 +1,7 @@
 """
-A batch as seen from outside: the summary of ``batch.status``, which says how long the batch will still take, the batch's
-minions, and the payloads of its events. Also batches of Salt 3008's own manager or its CLI, and what that manager is shown
-of ours.
+A batch as seen from outside: the summary of ``batch.status``, with a forecast of how long the batch will still take;
+the batch's minions; and the payloads of its events. Also batches of Salt 3008's own manager or its CLI, and what that
+manager is shown of ours.
 
 Pure: stdlib only. It must never show a return's payload.
 """

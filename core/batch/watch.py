@@ -25,7 +25,7 @@ from saltext.jobs.core.errors import Refused
 ENGINE_PATIENCE = 60.0
 #: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
-#: Columns of the bar: the most; the fewest, below which there is no bar; and the fewest on a terminal that is not narrow.
+#: Columns of the bar: the most; the fewest (with less room, no bar); the fewest on a terminal that is not narrow.
 _BAR, _SHORTEST_BAR, _LEAST_BAR = 30, 4, 10
 #: Columns of a terminal that is not narrow.
 _WIDE = 60
@@ -167,8 +167,8 @@ def follow(
     :param display: shows the progress; None for none.
     :param poll: shortest pause in seconds between two looks; it is longer if a look takes long.
     :param engine_patience: seconds without an engine after which the wait ends.
-    :raises Refused: if the time is up, if the wait is interrupted, or if no engine has driven the batch for so long. The
-        batch goes on.
+    :raises Refused: if the time is up, if the wait is interrupted, or if no engine has driven the batch for
+        ``engine_patience`` seconds. The batch goes on.
     """
     try:
         with _interruptible():

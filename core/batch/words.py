@@ -32,10 +32,10 @@ WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "uns
 
 def word(found: Mapping[str, Any]) -> str:
     """
-    Return the state of a batch in one word for people. The state ``complete`` does not tell whether all went well, and
-    ``paused`` not whether an operator has to act; the word does.
+    Return the state of a batch in one word for people. The state ``complete`` does not tell whether all went well, nor
+    does ``paused`` tell whether an operator has to act; the word does.
 
-    :param found: the batch's summary, of ours or of a native batch.
+    :param found: the summary of a batch of ours or of a native batch.
     """
     state, by = str(found["state"]), found.get("paused_by")
     if state == "running" and found.get("blocked_reason") and not found.get("active"):
@@ -48,7 +48,7 @@ def word(found: Mapping[str, Any]) -> str:
 
 
 def has_succeeded(found: Mapping[str, Any]) -> bool:
-    """Return whether an ended batch has succeeded: our summary says so, for a native batch it is worked out."""
+    """Return whether an ended batch has succeeded. Our summary says so; for a native batch it is worked out."""
     return bool(found.get("success", not found["halted"] and not found["failed"]))
 
 
@@ -69,7 +69,7 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     """
     Return whether an ended batch has succeeded, and a sentence about it, with how many minions were left out.
 
-    :param found: its summary, of ours or of a native batch.
+    :param found: the summary of a batch of ours or of a native batch.
     """
     if has_succeeded(found):
         left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
@@ -117,7 +117,7 @@ _WITHOUT = {
     **{state: MEANINGS[state] for state in BAD if state in MEANINGS},
     Outcome.FAILED.value: "its return cannot be read: the minion was away, or the job cache no longer has it",
 }
-#: The fields of the batch itself in the result.
+#: The fields about the batch itself in the result of ``failures``.
 _ABOUT = (
     *("jid", "fun", "arguments", "tgt", "tgt_type", "user", "state", "success", "halted", "halted_reason", "driver"),
     *("total", "completed", "active", "pending", "failed", "lost", "offline", "killed", "timed_out"),
