@@ -1,8 +1,8 @@
 """
 A batch that is being carried out: the machine with its journal, its alarm, and its effects.
 
-For each fact: step the machine, write the fact, sync if it leads to an effect that reaches minions or ends the batch,
-perform the effects. If a fact cannot be written, its effects wait until the disk takes it. This holds no policy about
+For each fact: step the machine, write the fact, sync if an effect follows that changes something outside, perform the
+effects. If a fact cannot be written, its effects wait until the disk takes it. This holds no policy about
 batches. It must never wait for the disk on the loop's thread: syncs, and the end of a rewrite, are done in the disk's
 thread.
 """
@@ -23,7 +23,7 @@ from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 
-#: Effects that reach minions or end the batch. The journal is synced before these.
+#: Effects that change something outside: at minions, at the retry queue, or as the batch ends. First the journal is synced.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
 #: Seconds after which facts in a journal on another machine are synced, unless an effect needs that sooner.

@@ -2,7 +2,7 @@
 The minions that a batch still has to send to: their order, the group whose turn it is, and which have shown a sign of life.
 
 With ``presence=ping`` a minion is sent to only if it is known to be there: it has answered one of ``probe_attempts`` pings,
-or has started or returned anything meanwhile. Pure: stdlib only.
+or has shown another sign of life that proves it. Pure: stdlib only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 Reaching the next minions: pings find out which are there, and publishes send them the job. It decides how many, in which
 stage, and when; and what follows from a failed ping or publish.
 
-Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. It must never
-send to a minion that may have received the job, nor leave out a minion that was not pinged. Pure: stdlib only.
+Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. A minion that
+may have received the job may be sent it again only under the same jid, which it runs once. Pure: stdlib only.
 """
 
 from __future__ import annotations

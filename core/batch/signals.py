@@ -46,7 +46,7 @@ class Signals:
         self._reads = False
 
     def published(self, record: Published) -> None:
-        """The log has a publish: tell the batches whose jobs it ends. Those of this engine have an origin."""
+        """The log has a publish: tell the batches whose jobs it ends. Those of our engines have an origin."""
         if record.origin or not record.sent or record.functions not in KILLS:
             return
         for live in [live for live in self._live.values() if live.jid in record.ends or EVERY_JOB in record.ends]:

@@ -128,7 +128,7 @@ class Checkpoint:
         return jobs
 
     def kills(self, now: float) -> list[Kill]:
-        """Return the last kills before ``at``. Times after ``now`` count as ``now``."""
+        """Return the kills that were remembered. Times after ``now`` count as ``now``."""
         kills = []
         # 0.4.0 wrote none of these, 0.5.0 only the first, 0.5.1 the first two.
         found = (self._found.get(name, ()) for name in ("kills", "signals", "spared"))

@@ -36,8 +36,8 @@ class Published(Fact):
 
     ``found``: a search of the job cache has found it. Otherwise the log has it: then ``minions`` are those that it was for,
     None if they are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in
-    place of the log. So it may be a replay, which the log would leave out. ``ahead``: seconds by which the wall clock
-    was ahead of the engine's at ``at``; None if that is not known.
+    place of the log. So it may be a replay; of the log's records, replays are left out. ``ahead``: seconds by which the
+    wall clock was ahead of the engine's at ``at``; None if that is not known.
     """
 
     jid: str

@@ -1,7 +1,7 @@
 """
 What is known of a job besides its entries in the queue: which minions have begun it, on which an operator has killed it,
-which lost their entry without a return, and whose return the job cache may have lost. A later look at the job must not queue
-it again for any of these.
+which lost their entry without a return, and whose return the job cache may have lost. A later look at the job must not send
+it to any of these again.
 
 There is one note for each job: if 10,000 minions run a job for an hour, that costs one record. This module must never change
 a note without marking it to be stored.
@@ -22,7 +22,7 @@ from saltext.jobs.core.retry.timers import Timers
 class Note:
     """
     ``until``: Unix time until which the job can be owed. ``begun``: minions that have begun it. ``settled``: minions that
-    are no longer owed it, although no return will come. ``killed``: ``{minion: user}``: where it was killed, and by whom.
+    are no longer owed it, whatever the job cache says. ``killed``: ``{minion: user}``: where it was killed, and by whom.
     """
 
     until: float

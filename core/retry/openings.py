@@ -24,7 +24,7 @@ _TROUBLED = 60.0
 #: Error in seconds of a time that is converted from the engine's clock to the wall clock.
 _SLACK = 0.001
 
-#: A text as core/windows.py reads it, and a time zone; either may be empty.
+#: A text as core/windows.py reads it, and a time zone, which may be empty.
 Hours = tuple[str, str]
 
 

@@ -70,7 +70,7 @@ class Replays:
         self._carry_out(known, decide(known, permits, self._queue.terms_of(known.entry), self._queue.now))
 
     def _carry_out(self, known: Knowledge, decision: Decision) -> None:
-        """Do what was decided. Nothing else moves a replay or its entry, except an operator's request."""
+        """Do what was decided."""
         entry = known.entry
         if decision.step is not None and decision.state is not None:
             self._queue.move(entry, decision.state, decision.reason)

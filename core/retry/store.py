@@ -1,5 +1,5 @@
 """
-The retry queue on disk, through salt.cache: whatever ``cache:`` names.
+The retry queue in what ``cache:`` names, in the banks of salt.cache.
 
 =========================  ========  ===========================================================================
 bank                       key       value
@@ -13,7 +13,7 @@ bank                       key       value
 ``job_retry/corrupt``      name      unusable records, and records that the driver has refused
 =========================  ========  ===========================================================================
 
-If ``cache`` is mmap_cache, localfs is used: mmap_cache reserves 94 MB for each bank, and each minion has a bank. If a driver
+If ``cache`` is mmap_cache, localfs is used: mmap_cache reserves 96 MB for each bank, and each minion has a bank. If a driver
 confuses ids (mysql: ``ABC`` and ``abc``), jids and minion ids are encoded as core/store/keys.py says.
 
 One record claims a replay to many minions. Their entries are written afterwards, usually only once. Reading an entry applies

@@ -14,7 +14,7 @@ Key = tuple[str, ...]
 
 
 class Timers:
-    """One time for each key; setting it again replaces it. Every operation takes logarithmic time at most."""
+    """One time for each key; setting it again replaces it. On average an operation takes logarithmic time at most."""
 
     def __init__(self) -> None:
         self._times: dict[Key, float] = {}

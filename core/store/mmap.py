@@ -1,7 +1,7 @@
 """
 The driver mmap_cache of Salt 3008.
 
-It takes ``mmap_cache_size`` times ``mmap_cache_slot_size`` bytes for every bank, 94 MB by default, and every job has a bank
+It takes ``mmap_cache_size`` times ``mmap_cache_slot_size`` bytes for every bank, 96 MB by default, and every job has a bank
 of its own. So this module makes the index of a bank, as a sparse file, before the driver does.
 """
 
