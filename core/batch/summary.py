@@ -59,7 +59,7 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
 
 
 def summary(batch: Batch, now: float) -> dict[str, Any]:
-    """Return the flat dict of ``batch.status``: the keys of Salt 3008 first, then ours. ``now`` is Unix time."""
+    """Return the flat dict of ``batch.status``: all keys of Salt 3008, and ours. ``now`` is Unix time."""
     spec, numbers = batch.spec, counts(batch)
     stages = len(spec.sizes) // batch.membership.groups
     pause = batch.waits_for()
@@ -127,7 +127,11 @@ def _waiting(batch: Batch) -> dict[str, Any]:
 
 
 def options_of(spec: Spec) -> dict[str, Any]:
-    """Return the options with which a batch was started, by their names in ``batch.start``; None if not given."""
+    """
+    Return the options with which a batch was started, by their names in ``batch.start``.
+
+    None for one that was not given and has no default.
+    """
     found = {name: getattr(spec, name) for name in _KEPT}
     kept = {name: None if value == "" else value for name, value in found.items()}
     exclusive = spec.exclusive if isinstance(spec.exclusive, bool) else list(spec.exclusive)
@@ -277,7 +281,7 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
 
 
 # -- batches of Salt's own ---------------------------------------------------------------------------------------------
-# These functions get the contents of state files whose form ``store.py`` has checked.
+# ``native_summary`` and ``native_minions`` get the contents of state files whose form ``store.py`` has checked.
 
 
 def native_view(spec: Spec, created: float) -> dict[str, Any]:

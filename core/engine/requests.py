@@ -34,7 +34,7 @@ log = lines.logger(__name__)
 
 #: Seconds between two signs of life of an engine, and seconds without one after which it looks dead.
 BEAT, SILENT = 10.0, 35.0
-#: Seconds after which an answer that nobody fetched is removed.
+#: Seconds after which an answer that nobody fetched, or a request that was set aside, is removed.
 _STALE = 3600.0
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
@@ -51,7 +51,8 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     """
     Return for how many seconds a running engine has shown no sign of life, if that is longer than ``SILENT``.
 
-    Returns 0 if it has shown one, if none runs, and if it is not known, as for an engine of an earlier version.
+    Returns 0 if the last sign is more recent, if no engine runs, and if the last sign is not known, as for an engine of
+    an earlier version.
     """
     process = process_of(opts, engine)
     if process is None or not process.tells_version:
@@ -66,7 +67,11 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
 
 
 def other_version(opts: Mapping[str, Any], engine: str) -> str:
-    """Say that a running engine has another version than this process, and what to do; empty if it has the same."""
+    """
+    Say that a running engine has another version than this process, and what to do.
+
+    Empty if it has the same, if none runs, or if its version is not known.
+    """
     process = process_of(opts, engine)
     if process is None or process.version == VERSION or (process.tells_version and not process.version):
         return ""
@@ -140,7 +145,7 @@ class Inbox:
         self._underway.discard(request_id)
 
     def sweep(self, now: float) -> None:
-        """Remove answers that nobody fetched."""
+        """Remove answers that nobody fetched, and requests that were set aside, once they are old."""
         for name in self._named(".reply", ".corrupt"):
             with contextlib.suppress(OSError):
                 if now - self._folder.modified(name) > _STALE:
@@ -174,19 +179,20 @@ def ask(
     """
     Leave a request for an engine, wake it, and return its answer.
 
-    A Ctrl-C withdraws the request, unless ``keep`` is set or the engine has taken it. The CommandExecutionError that follows
-    says what becomes of the request.
+    A Ctrl-C withdraws the request, unless the engine has taken it, or ``keep`` is set and the request is written. The
+    CommandExecutionError that follows says what becomes of the request.
 
     :param patience: seconds to wait; by default those of the site.
     :param keep: leave the request for an engine that does not answer, instead of withdrawing it. If the engine is down, None
-        is returned, and the engine will see the request before it does anything else.
+        is returned, and the engine takes the request when it starts.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
         ``salt-run`` fail: Salt takes it for a question about usage.)
     :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time.
         Then the message says what becomes of the request.
     """
     other = other_version(opts, engine)
-    # Every version can read a kept request (a stop, a pause, a change of the queue). It must not wait for a restart.
+    # Every version can read a kept request (a stop, a pause, a change of the queue). Such a request must not wait for a
+    # restart.
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     site, request_id = site_of(opts, engine), _new_id()
@@ -235,7 +241,7 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
 
 
 def longest_wait(opts: Mapping[str, Any], engine: str) -> float:
-    """Return the seconds for which the oldest request that an engine has not taken yet has waited; 0 if none waits."""
+    """Return for how many seconds the oldest request has waited for an engine to take it; 0 if none waits."""
     site, waits = site_of(opts, engine), [0.0]
     folder = site.folder(engine)
     with contextlib.suppress(OSError):

@@ -60,7 +60,7 @@ class Service:
                 self._reply(self._inbox.answer, request_id, value)
 
     def sweep(self, now: float) -> None:
-        """Remove answers that nobody fetched; ``now`` is Unix time by the file system's clock."""
+        """Remove old answers, and old requests that were set aside; ``now`` is Unix time by the file system's clock."""
         self._inbox.sweep(now)
 
     def _verb(self, request: Mapping[str, Any]) -> Verb:

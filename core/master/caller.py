@@ -41,7 +41,8 @@ from saltext.jobs.core.master import identity
 from saltext.jobs.core.master.access import NOT_KNOWN, Access
 from saltext.jobs.core.master.identity import Identity, codes, frames_of_all_threads
 
-#: Names with a meaning to Salt or this extension. An API user of such a name is shown with the backend before it.
+#: Names with a meaning to Salt or this extension. An API user of such a name is shown as ``<backend>:<name>``, or as
+#: ``token:<name>`` if the backend is uncertain.
 _RESERVED = ("", "root", "UNKNOWN", "Reactor")
 #: The kinds of identities that are users of this machine.
 _LOCAL = (identity.MASTER, identity.SUDO, identity.KEY)
@@ -136,11 +137,11 @@ def require_right(
     :param load: the job: ``fun``, and ``arg`` as it is published, keyword arguments included.
     :param minions: the minions that would run it.
     :param named_as: what the refusal calls the minions.
-    :raises Refused: naming the function and ``named_as``.
+    :raises Refused: naming the function and ``named_as``, or the user if ``publisher_acl_blacklist`` names them.
     """
     if who.grants is None:
         return
-    # Salt checks the user of a publish in the same way. For an API user that is the user that runs salt-api.
+    # Salt checks the user of a publish in the same way; for an API user, it checks the user that runs salt-api.
     barred = salt.acl.PublisherACL(opts.get("publisher_acl_blacklist") or {})
     if not who.account and barred.user_is_blacklisted(who.name):
         raise Refused(f"{who.name} may not publish anything: publisher_acl_blacklist names that user")
@@ -190,7 +191,8 @@ def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") ->
 
 def names_of(who: Caller) -> frozenset[str]:
     """
-    Return the names of a caller: the one that batches show, and the same with the backend before it.
+    Return the names of a caller: the one that batches show; a local user's own name, without ``sudo_``; and an API
+    user's name with the backend before it.
 
     An API user whose name has a meaning to Salt (``root``) has only the name with the backend.
     """
@@ -203,7 +205,7 @@ def names_of(who: Caller) -> frozenset[str]:
 
 def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:
     """
-    Return the groups of a caller, as Salt's backend of the login or this machine gives them, never as the caller claims.
+    Return the groups of a caller, as given by the backend of their login or by this machine, never as they claim.
 
     Empty if they are not known, as with a token that may belong to several backends. Blocks.
     """

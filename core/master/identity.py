@@ -16,7 +16,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-#: The field of a load in the job cache that holds the identity. A value that comes with the load is dropped.
+#: The field of a load in the job cache that holds the identity. A value that comes with the load is dropped, unless one
+#: of our engines made the load.
 WHO = "saltext_jobs_who"
 
 #: root or the user of the master, and the master's own schedule, reactor and engines.
@@ -137,8 +138,8 @@ def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str
     """
     Return the backends that a user's token may belong to.
 
-    Salt drops the token before it calls a runner, but still stores it. So the backend is one for which a token of this
-    user is stored, and which grants what Salt found.
+    Salt removes the token from the request before it calls a runner, but its token store still has it. So the backend
+    is one for which a token of this user is stored, and which grants what Salt found.
     """
     known = list(loadauth.opts.get("external_auth") or {})
     if len(known) == 1:

@@ -1,4 +1,4 @@
-"""Finds and lists jobs by the fields beside their records in the table of ``cache: postgresql``."""
+"""Finds and lists jobs by the additional columns of the table of ``cache: postgresql``."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class JobLookup:
         """
         Return the tallies of some jobs, without reading their returns. A job whose minions are no list of ids has none.
 
-        :param minion: the minion of ``of_minion``.
+        :param minion: the minion that ``JobTally.of_minion`` is about; None for none.
         """
         # Missing minions are counted by the index of returns.
         query = f"""SELECT w.key, (SELECT count(DISTINCT name) FROM unnest(m.minions) AS n (name)), r.returned, r.failed,

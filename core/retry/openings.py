@@ -48,7 +48,7 @@ class Openings:
         self.ahead = 0.0
         self._jobs: dict[Hours, dict[str, None]] = {}  # by window: the jids of its jobs
         self._found: dict[Hours, Period] = {}  # by window: when it is open next, by the wall clock
-        self._open: set[Hours] = set()  # the windows that were open when that was found
+        self._open: set[Hours] = set()  # the windows that were open when their ``_found`` was set
 
     def add(self, job: Job, now: float) -> None:
         """Watch the window of a job that is new in the queue."""
@@ -99,7 +99,7 @@ class Openings:
         if not self._is_open(hours, now):
             self._open.discard(hours)
             return [], list(self._jobs[hours]), []
-        # The window counts as newly opened, even if an earlier look foretold this opening.
+        # An opening counts as new even if an earlier look foretold it.
         self._open.add(hours)
         return [] if was_open else list(self._jobs[hours]), [], []
 

@@ -63,7 +63,8 @@ class _Known:
         self.numbers = numbers or {}
         #: The highest number with its name, and the name of the number 0, which changes when minions are forgotten.
         self._last, self._forgotten = last, forgotten
-        #: By the checksum of a list: its set by its digest; empty until the list comes again, as many come only once.
+        #: ``{checksum of a list: {its digest: its set}}``. The inner dict is empty until the list comes again, as many
+        #: come only once.
         self._sets: dict[int, dict[bytes, bytes]] = {}
 
     def is_of(self, sql: sqlite3.Connection) -> bool:

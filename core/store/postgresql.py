@@ -30,7 +30,7 @@ class Postgresql(TableDriver):
     """The table of the driver postgresql, safe with a frozen server and with concurrent writers."""
 
     removed_at_once = 500
-    #: Zero, since the functions below wait for the server themselves.
+    #: Zero, since ``core/postgresql/connections.py`` already waits for the server.
     patience = 0.0
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Postgresql(TableDriver):
         return JobLookup(banks)
 
     def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
-        """Yield from an iterator that queries the server now and then. It ends at the first failure."""
+        """Yield from an iterator that queries the server now and then. :raises SaltCacheError: at the first failure."""
         end = object()
         while True:
             try:
