@@ -104,7 +104,7 @@ class CacheOptions(Server):
     connect_timeout: float = option(5.0, _SECONDS, "0.2.0")
     #: Empty if the server needs none, or if libpq finds it in the password file of the user that the master runs as.
     password: str = option("", _SECRET, "0.3.0")
-    #: A connection string or URI for libpq; it overrides the options above.
+    #: A connection string or URI for libpq. What it sets overrides the options above.
     dsn: str = option("", _SECRET, "0.3.0")
     #: Seconds without an answer after which the server counts as away.
     timeout: float = option(5.0, _SECONDS, "0.3.0")
