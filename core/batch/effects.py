@@ -60,6 +60,8 @@ class Effects:
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
         """Start the effects of a batch, in order. Never raises: failures become facts, are retried or are logged."""
         for effect in effects:
+            if isinstance(effect, facts.TakeBack):
+                live.taking_back.add(effect)
             if type(effect) not in _AT_ONCE:
                 self._ports.loop.spawn_callback(self._carry_out, live, effect)
                 continue
@@ -372,10 +374,9 @@ class Effects:
             await self._ports.queue_worker.call(self._ports.queue, request)
         except CommandExecutionError as exc:
             log.info("Batch %s: whether the retry queue has dropped its minions is not known: %s", live.jid, exc)
-
-    async def taken_back(self) -> None:
-        """Return once the hand-overs that were to be taken back so far are."""
-        await self._ports.queue_worker.call(lambda: None)  # it makes one request at a time
+        live.taking_back.discard(effect)
+        if live.is_over:
+            self._close_batch(live)
 
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
         """
@@ -393,30 +394,35 @@ class Effects:
             if not middle or isinstance(exc, EngineAbsent):
                 return [(minions, str(exc))]
             return await self._hand_over(live, minions[:middle]) + await self._hand_over(live, minions[middle:])
-        return [(minions, "")] if taken else []
+        return [(taken, "")] if taken else []
 
-    async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> bool:
+    async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> tuple[str, ...]:
         """
-        Ask while the batch wants the hand-over, and tell whether the queue has taken the minions.
+        Ask while the batch wants the hand-over, and return the minions that the queue has taken. Each request leaves out
+        those that are not to be handed over any more, as an operator has killed the job there.
 
         :raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer.
         """
         deadline = self._ports.clock.now() + QUEUE_PATIENCE
         while live.batch.asked_queue and not live.gone:
+            minions = tuple(each for each in request["minions"] if each in live.batch.to_hand_over)
+            if not minions:
+                break
             try:
-                await self._ports.queue_worker.call(self._ports.queue, request)
+                await self._ports.queue_worker.call(self._ports.queue, {**request, "minions": list(minions)})
             except EngineAbsent:
                 if self._ports.clock.now() >= deadline and live.batch.asked_queue:
                     raise
                 await compat.sleep(RETRY_PAUSE)
             else:
-                return True
-        return False
+                return minions
+        return ()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _close(self, live: Live, _effect: facts.Close) -> None:
-        self._close_batch(live)
+        if not live.taking_back:
+            self._close_batch(live)
 
 
 def kept_options(spec: Spec) -> Mapping[str, Any]:

@@ -230,8 +230,11 @@ def hand_over(batch: BatchState) -> list[Effect]:
 
 
 def queued(batch: BatchState, fact: facts.Queued, _now: float) -> list[Effect]:
-    """The retry queue has taken these minions, and delivers the job to them."""
-    for minion in fact.minions:
+    """
+    The retry queue has taken these minions, and delivers the job to them. Once the batch is halted, its hand-over is taken
+    back.
+    """
+    for minion in () if batch.halted else fact.minions:
         batch.to_hand_over.pop(minion, None)
     return []
 

@@ -64,6 +64,8 @@ class Live:
         self._working = False
         self._quiet_waiters: list[Any] = []
         self._rewriting: Any = None  # a future: done at the end of the rewrite under way
+        #: Hand-overs that are being taken back. The batch is closed after that, as nothing would repeat it then.
+        self.taking_back: set[facts.TakeBack] = set()
         self.closing = False  # it has ended, and is being closed
         self.gone = False  # it is closed, and takes no facts any more
         self._flushes = False  # what waits in the journal is about to be synced
@@ -77,6 +79,11 @@ class Live:
     def busy(self) -> bool:
         """Whether effects are still to be performed."""
         return self._working or bool(self._todo)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the batch has ended, and nothing is left to be done before it is closed."""
+        return bool(self.batch.finished) and not (self.busy or self.unwritten or self.taking_back)
 
     @property
     def rewriting(self) -> bool:

@@ -444,7 +444,7 @@ class BatchShell:
     def _maintain_one(self, live: Live) -> None:
         live.tend()
         live.heed()
-        if live.batch.finished and not live.busy and not live.unwritten:
+        if live.is_over:
             self._close(live)  # closing failed before, or a crash came first
 
     def _forget_old(self) -> None:
@@ -461,8 +461,6 @@ class BatchShell:
 
     async def _close_down(self, live: Live) -> None:
         """Close a batch: from now on it is a snapshot among the ended ones."""
-        if live.batch.halted:
-            await self._effects.taken_back()  # nothing would repeat that for a closed batch
         live.step(facts.Closed())
         try:
             await live.rewrite()

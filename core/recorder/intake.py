@@ -120,6 +120,8 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether a batch is complete."""
+        if self._is_busy:
+            return False
         return len(self._waiting) >= self._settings.max_batch or self._bytes >= _BATCH_BYTES
 
     def wants(self, fun: Any) -> bool:
@@ -202,19 +204,22 @@ class Intake:
     async def flush(self) -> Flushed:
         """Write what waits into the spool."""
         now = self._clock.now()
+        if self._is_busy or now < self._retry_at:
+            return Flushed()
         due = self._due_jobs(now)
-        if self._is_busy or now < self._retry_at or not (self._waiting or due):
+        if not (self._waiting or due):
             return Flushed()
         self._is_busy = True
-        batch, size, self._waiting = self._waiting, self._bytes, []
+        batch, self._waiting = self._waiting, []
         try:
             verdicts = await self._worker.call(self._writer.store, batch, due, now)
         except OSError as exc:
             self._keep(batch, exc, now)
+            batch = []
             return Flushed()
         finally:
             self._is_busy = False
-        self._bytes -= size  # only now: until then the batch is in memory too
+            self._bytes -= sum(len(item.payload) for item in batch)  # only now: until then it is in memory too
         return self._settle(verdicts)
 
     def drain(self) -> None:

@@ -108,8 +108,15 @@ class SpoolWriter:
 
     def write(self, loads: Sequence[Record], returns: Sequence[Waiting], now: float) -> None:
         """Write records, and remember them. :raises OSError: when they can't be written."""
-        frames = [packed(load, now) for load in loads] + [item.payload for item in returns]
-        digests = [digest(load.jid) for load in loads] + [item for waiting in returns for item in waiting.digests]
+        frames, digests = [], []
+        for load in loads:
+            try:
+                frames.append(packed(load, now))
+            except (ValueError, RecursionError) as exc:  # it is too deep: Salt itself can pack one level more
+                self._quiet.error("unpackable", "The load of job %s cannot be recorded: %s", load.jid, exc)
+            digests.append(digest(load.jid))
+        frames += [item.payload for item in returns]
+        digests += [item for waiting in returns for item in waiting.digests]
         self._spool.append(frames)
         self._spool.drop_oldest()
         self._remember(digests, now)

@@ -258,7 +258,7 @@ def _overdue(known: Knowledge, permits: Permits, terms: Terms, now: float) -> De
 def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
     """The minion was asked about a job that it may have."""
     entry, verdict = known.entry, known.verdict(terms.acks)
-    if known.last is Evidence.UNPROVEN or known.was_away:
+    if known.last is Evidence.UNPROVEN:
         return _LATER[Step.ASKING]  # the answer is forged, or the job cache does not have it yet
     if verdict is Verdict.RUNS:
         return _run(known, now, "the minion says that it runs it" if known.last is Evidence.RUNS else "")
@@ -275,7 +275,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
     if entry.expires_at <= now:
         expired = "it was begun, but nothing more was heard of it in its time to live"
         return Decision(state=State.EXPIRED, reason=expired)
-    return _run(known, now)
+    return _LATER[Step.ASKING] if known.was_away else _run(known, now)
 
 
 def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:

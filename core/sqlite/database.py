@@ -170,7 +170,8 @@ class Database:
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """
-        Return the rows that a query finds. If the file is damaged, it is set aside, and the next one is asked.
+        Return the rows that a query finds. If the file is damaged, it is set aside, and the next one is asked: then a caller
+        that reads in several steps gets the rest from that one.
 
         :raises sqlite3.Error: as SQLite does; also for damage that is met in a transaction.
         :raises StateError: if the file cannot be used.

@@ -165,6 +165,7 @@ def function_name(load: Mapping[str, Any]) -> str:
     return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
 
 
+@_again_after_damage
 def store_no_returns(store: Store, key: str) -> None:
     """Note that a job's returns are not to be stored, unless the job was published earlier with its returns."""
     if store.contains(NOCACHE, key):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -19,6 +18,7 @@ from saltext.jobs.core.sqlite import stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks
 from saltext.jobs.core.sqlite.salvage import Salvage, Unreadable, note
 from saltext.jobs.core.store.publication import Publication, ids_in, work_of
+from saltext.jobs.core.store.records import function_name
 
 log = lines.logger(__name__)
 
@@ -32,29 +32,32 @@ class JobSalvage(Salvage):
 
     def __init__(self, path: str, banks: SqliteBanks) -> None:
         super().__init__(path, banks)
-        #: By jid and bank: records of the damaged file whose places hold different records.
-        self._earlier: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+        #: By jid and bank: records of the damaged file, as stored, whose places hold different records.
+        self._earlier: dict[str, dict[str, bytes]] = collections.defaultdict(dict)
 
     def meet(self, part: list[tuple[Any, ...]]) -> None:
         for bank in _JOINED:
             found = {row[1]: row[-1] for row in part if row[0] == bank}
             for jid, data in list(self.banks.pick(bank, found)):
                 if data != found[jid]:
-                    self._earlier[jid][bank] = stored.loads(found[jid])
+                    self._earlier[jid][bank] = found[jid]
 
     def conclude(self) -> None:
         """Join the records of jobs that went on before their records were copied from the damaged file."""
         for jid, earlier in self._earlier.items():
             with self.banks.transaction():
-                for bank, record in _joined(earlier, dict(self._now(jid))).items():
+                now = {bank: data for bank in _JOINED for _, data in self.banks.pick(bank, [jid])}
+                for bank, record in _joined(_decoded(earlier), _decoded(now)).items():
                     self.banks.store(bank, jid, record)
                     self.written += 1
 
-    def _now(self, jid: str) -> Iterator[tuple[str, Any]]:
-        for bank in _JOINED:
-            for _, data in self.banks.pick(bank, [jid]):
-                with contextlib.suppress(Exception):  # msgpack raises many kinds for a broken value
-                    yield bank, stored.loads(data)
+
+def _decoded(records: dict[str, bytes]) -> dict[str, Any]:
+    found = {}
+    for bank, data in records.items():
+        with contextlib.suppress(Exception):  # msgpack raises many kinds for a broken value
+            found[bank] = stored.loads(data)
+    return found
 
 
 def _joined(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -64,24 +67,51 @@ def _joined(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     :param earlier: of the damaged file; only those that differ.
     :param now: those in use.
     """
-    found: dict[str, Any] = {}
-    minions, before = ids_in(now.get(MINIONS)), ids_in(earlier.get(MINIONS, now.get(MINIONS)))
-    if before - minions:
-        found[MINIONS] = sorted(minions | before)
+    if not now.get(LOADS) and not now.get(PUBLISHED):
+        return {}  # the job was removed meanwhile
+    load = now[LOADS] if isinstance(now.get(LOADS), dict) else {}
+    published = earlier[LOADS] if isinstance(earlier.get(LOADS), dict) else load
+    minions, before = ids_in(now.get(MINIONS)), ids_in(earlier.get(MINIONS))
+    found: dict[str, Any] = {MINIONS: sorted(minions | before)} if before - minions else {}
     with contextlib.suppress(ValueError, StateError):  # not published, or by a later version
-        publication, load = Publication.from_record(now.get(PUBLISHED)), now.get(LOADS) or {}
-        published = earlier.get(LOADS, load)
-        if PUBLISHED in earlier:  # the job was published again, perhaps to the next part of a batch
-            first = Publication.from_record(earlier[PUBLISHED])
-            if first.at < publication.at and first.vouches_for(published) and work_of(published) == work_of(load):
-                # The next publish took minions of the first one for added ones if they had returned before it.
-                added = first.added | (publication.added - before)
-                publication = dataclasses.replace(first, last=max(first.last, publication.last), added=added)
-                found[PUBLISHED] = publication.as_record()
+        last = Publication.from_record(now.get(PUBLISHED))
+        first = Publication.from_record(earlier[PUBLISHED]) if PUBLISHED in earlier else None
+        if first is None:
+            # Only the damaged file has a publish of the job. What came meanwhile was reported.
+            joined = dataclasses.replace(last, added=last.added | (minions - before)) if before else last
+        elif first.at < last.at and first.vouches_for(published):
+            joined = _published_first(first, last, minions, before, published, load)
+        else:
+            joined = last
+        if joined != last:
+            found[PUBLISHED] = joined.as_record()
         # Salt stores a load with a return if it finds none.
-        if not publication.vouches_for(load) and publication.vouches_for(published):
+        if not joined.vouches_for(load) and joined.vouches_for(published):
             found[LOADS] = published
     return found
+
+
+def _published_first(
+    first: Publication, last: Publication, minions: set[str], before: set[str], published: Any, load: Any
+) -> Publication:
+    """
+    Return the record of a job that was published again, perhaps to the next part of a batch, before the first record came.
+
+    :param minions: of the last publish, with those that were reported.
+    :param before: of the first one, likewise; empty if that is not known.
+    """
+    joined = dataclasses.replace(first, last=max(first.last, last.last))
+    for other in last.borrowed:
+        joined = joined.with_borrowed(*other)
+    if work_of(published) != work_of(load):
+        joined = joined.with_borrowed(function_name(load), str(load.get("user") or ""), last.last)
+        added = first.added | (minions - before)
+    elif before:
+        named = (before - first.added) | (minions - last.added)
+        added = frozenset((before | minions) - named)
+    else:
+        added = first.added | last.added
+    return dataclasses.replace(joined, added=frozenset(added))
 
 
 def end(path: str, banks: SqliteBanks) -> None:

@@ -22,6 +22,9 @@ import salt.loader
 
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.salvage import Part, Remains
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.publication import Publication
+from saltext.jobs.core.store.salvage import JobSalvage
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
@@ -300,14 +303,44 @@ def test_a_job_that_was_published_again_meanwhile_keeps_its_first_load_and_all_i
     assert job_cache.store.fetch("jobs/published", jid) == record
 
 
-def test_another_job_that_was_published_meanwhile_under_the_jid_does_not_become_the_first_one(filled, path):
+def test_another_job_that_was_published_meanwhile_under_the_jid_counts_as_one_that_borrowed_it(filled, path):
+    damage(path, lambda pages: [pages * 4 // 5])
+    first = Returner(filled).get_load(JOBS[5])
+    meet(filled)
+    job_cache, jid = Returner(filled), JOBS[5]
+    job_cache.save_load(jid, {**LOAD, "jid": jid, "fun": "cmd.run", "arg": ["reboot"]}, minions=[FLEET[0], "db1"])
+    job_cache.store.driver.tidy()
+    assert job_cache.get_load(jid) == {**first, "Minions": sorted([*FLEET, "db1"])}
+    record = Publication.from_record(job_cache.store.fetch("jobs/published", jid))
+    assert [each.fun for each in record.borrowed] == ["cmd.run"]
+    assert record.added == {"db1"}, "the first job was not for it"
+
+
+def test_minions_that_were_only_reported_meanwhile_do_not_become_minions_of_the_job(filled, path):
+    """Any accepted minion can report some for any jid."""
     damage(path, lambda pages: [pages * 4 // 5])
     meet(filled)
     job_cache, jid = Returner(filled), JOBS[5]
-    other = {**LOAD, "jid": jid, "fun": "cmd.run", "arg": ["reboot"]}
-    job_cache.save_load(jid, other, minions=["db1"])
+    records.report_minions(job_cache.store, jid, ["victim"])
     job_cache.store.driver.tidy()
-    assert job_cache.get_load(jid) == {**other, "Minions": sorted([*FLEET, "db1"])}
+    assert job_cache.get_load(jid)["Minions"] == sorted([*FLEET, "victim"])
+    assert Publication.from_record(job_cache.store.fetch("jobs/published", jid)).added == {"victim"}
+
+
+def test_a_job_that_was_removed_meanwhile_does_not_come_back(filled, path, monkeypatch):
+    damage(path, lambda pages: [pages * 4 // 5])
+    meet(filled)
+    job_cache, jid = Returner(filled), JOBS[5]
+    job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["db1"])
+    conclude = JobSalvage.conclude
+
+    def remove_first(salvage):
+        records.drop(job_cache.store, jid)
+        conclude(salvage)
+
+    monkeypatch.setattr(JobSalvage, "conclude", remove_first)
+    job_cache.store.driver.tidy()
+    assert job_cache.get_load(jid) == {} and not job_cache.store.contains("jobs/minions", jid)
 
 
 def test_a_file_that_was_taken_away_is_made_again_and_empty_whatever_lies_beside_it(filled, path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch import facts
 from saltext.jobs.core.errors import EngineAbsent
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
@@ -358,9 +359,10 @@ class SlowWorker(FakeWorker):
     """A thread that takes five seconds for each call, one after the other."""
 
     def __init__(self):
-        self._last = None
+        self._last, self.calls = None, 0
 
     async def call(self, function, *args):
+        self.calls += 1
         before, own = self._last, compat.Future()
         self._last = own
         if before is not None:
@@ -381,6 +383,39 @@ def test_a_batch_is_closed_only_when_its_hand_over_has_been_taken_back(tmp_path)
         bench.ask("stop", jid=JID)
         assert bench.run(60.0, lambda: not bench.shell.live)
         assert box[-1] == "cancel"
+
+
+def test_a_hand_over_that_succeeds_after_the_batch_was_stopped_is_taken_back_though_the_engine_dies_meanwhile(tmp_path):
+    before, after, worker = [], [], SlowWorker()
+    with away(tmp_path) as bench:
+        bench.shell.close()
+        bench.start(queue=lambda request: before.append(request["do"]), queue_worker=worker)
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        assert bench.run(120.0, lambda: worker.calls)
+        bench.ask("stop", jid=JID)
+        assert bench.run(30.0, lambda: before == ["enqueue"])
+        bench.run(1.0)
+        bench.restart(queue=lambda request: after.append(request["do"]))
+        bench.run(60.0)
+        assert after == ["cancel"] and not bench.shell.live
+
+
+def test_a_minion_whose_job_was_killed_while_the_retry_queue_is_gone_is_not_handed_over_afterwards(tmp_path):
+    box = []
+
+    def wait(request):
+        box.append((request["do"], *request["minions"]))
+        raise EngineAbsent("The job_retry engine is not running; it has taken the request and may carry it out later.")
+
+    with away(tmp_path) as bench:
+        bench.shell.close()
+        bench.start(queue=wait)
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        assert bench.run(120.0, lambda: box)
+        bench.shell.live[JID].step(facts.Signalled(("b",)))
+        bench.run(10.0)
+        assert box[0] == ("enqueue", "b", "c") and ("cancel", "b") in box
+        assert set(box[box.index(("cancel", "b")) + 1 :]) == {("enqueue", "c")}
 
 
 @pytest.mark.parametrize("is_back", [True, False])

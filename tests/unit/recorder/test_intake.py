@@ -3,42 +3,77 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import time
 import types
+
+import pytest
 
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.recorder.intake import LIMIT, Intake
 from saltext.jobs.core.settings import RecorderSettings
 
 MEGABYTE = 1 << 20
+NUMBERS = itertools.count()
 
 
-class FullDisk:
-    """A thread that writes to a full disk. During each call the minions go on returning."""
+class Disk:
+    """A thread that writes to a disk, which fails. During each call the minions go on returning."""
 
-    def __init__(self):
-        self.meanwhile = lambda: None
+    def __init__(self, trouble):
+        self.meanwhile, self.trouble = lambda: None, trouble
 
     async def call(self, *_):
         self.meanwhile()
-        raise OSError(28, "No space left on device")
+        raise self.trouble
 
 
-def test_a_disk_that_takes_nothing_keeps_no_more_in_memory_than_the_limit():
-    disk, moment = FullDisk(), [time.time()]
+@pytest.fixture
+def moment():
+    return [time.time()]
+
+
+@pytest.fixture
+def full():
+    return Disk(OSError(28, "No space left on device"))
+
+
+def make(disk, moment):
     clock = Clock(moment[0], lambda: moment[0])
-    intake = Intake(RecorderSettings(), clock, types.SimpleNamespace(size=0), None, None, disk)
+    return Intake(RecorderSettings(), clock, types.SimpleNamespace(size=0), None, None, disk)
 
-    def give_back(count):
-        for _ in range(count):
-            number = next(numbers)
-            data = {"jid": "20261127000000000000", "id": f"m{number}", "fun": "cmd.run", "fun_args": []}
-            intake.accept(data["jid"], data["id"], {**data, "return": MEGABYTE * "x", "retcode": 0, "success": True})
 
-    numbers = iter(range(10_000))
-    disk.meanwhile = lambda: give_back(40)
+def give_back(intake, count):
+    for _ in range(count):
+        jid, minion = "20261127000000000000", f"m{next(NUMBERS)}"
+        data = {"jid": jid, "id": minion, "fun": "cmd.run", "fun_args": [], "retcode": 0, "success": True}
+        intake.accept(jid, minion, {**data, "return": MEGABYTE * "x"})
+
+
+def test_a_disk_that_takes_nothing_keeps_no_more_in_memory_than_the_limit(full, moment):
+    intake = make(full, moment)
+    full.meanwhile = lambda: give_back(intake, 40)
     for _ in range(6):
-        give_back(10)
+        give_back(intake, 10)
         asyncio.run(intake.flush())
         moment[0] += 60
     assert intake.waiting <= LIMIT // MEGABYTE
+
+
+def test_a_batch_that_fails_for_another_reason_is_not_counted_any_more(moment):
+    intake = make(Disk(RecursionError("too deep")), moment)
+    for _ in range(4):
+        give_back(intake, 30)
+        with contextlib.suppress(RecursionError):
+            asyncio.run(intake.flush())
+    assert intake.waiting == 0 and intake.has_room
+
+
+def test_while_a_batch_is_written_no_further_one_is_complete(full, moment):
+    intake, seen = make(full, moment), []
+    full.meanwhile = lambda: seen.append(intake.is_full)
+    give_back(intake, 8)
+    assert intake.is_full
+    asyncio.run(intake.flush())
+    assert seen == [False]

@@ -576,6 +576,21 @@ def test_a_minion_that_starts_while_it_is_asked_about_a_running_job_is_asked_aga
     assert world.state("b", "j1") is State.HELD, "it was interrupted"
 
 
+def test_a_minion_that_starts_again_and_again_and_never_answers_is_owed_nothing_for_ever():
+    world = away(duration=4000.0, sweep=1e6, ttl=7200.0)
+    world.start("b")
+    world.run(600)
+
+    def start():
+        world.fire("salt/minion/b/start", {"id": "b"})
+        world.later(5.0, start, engine=False)
+
+    world.stop("b")
+    start()
+    world.run(2 * 7200)
+    assert world.state("b", "j1") is State.EXPIRED
+
+
 def test_a_minion_that_stays_silent_about_a_running_job_is_not_asked_again_at_once():
     world = away(duration=4000.0, sweep=1e6)
     world.start("b")
