@@ -11,7 +11,9 @@ import types
 import pytest
 
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import LIMIT, Intake
+from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings
 
 MEGABYTE = 1 << 20
@@ -77,3 +79,32 @@ def test_while_a_batch_is_written_no_further_one_is_complete(full, moment):
     assert intake.is_full
     asyncio.run(intake.flush())
     assert seen == [False]
+
+
+def nested(depth):
+    value = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [500, 900, 1015, 1018, 1019, 1020, 1021, 1022, 1023, 1024, 1100])
+def test_a_job_nested_as_deeply_as_it_may_be_keeps_no_other_from_being_recorded(tmp_path, moment, depth):
+    """Salt packs some 1,000 levels."""
+
+    class Writing:
+        async def call(self, function, *args):
+            return function(*args)
+
+    class NoLoads:
+        def load(self, jid):
+            return {}
+
+    clock, spool = Clock(moment[0], lambda: moment[0]), Spool(tmp_path / "spool", 1 << 24)
+    intake = Intake(RecorderSettings(), clock, spool, Seen(tmp_path / "seen", 3600), NoLoads(), Writing())
+    with contextlib.suppress(ValueError, RecursionError):  # the bus refuses it
+        intake.announce("20261127000000000001", {"jid": "20261127000000000001", "fun": "x.y", "arg": nested(depth)})
+    moment[0] += 60
+    give_back(intake, 3)
+    asyncio.run(intake.flush())
+    assert intake.waiting == 0 and spool.next >= 3
