@@ -95,6 +95,7 @@ LONG = (
     "functional/recorder/test_pgjsonb_bulk.py",
     "unit/retry/test_adversary.py",
     "unit/retry/test_machine.py",
+    "functional/retry/test_shell.py",
     "functional/runners/test_limited.py",
     "unit/retry/test_openings.py",
     "functional/recorder/test_returners.py",
