@@ -121,7 +121,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param dict kwarg: further keyword arguments for the function.
 
     Nothing is started if the input is wrong, if the user may not publish the job to these minions, or if no engine takes
-    the batch within ten seconds.
+    the batch within ten seconds (45 seconds if the masters share a PostgreSQL database).
 
     CLI Example:
 
@@ -483,8 +483,8 @@ def stats() -> Any:
     """
     Return the figures of the batch_manager engine, as it writes them for Prometheus (option ``metrics_dir``).
 
-    A dict of figures by name; a figure for each state or outcome is a dict itself. Counters (``…_total``) begin with the
-    start of the engine. Refused if no engine runs.
+    A dict of figures by name; a figure that differs by state or outcome is itself a dict. Counters (``…_total``) begin
+    with the start of the engine. Refused if no engine runs.
 
     CLI Example:
 

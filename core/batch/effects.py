@@ -306,7 +306,7 @@ class Effects:
         self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # computed when called, not now
 
     def heed_clock(self, live: Live) -> facts.OpeningFound | None:
-        """Find the next opening again if the wall clock was set; return None if not."""
+        """Find the next opening again if the wall clock was set; None if not, or if the batch may always send."""
         ahead, before = self._ports.wall() - self._ports.clock.now(), live.wall_ahead
         if before is not None and abs(ahead - before) < CLOCK_SLACK:
             return None

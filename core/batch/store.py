@@ -4,7 +4,7 @@ The files of all batches: their journals, and the file that Salt 3008 sees.
     batches/<jid>.journal               in the engine's folder: a batch that is not closed; the truth about it
     batches/<jid>.ended                 a batch that is closed
     batches/<jid>.journal.corrupt       a journal that could not be read
-    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of it; written when an engine adopts it
+    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of it; written when an engine starts or adopts it
     <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
 
 It must never write into Salt's index: when Salt's own manager starts, it adopts every batch in there and publishes to the
@@ -172,7 +172,7 @@ class BatchStore:
             self._remove_old(f"{BATCHES}/{jid}{_ASIDE}", now - KEPT_ASIDE)
 
     def _remove_old(self, name: str, before: float) -> bool:
-        """Remove a file that was written before that Unix time, and tell whether the file is gone now."""
+        """Remove a file that was written before that Unix time, and tell whether it was removed."""
         with contextlib.suppress(OSError):
             return self.folder.modified(name) < before and self.folder.remove(name)
         return False

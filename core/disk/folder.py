@@ -16,7 +16,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.disk.lease import no_fence
 
-#: The errors that mean that there is no file of that name, and can be none.
+#: The errors that mean that there is no file of that name, or that there can be none.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 

@@ -24,7 +24,7 @@ _LENGTHS = {3, 4}
 
 
 class JobTally(NamedTuple):
-    """How many minions a job was for (0 if not known), have returned, have failed, and are missing."""
+    """Counts of minions: those that a job was for (0 if not known), and those that returned, failed and are missing."""
 
     minions: int
     returned: int
@@ -89,7 +89,7 @@ def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
 
 
 def decoded(values: Sequence[bytes | None]) -> list[Any]:
-    """Decode what is shown of jobs; None for a damaged one. All in one call, because a call costs more than most values."""
+    """Decode what is shown of jobs; None for a damaged one. One call for all: a call costs more than most values."""
     some = [value for value in values if value is not None]
     try:
         found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))

@@ -3,8 +3,8 @@ One question to minions, from its publish to its end: which answers count, and h
 
 With a place that keeps answers under the names of their authenticated senders, an answer counts once it is there; the bus
 only says when to look, and one look serves all answers heard of meanwhile. Without such a place, answers on the bus
-count. It must never guess: the silence of a minion proves nothing, and while the master has a backlog of messages, the
-minion is not even silent.
+count. It must never guess: the silence of a minion proves nothing. While the master has a backlog of messages, a minion
+without an answer does not count as silent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = lines.logger(__name__)
 
 #: A function's return value, and its retcode.
 Answer = tuple[Any, int]
-#: Gets ``{minion: answer}`` of answers that count from now on.
+#: Gets ``{minion: return value}`` of answers that count from now on.
 Told = Callable[[Mapping[str, Any]], None]
 #: Seconds before each of the two last looks for answers that were announced on the bus.
 _LAST_LOOKS = (0.3, 2.0)
-#: All answers to a question have been forwarded once no reply to it, or to anything earlier, has come for as long as the
-#: question's time, but at least LEAST_QUIET and at most QUIET seconds: a busy master may pause for some.
+#: The master has forwarded all answers to a question once no reply to it, or to anything earlier, has come for the
+#: question's timeout, raised to LEAST_QUIET or cut to QUIET seconds: a busy master may pause for seconds.
 LEAST_QUIET, QUIET = 2.0, 10.0
 #: The longest time of a question, as a multiple of its regular time.
 LONGEST = 6.0

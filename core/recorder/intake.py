@@ -2,8 +2,9 @@
 What comes from the bus and from the job cache, on its way into the recorder's spool.
 
 The loop's thread takes a record in: check, strip, pack. A Worker of its own looks up the loads and writes the spool, a
-batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes. If the
-disk takes nothing, records beyond LIMIT are dropped, and looked for in the job cache once the disk works again.
+batch at a time (``spool_writer.py``). It must never wait for a returner, and never take in a record while it holds
+LIMIT bytes. If the disk takes nothing, records beyond LIMIT are dropped, and looked for in the job cache once the disk
+works again.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Intake:
         return self._writer.wants(fun)
 
     def has(self, jid: str, minion: str = "") -> bool:
-        """Tell whether a return, or without a minion a load, was recorded."""
+        """Tell whether a minion's return was recorded; without a minion, whether the job's load was."""
         return self._is_known(digest(jid, minion))
 
     def has_content(self, jid: str, minion: str, data: Mapping[str, Any]) -> bool:
@@ -268,7 +269,7 @@ class Intake:
             self._owed_bytes -= len(owed.event)
 
     def _due_jobs(self, now: float) -> dict[str, Due]:
-        """Return the jobs to look up: unknown ones with returns, and those whose load is awaited."""
+        """Return the jobs to look up now: unknown ones with returns, and awaited ones with returns or overdue."""
         with_returns = {item.jid for item in self._waiting if item.jid}
         due = {jid: Due(b"", is_new=False) for jid in with_returns if jid not in self._jobs}
         for jid, owed in self._owed.items():

@@ -35,7 +35,7 @@ class OpenJob:
 
     :param at: its newest publish; minus infinity if none is known.
     :param known_since: when that became known; now if none is known.
-    :param place: the number of publishes, of all jobs, up to the one that opens it.
+    :param place: how many publishes, of all jobs, were known when this job was opened.
     """
 
     at: float
@@ -91,7 +91,7 @@ class OpenJob:
 
         :param ahead: by how many seconds the wall clock was ahead of the engine's then, if known.
         """
-        if self.ahead is None:  # the log tells of publishes in their order, and a search of the newest only
+        if self.ahead is None:  # the log has publishes in order; a search finds only the newest
             self.since, self.ahead = min(self.since, at), ahead
         if at > self.at:
             self.at, self.surveyed, self.idle = at, set(), set()
@@ -106,7 +106,10 @@ class OpenJob:
         return killed.intersection(minions) if place else set(minions)
 
     def spared(self, work: str) -> set[str]:
-        """Return the minions to which it was published after it was killed. Another job under its jid spares no minion."""
+        """
+        Return the minions to which it was published, but on which it was not killed later. Another job under its jid
+        spares no minion.
+        """
         its = (set(minions) - self._ended(place, minions) for place, runs, minions in self.publishes if runs == work)
         return set[str]().union(*its)
 

@@ -131,7 +131,7 @@ class SqliteBanks:
         return stored.loads(found[0][0])
 
     def values(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
-        """Return the stored bytes at some places (plain name of a bank, key), all read at one moment."""
+        """Return the stored bytes at all pairs of a bank (plain name) and a key in ``places``, read at one moment."""
         banks, keys = dict(places), dict.fromkeys(key for _, key in places)
         query = f"""SELECT name, key, value FROM banks JOIN records ON bank = banks.id
             WHERE name IN ({_marks(banks)}) AND key IN ({_marks(keys)}) AND {_ALIVE}"""
@@ -195,7 +195,7 @@ class SqliteBanks:
         return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in found))
 
     def outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
-        """Return the keys of a bank from ``since`` on, before ``low``; if ``since`` is empty, also those after ``high``."""
+        """Return the keys of a bank with since <= key < low; if ``since`` is empty, also those after ``high``."""
         query = f"SELECT key FROM records WHERE {_OF} AND key {{}}"
         found = self._rows(query.format(">= ? AND key < ?"), bank, since, low)
         if not since:
@@ -244,7 +244,7 @@ class SqliteBanks:
     def clean_expired(self, bank: str) -> int:
         """Remove the expired values of a bank, and return how many there were."""
         now, count = _now(), 0
-        # Found while others may write: usually there are none.
+        # Looked for outside a transaction, since usually nothing has expired.
         found = [row[0] for row in self._rows(f"SELECT id FROM records WHERE {_OF} AND expires <= ?", bank, now)]
         for part in _parts(found):
             if count:
@@ -255,11 +255,11 @@ class SqliteBanks:
         return count
 
     def count(self, bank: str) -> int:
-        """Return how many keys a bank has."""
+        """Return how many keys a bank has, expired ones too."""
         return int(self._rows(f"SELECT count(*) FROM records WHERE {_OF}", bank)[0][0])
 
     def count_below(self, bank: str) -> int:
-        """Return how many keys the banks in a bank have."""
+        """Return how many keys the banks below a bank have, expired ones too."""
         query = "SELECT count(*) FROM banks JOIN records ON records.bank = banks.id WHERE name > ? AND name < ?"
         return int(self._database.read(query, below(plain_bank(bank)))[0][0])
 
@@ -274,12 +274,12 @@ class SqliteBanks:
         self._database.give_way()
 
     def tidy(self) -> bool:
-        """Remove some of the hidden and unused records, and tell whether there were any."""
+        """Remove some records of hidden banks, else some unused rows of the index; tell whether there were any."""
         return bool(self._removal.empty_some() or self.index.forget())
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         """Return those of some jids whose jobs list the minion in ``jobs/minions``, or have its return."""
-        name = salt.payload.dumps(minion, use_bin_type=True)  # as in a list, with its length before it
+        name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list: its length, then the name
         found = {jid for jid, listed in self.pick(MINIONS, jids) if _holds(listed, name)}
         for part in _parts([jid for jid in jids if jid not in found]):
             query = f"""SELECT banks.name FROM banks JOIN records ON records.bank = banks.id AND records.key = ?
