@@ -75,7 +75,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         state system keeps ``failhard`` for itself.
     :param max_failures: stop when more minions than this have failed: a count, or a percentage of the matched minions (with
         ``by``, of each group). A minion that never answered does not count as a failure here. Default: no limit.
-    :param int min_executed: do not stop for failures before this many minions have ended. Default: 0.
+    :param int min_executed: do not stop for failures before this many minions have completed or failed. Default: 0.
     :param timeout: seconds after which a minion is asked whether it still runs the job; default: the master's ``timeout``.
     :param gather_job_timeout: seconds to wait for answers; default: the master's ``gather_job_timeout``.
     :param max_runtime: seconds for which a minion may run the job. A minion that runs it for longer is told to terminate it,

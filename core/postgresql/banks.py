@@ -188,7 +188,7 @@ class Banks:
         return [*dict.fromkeys((*self.keys(bank), *self.banks(bank)))]
 
     def outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
-        """Return the keys of a bank from ``since`` on, before ``low``; if ``since`` is empty, also those after ``high``."""
+        """Return the keys of a bank with since <= key < low; if ``since`` is empty, also those after ``high``."""
         query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND t.key {{}}"
         name = plain_bank(bank)
         found = self.rows(query.format(">= %s AND t.key < %s"), (name, since, low), LONG)
@@ -246,11 +246,11 @@ class Banks:
         return self._deleted("bank = %s AND expires <= clock_timestamp()", (plain_bank(bank),), LONG)
 
     def count(self, bank: str) -> int:
-        """Return how many keys a bank has."""
+        """Return how many keys a bank has, expired ones too."""
         return int(self.rows(f"SELECT count(*) FROM {TABLE} WHERE bank = %s", (plain_bank(bank),), LONG)[0][0])
 
     def count_below(self, bank: str) -> int:
-        """Return how many keys the banks in a bank have."""
+        """Return how many keys the banks below a bank have, expired ones too."""
         query = f"SELECT count(*) FROM {TABLE} WHERE bank > %s AND bank < %s"
         return int(self.rows(query, below(plain_bank(bank)), LONG)[0][0])
 
