@@ -29,6 +29,8 @@ _PLAIN = frozenset((str, bool, type(None)))
 #: How many levels of a value are walked through. Deeper ones are hashed as Salt packs them, because Salt can pack more
 #: levels than Python can walk through.
 _DEPTH = 500
+#: Longest name of a borrower's user or function that is kept or logged.
+_LONGEST_NAME = 200
 #: Most borrowers of a jid that are kept: those that came first.
 _MOST_BORROWED = 5
 
@@ -87,8 +89,9 @@ class Publication:
             record["borrowed"] = [list(each) for each in self.borrowed]
         return record
 
-    def with_borrowed(self, fun: str, user: str, at: float) -> Publication:
-        """Return a record that also names another job that was published under the jid, if there is room for it."""
+    def with_borrowed(self, load: Mapping[str, Any], at: float) -> Publication:
+        """Return a record that also names another job with this load, published under the jid, if there is room for it."""
+        fun, user = function_name(load), str(load.get("user") or "")[:_LONGEST_NAME]
         known = any((each.fun, each.user) == (fun, user) for each in self.borrowed)
         if known or len(self.borrowed) >= _MOST_BORROWED:
             return self
@@ -97,6 +100,12 @@ class Publication:
     def vouches_for(self, load: Mapping[str, Any]) -> bool:
         """Tell whether ``load``, with or without ``Minions``, is the published one."""
         return self.load is None or self.load == digest(load)
+
+
+def function_name(load: Mapping[str, Any]) -> str:
+    """Return the function of a load or a return for people, cut if it is too long for a name."""
+    fun = load.get("fun")
+    return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
 
 
 def is_later(record: Any) -> bool:

@@ -44,7 +44,7 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Left
-from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
+from saltext.jobs.core.store.publication import Publication, digest, function_name, ids_in, is_later
 from saltext.jobs.core.store.publication import work_of as work_of  # also for modules that import it from here
 from saltext.jobs.core.store.store import Store
 
@@ -56,8 +56,6 @@ RECORD = ("return", "retcode", "success", "out")
 _LATER = 0.001
 #: Most jobs for which a process remembers what they run.
 _MOST_WORKS = 1000
-#: Longest name of a borrower's user or function that is kept or logged.
-_LONGEST_NAME = 200
 
 
 P = ParamSpec("P")
@@ -143,7 +141,7 @@ def publish(
             known.at if known else now, frozenset(added), now, by, of, known.borrowed if known else ()
         )
         if not first and isinstance(there, dict) and work_of(load) != work_of(there):
-            current = current.with_borrowed(function_name(load), str(load.get("user") or "")[:_LONGEST_NAME], now)
+            current = current.with_borrowed(load, now)
         writes.append((PUBLISHED, key, current.as_record()))
         store.driver.store_all(writes, durable=store.sync_publish)
 
@@ -157,12 +155,6 @@ def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlim
     if (load.get("kwargs") or {}).get("eauth") or not unlimited(str(load.get("user") or "")):
         names.append("user")
     return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
-
-
-def function_name(load: Mapping[str, Any]) -> str:
-    """Return the function of a load or a return for people, cut if it is too long for a name."""
-    fun = load.get("fun")
-    return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
 
 
 @_again_after_damage

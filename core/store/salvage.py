@@ -18,7 +18,6 @@ from saltext.jobs.core.sqlite import stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks
 from saltext.jobs.core.sqlite.salvage import Salvage, Unreadable, note
 from saltext.jobs.core.store.publication import Publication, ids_in, work_of
-from saltext.jobs.core.store.records import function_name
 
 log = lines.logger(__name__)
 
@@ -102,9 +101,9 @@ def _published_first(
     """
     joined = dataclasses.replace(first, last=max(first.last, last.last))
     for other in last.borrowed:
-        joined = joined.with_borrowed(*other)
+        joined = joined.with_borrowed({"fun": other.fun, "user": other.user}, other.at)
     if work_of(published) != work_of(load):
-        joined = joined.with_borrowed(function_name(load), str(load.get("user") or ""), last.last)
+        joined = joined.with_borrowed(load, last.last)
         added = first.added | (minions - before)
     elif before:
         named = (before - first.added) | (minions - last.added)
