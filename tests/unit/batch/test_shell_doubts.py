@@ -331,23 +331,33 @@ def test_a_batch_that_is_stopped_while_the_retry_queue_is_gone_hands_nobody_over
         assert bench.states() == {"a": "completed", "b": "offline", "c": "offline"}
 
 
+def leaving_in(box):
+    """A retry queue whose engine is gone: requests are left for it."""
+
+    def leave(request):
+        box.append(request)
+        raise EngineAbsent("The job_retry engine is not running; it has taken the request and may carry it out later.")
+
+    return leave
+
+
+def handing_over(bench, box):
+    bench.shell.close()
+    bench.start(queue=leaving_in(box))
+    bench.begin("abc", "2", presence="ping", offline="queue")
+    assert bench.run(120.0, lambda: box)
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_batch_that_is_stopped_takes_back_the_request_that_waits_for_the_retry_queue(tmp_path, restarts):
     """The retry queue carries requests out in their order: what was asked for before the stop comes first."""
     box = []
 
-    def wait(request):
-        box.append(request)
-        raise EngineAbsent("The job_retry engine is not running; it has taken the request and may carry it out later.")
-
     with away(tmp_path) as bench:
-        bench.shell.close()
-        bench.start(queue=wait)
-        bench.begin("abc", "2", presence="ping", offline="queue")
-        assert bench.run(120.0, lambda: box)
+        handing_over(bench, box)
         if restarts:
             bench.shell.close()
-            bench.start(queue=wait)
+            bench.start(queue=leaving_in(box))
         bench.ask("stop", jid=JID)
         bench.end()
         bench.run(300.0)
@@ -402,20 +412,13 @@ def test_a_hand_over_that_succeeds_after_the_batch_was_stopped_is_taken_back_tho
 
 def test_a_minion_whose_job_was_killed_while_the_retry_queue_is_gone_is_not_handed_over_afterwards(tmp_path):
     box = []
-
-    def wait(request):
-        box.append((request["do"], *request["minions"]))
-        raise EngineAbsent("The job_retry engine is not running; it has taken the request and may carry it out later.")
-
     with away(tmp_path) as bench:
-        bench.shell.close()
-        bench.start(queue=wait)
-        bench.begin("abc", "2", presence="ping", offline="queue")
-        assert bench.run(120.0, lambda: box)
+        handing_over(bench, box)
         bench.shell.live[JID].step(facts.Signalled(("b",)))
         bench.run(10.0)
-        assert box[0] == ("enqueue", "b", "c") and ("cancel", "b") in box
-        assert set(box[box.index(("cancel", "b")) + 1 :]) == {("enqueue", "c")}
+        asked = [(request["do"], *request["minions"]) for request in box]
+        assert asked[0] == ("enqueue", "b", "c") and ("cancel", "b") in asked
+        assert set(asked[asked.index(("cancel", "b")) + 1 :]) == {("enqueue", "c")}
 
 
 @pytest.mark.parametrize("is_back", [True, False])

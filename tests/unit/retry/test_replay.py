@@ -561,8 +561,8 @@ def test_a_long_job_is_asked_about_the_less_often_the_longer_it_runs():
     assert (world.machine.total, world.runs["b", "j1"]) == (0, 1)
 
 
-def test_a_minion_that_starts_while_it_is_asked_about_a_running_job_is_asked_again_at_once():
-    """Its silence tells nothing. Otherwise the next question would be asked after a minute, or after hours."""
+def asked_while_away():
+    """A world with a minion that went down while it ran a job, and is being asked about it; and the number of questions."""
     world = away(duration=4000.0, sweep=1e6)
     world.start("b")
     world.run(600)
@@ -570,6 +570,12 @@ def test_a_minion_that_starts_while_it_is_asked_about_a_running_job_is_asked_aga
     before = len(world.effects(facts.Ask))
     world.stop("b")
     world.run_until(lambda: len(world.effects(facts.Ask)) > before)
+    return world, before + 1
+
+
+def test_a_minion_that_starts_while_it_is_asked_about_a_running_job_is_asked_again_at_once():
+    """Its silence tells nothing. Otherwise the next question would be asked after a minute, or after hours."""
+    world, _ = asked_while_away()
     world.run(1)
     world.start("b")
     world.run(PATIENCE + ANSWERS + 30)
@@ -592,14 +598,9 @@ def test_a_minion_that_starts_again_and_again_and_never_answers_is_owed_nothing_
 
 
 def test_a_minion_that_stays_silent_about_a_running_job_is_not_asked_again_at_once():
-    world = away(duration=4000.0, sweep=1e6)
-    world.start("b")
-    world.run(600)
-    before = len(world.effects(facts.Ask))
-    world.stop("b")
-    world.run_until(lambda: len(world.effects(facts.Ask)) > before)
+    world, questions = asked_while_away()
     world.run(PATIENCE + ANSWERS + 30)
-    assert len(world.effects(facts.Ask)) == before + 1
+    assert len(world.effects(facts.Ask)) == questions
 
 
 # -- an engine that lives for moments ------------------------------------------------------------------------------------
