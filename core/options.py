@@ -29,14 +29,9 @@ class Check:
     accepts: str
 
 
-def option(default: Any, check: Check, since: str = "0.1.0", instead: str = "") -> Any:
-    """
-    Declare an option of a settings class.
-
-    :param since: the version of this extension that added it.
-    :param instead: what to do instead, if it is deprecated.
-    """
-    return dataclasses.field(default=default, metadata={"check": check, "since": since, "instead": instead})
+def option(default: Any, check: Check) -> Any:
+    """Declare an option of a settings class."""
+    return dataclasses.field(default=default, metadata={"check": check})
 
 
 def duration(value: Any) -> float:

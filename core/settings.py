@@ -37,8 +37,6 @@ S = TypeVar("S")
 
 #: The kinds of notices of the job_notices engine.
 NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovered")
-#: The advice for a deprecated option whose default is right for every site.
-_LEAVE_OUT = "leave it out"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,29 +81,28 @@ class BatchSettings:
             "each, or all three; by is a grain or pillar key or nodegroups, such as 'grains:dc', 'pillar:site' or "
             "'nodegroups:[eu,us]'",
         ),
-        "0.4.0",
     )
     #: Seconds between two passes of the maintenance loop.
-    loop_interval: float = option(5.0, seconds(0.2, 3600), instead=_LEAVE_OUT)
+    loop_interval: float = option(5.0, seconds(0.2, 3600))
     #: Seconds for which freed slots are gathered into one publish.
-    publish_window: float = option(0.1, seconds(0, 60), instead=f"{_LEAVE_OUT}; the run times of jobs decide")
+    publish_window: float = option(0.1, seconds(0, 60))
     #: How often a failed publish is tried again before the batch pauses.
     publish_retries: int = option(5, whole())
     #: Seconds before a failed publish is first tried again; each further try waits twice as long, up to a minute.
-    publish_backoff: float = option(1.0, seconds(0.01, 60), instead=f"{_LEAVE_OUT}, and set publish_retries")
+    publish_backoff: float = option(1.0, seconds(0.01, 60))
     #: How often a silent minion is asked before it counts as offline.
     probe_attempts: int = option(3, whole(1))
     #: How often kill_job is sent to a minion that still runs the job.
-    kill_attempts: int = option(5, whole(1), instead=_LEAVE_OUT)
+    kill_attempts: int = option(5, whole(1))
     #: Whether a user who starts a batch must be allowed to publish its function to its minions.
     check_acl: bool = option(True, FLAG)
     #: Minions that may start and control batches if ``peer_run`` lets them: they may run anything on any minion.
-    allow_peers: tuple[str, ...] = option((), IDS, "0.2.0")
+    allow_peers: tuple[str, ...] = option((), IDS)
     #: Grains and pillar keys that are not secret, such as ``grains:rack``: users who may start a batch may group it by
     #: them (``by``), and their values are shown as names of groups. Groups by any other key are shown by number.
-    show_groups_of: tuple[str, ...] = option((), GLOBS, "0.3.0")
+    show_groups_of: tuple[str, ...] = option((), GLOBS)
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
-    metrics_dir: str = option("", FOLDER, "0.2.0")
+    metrics_dir: str = option("", FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,15 +117,15 @@ class RetrySettings:
     #: long, up to an hour. A start of the minion ends the wait.
     backoff: float = option(60.0, seconds(1, 86400))
     #: Shortest time between two tries for one minion after a try that ended without a return, in seconds.
-    cooldown: float = option(30.0, seconds(0, 86400), instead=f"{_LEAVE_OUT}, and set backoff")
+    cooldown: float = option(30.0, seconds(0, 86400))
     #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
-    settle: float = option(1.0, seconds(0, 3600), instead=f"{_LEAVE_OUT}, and set gather")
+    settle: float = option(1.0, seconds(0, 3600))
     #: Seconds for which minions that are owed the same job are gathered into one publish.
-    gather: float = option(2.0, seconds(0, 3600), "0.2.0")
+    gather: float = option(2.0, seconds(0, 3600))
     #: When jobs are replayed; a job may set its own.
-    window: str = option("", WINDOW, "0.2.0")
+    window: str = option("", WINDOW)
     #: The zone whose clock decides when a window is open; a job may set its own.
-    timezone: str = option("", TIMEZONE, "0.2.0")
+    timezone: str = option("", TIMEZONE)
     #: Functions that are kept for absent minions.
     include: tuple[str, ...] = option(("*",), GLOBS)
     #: Functions that are not kept; replaces the default.
@@ -169,7 +166,7 @@ class RetrySettings:
     #: Whether a job that began and was interrupted is run again, up to ``max_attempts``.
     retry_interrupted: bool = option(False, FLAG)
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
-    metrics_dir: str = option("", FOLDER, "0.2.0")
+    metrics_dir: str = option("", FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,12 +226,12 @@ class RecorderSettings:
     )
     #: Events that are recorded too, by their tags.
     events: tuple[str, ...] = option(
-        (), Check(GLOBS.read, "a list of globs over tags of events, such as ['salt/auth']"), "0.2.0"
+        (), Check(GLOBS.read, "a list of globs over tags of events, such as ['salt/auth']")
     )
     #: Most records that are written or delivered at once; as many are held in memory for each returner.
     max_batch: int = option(1000, whole(1))
     #: How often a returner may refuse a record before it is set aside.
-    max_attempts: int = option(5, whole(1), "0.2.0")
+    max_attempts: int = option(5, whole(1))
     #: Seconds for which records are gathered before they are written.
     flush_interval: float = option(0.2, seconds(0.05, 60))
     #: Bytes that the spool may take on disk; beyond it the oldest records are dropped.
@@ -242,9 +239,9 @@ class RecorderSettings:
     #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
     catch_up: float = option(3600.0, seconds(0))
     #: Seconds between two looks into the job cache without a sign that events were lost; 0 for none.
-    audit: float = option(1800.0, seconds(0), "0.2.0")
+    audit: float = option(1800.0, seconds(0))
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
-    metrics_dir: str = option("", FOLDER, "0.2.0")
+    metrics_dir: str = option("", FOLDER)
 
 
 class Hidden(str):
@@ -266,25 +263,23 @@ class NoticesSettings:
     """Options under ``job_notices:`` in the master's configuration."""
 
     #: Where notices are sent as JSON.
-    url: str = option(Hidden(""), Check(_hidden, "the address of a webhook, https:// or http://"), "0.3.0")
+    url: str = option(Hidden(""), Check(_hidden, "the address of a webhook, https:// or http://"))
     #: The secret that signs notices. An ``sdb://`` address is looked up by Salt when the master starts.
-    secret: str = option(Hidden(""), Check(_hidden, "a text, or sdb://…"), "0.3.0")
+    secret: str = option(Hidden(""), Check(_hidden, "a text, or sdb://…"))
     #: A file that holds the secret, in place of ``secret``.
-    secret_file: str = option("", FILE, "0.3.0")
+    secret_file: str = option("", FILE)
     #: A file with the CA certificates to trust for the webhook, in place of the system's.
-    ca_file: str = option("", FILE, "0.3.0")
+    ca_file: str = option("", FILE)
     #: Salt's returners that get each notice too, such as ``smtp``: names, or mappings of a name to its ``ret_config``.
-    returners: tuple[ReturnerChoice, ...] = option(
-        (), Check(_returners, "a list of returners, such as ['smtp']"), "0.3.0"
-    )
+    returners: tuple[ReturnerChoice, ...] = option((), Check(_returners, "a list of returners, such as ['smtp']"))
     #: The kinds of notices that are sent.
-    kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "0.3.0")
+    kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES))
     #: The address of the console, for links to it.
-    console: str = option("", WEB, "0.3.0")
+    console: str = option("", WEB)
     #: Seconds after which a notice that did not arrive is given up.
-    keep: float = option(86400.0, seconds(60), "0.3.0")
+    keep: float = option(86400.0, seconds(60))
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
-    metrics_dir: str = option("", FOLDER, "0.3.0")
+    metrics_dir: str = option("", FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,18 +289,18 @@ class ReactorSettings:
     """
 
     #: Batches that events start through start_batch.sls.
-    start_batch: tuple[int, float] = option((10, 3600.0), RATE, "0.2.0")
+    start_batch: tuple[int, float] = option((10, 3600.0), RATE)
     #: Highstates that events start through batched_highstate.sls.
-    batched_highstate: tuple[int, float] = option((2, 3600.0), RATE, "0.2.0")
+    batched_highstate: tuple[int, float] = option((2, 3600.0), RATE)
     #: Times that one batch is resumed through resume_batch.sls, and all of them together.
-    resume_batch: tuple[int, float] = option((5, 3600.0), RATE, "0.2.0")
-    resume_batch_in_all: tuple[int, float] = option((60, 3600.0), RATE, "0.2.0")
+    resume_batch: tuple[int, float] = option((5, 3600.0), RATE)
+    resume_batch_in_all: tuple[int, float] = option((60, 3600.0), RATE)
     #: Replays of one minion through replay_on_minion_start.sls, and of all together.
-    replay: tuple[int, float] = option((3, 600.0), RATE, "0.2.0")
-    replay_in_all: tuple[int, float] = option((1000, 600.0), RATE, "0.2.0")
+    replay: tuple[int, float] = option((3, 600.0), RATE)
+    replay_in_all: tuple[int, float] = option((1000, 600.0), RATE)
     #: Messages of one batch or minion through notify.sls, and of all together.
-    notify: tuple[int, float] = option((3, 3600.0), RATE, "0.2.0")
-    notify_in_all: tuple[int, float] = option((60, 3600.0), RATE, "0.2.0")
+    notify: tuple[int, float] = option((3, 3600.0), RATE)
+    notify_in_all: tuple[int, float] = option((60, 3600.0), RATE)
 
 
 def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
@@ -355,13 +350,6 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
                 raise SettingsError(f"{section} has no option {name!r}{shown}; accepted are {known}")
             values[name] = _checked(section, name, value, fields[name].metadata["check"])
     return kind(**values)
-
-
-def deprecated(kind: type[Any], *sources: Any) -> dict[str, str]:
-    """Return ``{option: what to do instead}`` for deprecated options in sources that ``read_settings`` accepts."""
-    named = {name for source in sources if isinstance(source, Mapping) for name in source}
-    instead = {field.name: field.metadata["instead"] for field in dataclasses.fields(kind)}
-    return {name: instead[name] for name in sorted(named) if instead[name]}
 
 
 def _checked(section: str, name: str, value: Any, check: Check) -> Any:

@@ -38,8 +38,6 @@ SECTIONS: dict[str, type] = {
 }
 #: Options whose name differs from the attribute of the class.
 _WRITTEN = {("returner.pgjsonb_bulk", "password"): "pass"}
-#: The version that added a section whose options come from an older one.
-_SINCE = {"postgresql": "0.3.0"}
 _HEAD = ("| option | default | meaning |", "|---|---|---|")
 _FIELD = re.compile(r" {4}(\w+): .+ = option\(")
 _OUTSIDE = re.compile(r"\]\((\.\./[^)#\s]+)")
@@ -47,21 +45,16 @@ _EVENT = re.compile(r"^(``salt/\S.*)\n((?: {4}.+\n)+)", re.MULTILINE)
 
 
 def options() -> str:
-    """All options of the master's configuration, a table for each section, and in a last one those that are deprecated."""
-    parts, old = [], list(_HEAD)
+    """All options of the master's configuration, a table for each section."""
+    parts = []
     for section, kind in SECTIONS.items():
         about, rows = meanings(kind), list(_HEAD)
         for field in dataclasses.fields(kind):
-            instead = field.metadata["instead"]
             name = _WRITTEN.get((section, field.name), field.name)
-            since = max(field.metadata["since"], _SINCE.get(section, ""))
-            meaning = f"{about.get(field.name, '')} Accepted: {field.metadata['check'].accepts}. Since {since}."
-            cells = (f"`{section}: {name}`" if instead else f"`{name}`", shown(field.default))
-            cells = (*cells, f"{meaning} Instead: {instead}." if instead else meaning)
-            (old if instead else rows).append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+            meaning = f"{about.get(field.name, '')} Accepted: {field.metadata['check'].accepts}."
+            rows.append(f"| {' | '.join(map(_cell, (f'`{name}`', shown(field.default), meaning)))} |")
         parts.append("\n".join([f"## {section}", "", *rows]))
-    told = "Accepted with a warning, and taken away in a later minor version."
-    return "\n\n".join([*parts, "\n".join(["## Deprecated", "", told, "", *old])])
+    return "\n\n".join(parts)
 
 
 def meanings(kind: type) -> dict[str, str]:

@@ -65,7 +65,6 @@ def start(**options: Any) -> None:
         log.critical("The %s engine does not start: %s", BATCH_MANAGER, exc)
         engine.wait_for_the_end()
         return
-    engine.warn_of_deprecated(BATCH_MANAGER, BatchSettings, __opts__.get(BATCH_MANAGER), options)
     engine.run(
         __opts__,
         BATCH_MANAGER,

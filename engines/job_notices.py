@@ -15,8 +15,6 @@ Its options are under ``job_notices:`` in the master's configuration; ``docs/not
 runner shows whether notices arrive.
 
 This file only wires: ``core/notices/ledger.py`` decides what to report, input and output are in ``core/notices/shell.py``.
-
-.. versionadded:: 0.3.0
 """
 
 from __future__ import annotations

@@ -91,7 +91,6 @@ def _ports(settings: RetrySettings, loop: Any, lease: Lease) -> Ports:
 
 def _settings(switch: Any, options: Mapping[str, Any]) -> RetrySettings:
     settings = settings_of(__opts__, switch, options)
-    engine.warn_of_deprecated(JOB_RETRY, RetrySettings, switch, options)
     for doubt in doubts_about(__opts__, settings):
         log.warning("%s: %s", JOB_RETRY, doubt)
     return settings

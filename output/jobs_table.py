@@ -11,8 +11,6 @@ unless ``--out`` or ``output:`` in the master's configuration names another one.
 
 With ``salt-run -a pam`` Salt chooses the outputter itself: name this one with ``--out=jobs_table``. Results of other
 functions are shown as by ``nested``.
-
-.. versionadded:: 0.2.0
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ this extension drives it. It goes on when the terminal is closed, and after a re
     salt-run batch.watch 20260516101112131415
 
 Batches that Salt 3008 runs on its own (``salt --async -b``) are shown and can be stopped too.
-
-.. versionadded:: 0.1.0
 """
 
 from __future__ import annotations
@@ -530,8 +528,6 @@ def masters() -> dict[str, Any]:
     .. code-block:: bash
 
         salt-run batch.masters
-
-    .. versionadded:: 0.5.0
     """
     return sites.standing(__opts__)
 
@@ -554,8 +550,6 @@ def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
 
         salt-run batch.hand_over
         salt-run batch.hand_over master=master-a engine=job_retry
-
-    .. versionadded:: 0.5.0
     """
     engines = sites.LED if engine is None else (arguments.choice("engine", engine, sites.LED),)
     who = _caller()

@@ -4,8 +4,6 @@ The console: a page for the browser, served by salt-api, that shows and steers b
 .. code-block:: bash
 
     salt-run job_console.config
-
-.. versionadded:: 0.2.0
 """
 
 from __future__ import annotations

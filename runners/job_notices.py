@@ -6,8 +6,6 @@ See whether notices of the job_notices engine arrive, and if not, why.
     salt-run job_notices.test
     salt-run job_notices.stats
     salt-run job_notices.doctor
-
-.. versionadded:: 0.3.0
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ See what the job_recorder engine does, and what it could not deliver.
 
     salt-run job_recorder.stats
     salt-run job_recorder.set_aside
-
-.. versionadded:: 0.1.0
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ The ``job_retry`` engine of this extension keeps the queue. This runner reads th
     salt-run job_retry.list
     salt-run job_retry.show web1 20260516101112131415
     salt-run job_retry.cancel jid=20260516101112131415
-
-.. versionadded:: 0.1.0
 """
 
 from __future__ import annotations

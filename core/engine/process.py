@@ -26,7 +26,6 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_writing, text_of
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.settings import deprecated
 from saltext.jobs.core.site import Lease, site_of
 
 log = lines.logger(__name__)
@@ -65,12 +64,6 @@ def wait_for_the_end() -> None:
     """Do nothing until the master stops this process."""
     while True:
         signal.pause()
-
-
-def warn_of_deprecated(name: str, kind: type[Any], *sources: Any) -> None:
-    """Log once, for each deprecated option of an engine that is set, what to use instead."""
-    for option, instead in deprecated(kind, *sources).items():
-        log.warning("%s: the option %s is deprecated and will be removed: %s", name, option, instead)
 
 
 def master_age() -> float:

@@ -69,19 +69,19 @@ class Server:
     """The address of a server and the login, by the names of Salt's pgjsonb returner."""
 
     #: The server, and the login.
-    host: str = option("localhost", _TEXT, "0.2.0")
-    port: int = option(5432, Check(_port, "a port number"), "0.2.0")
-    user: str = option("salt", _TEXT, "0.2.0")
-    password: str = option("salt", _SECRET, "0.2.0")
-    db: str = option("salt", _TEXT, "0.2.0")
+    host: str = option("localhost", _TEXT)
+    port: int = option(5432, Check(_port, "a port number"))
+    user: str = option("salt", _TEXT)
+    password: str = option("salt", _SECRET)
+    db: str = option("salt", _TEXT)
     #: As the option of this name in PostgreSQL's own clients.
-    sslmode: str = option("", _FILE, "0.2.0")
-    sslcert: str = option("", _FILE, "0.2.0")
-    sslkey: str = option("", _FILE, "0.2.0")
-    sslrootcert: str = option("", _FILE, "0.2.0")
-    sslcrl: str = option("", _FILE, "0.2.0")
+    sslmode: str = option("", _FILE)
+    sslcert: str = option("", _FILE)
+    sslkey: str = option("", _FILE)
+    sslrootcert: str = option("", _FILE)
+    sslcrl: str = option("", _FILE)
     #: Most seconds that connecting may take.
-    connect_timeout: float = option(5.0, _SECONDS, "0.2.0")
+    connect_timeout: float = option(5.0, _SECONDS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +89,11 @@ class Options(Server):
     """Options under ``returner.pgjsonb_bulk``; those of ``Server`` default to ``returner.pgjsonb``."""
 
     #: Seconds for the server to take one batch; a server that takes longer counts as down.
-    timeout: float = option(30.0, _SECONDS, "0.2.0")
+    timeout: float = option(30.0, _SECONDS)
     #: Whether missing tables are made with a partition for each month.
-    partitions: bool = option(True, FLAG, "0.2.0")
+    partitions: bool = option(True, FLAG)
     #: Days for which records are kept; 0 for ever.
-    keep_days: int = option(0, whole(), "0.2.0")
+    keep_days: int = option(0, whole())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,17 +101,17 @@ class CacheOptions(Server):
     """Options under ``postgresql``, for ``cache: postgresql``."""
 
     #: Most seconds that connecting may take, with all tries while the server is away.
-    connect_timeout: float = option(5.0, _SECONDS, "0.2.0")
+    connect_timeout: float = option(5.0, _SECONDS)
     #: Empty if the server needs none, or if libpq finds it in the password file of the user that the master runs as.
-    password: str = option("", _SECRET, "0.3.0")
+    password: str = option("", _SECRET)
     #: A connection string or URI for libpq. What it sets overrides the options above.
-    dsn: str = option("", _SECRET, "0.3.0")
+    dsn: str = option("", _SECRET)
     #: Seconds without an answer after which the server counts as away.
-    timeout: float = option(5.0, _SECONDS, "0.3.0")
+    timeout: float = option(5.0, _SECONDS)
     #: Most connections of one process of the master.
-    connections: int = option(4, whole(1), "0.3.0")
+    connections: int = option(4, whole(1))
     #: When a write counts as done. Empty: as the server says, but not before it is on the server's own disk.
-    synchronous_commit: str = option("", _COMMIT, "0.3.0")
+    synchronous_commit: str = option("", _COMMIT)
 
 
 def read_options(opts: Mapping[str, Any]) -> Options:

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import duration
-from saltext.jobs.core.settings import BatchSettings, InFlightLimit, deprecated, engine_options, read_settings
+from saltext.jobs.core.settings import BatchSettings, InFlightLimit, engine_options, read_settings
 
 
 def test_defaults_need_no_options():
@@ -82,12 +82,6 @@ def test_another_limit_is_refused_with_what_is_accepted(given):
         SettingsError, match=r"max_in_flight is .*accepted is a whole number .*\{total: 500, by: 'grains:dc'"
     ):
         read_settings(BatchSettings, "batch_manager", {"max_in_flight": given})
-
-
-def test_a_deprecated_option_still_works_and_is_reported_with_what_to_do():
-    given = {"kill_attempts": 3, "publish_retries": 2}
-    assert read_settings(BatchSettings, "batch_manager", given).kill_attempts == 3
-    assert deprecated(BatchSettings, True, None, given) == {"kill_attempts": "leave it out"}
 
 
 def test_options_under_engines_override_those_of_the_section():

@@ -1,1 +1,0 @@
-á£jid¥20261118110641000000£fun©test.ping£argê£tgt°*®tgt_type§glob§user•admin£ret†

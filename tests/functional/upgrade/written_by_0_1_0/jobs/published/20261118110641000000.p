@@ -1,1 +1,0 @@
-‚¢atËAÚÀ¶Ç2qĞ¢by«here_master

@@ -1,1 +1,0 @@
-ƒ¢atËAÚÀ¶Ç2}‰¢by«here_master¥added‘¡e

@@ -1,1 +1,0 @@
-‡£jid´20261119145320000001£fun¯state.highstate£arg£tgt¡*¨tgt_type¤glob¤user¥admin£ret 

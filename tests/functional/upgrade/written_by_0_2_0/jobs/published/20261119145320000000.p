@@ -1,1 +1,0 @@
-„¦format¢atËAÚÁ®Ğ]˜¢by«here_master¤loadÙ b7a86e2cd772763f4ab4660eaab5a7ff

@@ -1,1 +1,0 @@
-„¦format¢atËAÚÁ®Ò=¢by«here_master¤loadÙ aaf082c0e87ecc02942df4ad0d624d1e

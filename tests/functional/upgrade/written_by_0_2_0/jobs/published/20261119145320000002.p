@@ -1,1 +1,0 @@
-„¦format¢atËAÚÁ®×„V¢by«here_master¤loadÙ 06cd48f90c359332b9cca868ba46c645
