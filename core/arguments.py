@@ -164,7 +164,9 @@ def target(tgt: Any, tgt_type: Any) -> tuple[Any, str]:
 
 
 def function(value: Any) -> str:
-    """Return the name of an execution function."""
+    """Return the name of one execution function."""
+    if (isinstance(value, str) and "," in value) or (isinstance(value, (list, tuple)) and len(value) > 1):
+        raise Refused(f"fun is {value!r}; a batch runs one function: start one batch for each, or batch a state")
     if not isinstance(value, str) or not all(value.partition(".")[::2]) or value != "".join(value.split()):
         raise Refused(f"fun is {value!r}; accepted is the name of an execution function, such as test.ping")
     return value

@@ -94,6 +94,12 @@ def test_an_invalid_function_name_is_refused(value):
         arguments.function(value)
 
 
+@pytest.mark.parametrize("value", ["test.ping,test.version", "test.ping,", ["test.ping", "test.version"]])
+def test_several_functions_are_refused_with_what_to_do_instead(value):
+    with pytest.raises(Refused, match=r"fun is .*a batch runs one function: start one batch for each"):
+        arguments.function(value)
+
+
 @pytest.mark.parametrize("value", ["a", [1], {1: 2}])
 def test_an_invalid_mapping_is_refused(value):
     with pytest.raises(Refused, match="accepted is a mapping"):
