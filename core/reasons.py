@@ -19,6 +19,8 @@ from typing import Any
 MOST_GROUPS = 200
 OTHER = "something else: there are too many different texts to tell them all apart"
 NOTHING = "it returned no output"
+#: What Salt puts in place of a large value (``salt.utils.dicttrim``), and what that means.
+_TRIMMED, _TOO_LARGE = "VALUE_TRIMMED", "(left out by Salt: larger than max_event_size, an option of master and minion)"
 #: Most lines of a text, most characters of a line, and how many of these are compared if the line was cut.
 _LINES, _LONGEST, _COMPARED = 20, 300, 100
 _CUT = "…"
@@ -53,7 +55,8 @@ def text_of(ret: Mapping[str, Any]) -> str:
     """
     value = ret.get("return")
     failed = _failed_states(value)
-    return _of_states(failed) if failed else _short(_output(value), _LINES) or NOTHING
+    text = _of_states(failed) if failed else _short(_output(value), _LINES) or NOTHING
+    return text.replace(_TRIMMED, _TOO_LARGE)
 
 
 def _failed_states(value: Any) -> list[tuple[str, Mapping[str, Any]]]:

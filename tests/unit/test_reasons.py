@@ -68,6 +68,13 @@ def test_the_output_of_any_other_function_is_shown(value, told):
     assert text_of({"return": value}) == ("\n".join(value) if told is None else told)
 
 
+def test_what_salt_has_cut_out_of_a_return_is_named_with_the_option_to_raise():
+    assert "max_event_size" in text_of({"return": "VALUE_TRIMMED"})
+    told = text_of({"return": state(False, "VALUE_TRIMMED")})
+    assert told.startswith("nginx (pkg.installed in web): ") and "max_event_size" in told
+    assert "VALUE_TRIMMED" not in told
+
+
 def test_a_return_without_a_return_says_nothing():
     assert text_of({}) == NOTHING
 
