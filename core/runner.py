@@ -39,7 +39,7 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     Wrap a function that operators call: the wrapper takes any arguments, and refuses unknown ones.
 
-    Its errors become ``Refused``. On the command line that is one line on standard error, with nothing on standard output.
+    Its errors become ``Refused``. On the command line that is one line on standard error.
     """
     signature = inspect.signature(function)
     call = _call
@@ -187,13 +187,16 @@ def _show(module: Mapping[str, Any], name: str) -> None:
 
 def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> None:
     """
-    If ``salt-run`` called this very function, write the refusal to standard error, and have Salt print nothing.
+    If ``salt-run`` called this very function, write the refusal to standard error, and have Salt print nothing; or only
+    ``false``, if an outputter was chosen (``--out``, ``output:``), since a script may parse that.
 
     Other callers (an orchestration, the API, another runner) just get the exception. If the reactor or the master's
     schedule called, the refusal is logged, because nobody would see it.
     """
     event = _called_by_salt_run(module, name)
     if event is not None:
+        if module["__opts__"].get("output") not in (None, OUTPUTTER):
+            event.print_func("ret", {"return": False})
         event.print_func = None
         say(str(refusal))
     elif _is_called_by_itself(module):

@@ -24,6 +24,7 @@ WRONG = [
     (["batch.stop", "1", "kill=perhaps"], "kill is 'perhaps'; accepted is True or False"),
     (["batch.list", "limt=5"], "did you mean limit?"),
     (["batch.start", "nosuch*", "test.ping"], "matches no accepted minion"),
+    (["batch.start", "*", "test.ping,test.version"], "fun is 'test.ping,test.version'; a batch runs one function"),
     (["batch.start", "*", "test.ping", "tgt_type=foo"], "tgt_type is 'foo'; accepted is one of glob, list, grain"),
     (["batch.run", "*", "test.ping", "fail_hard=True"], "did you mean failhard?"),
     (["job_retry.show", "web1", "20200101000000000000"], "web1 has no entry"),
@@ -52,6 +53,15 @@ def test_a_wrong_call_is_one_line_on_standard_error_and_no_success(salt_run, cal
     assert line in complaint
 
 
+@pytest.mark.parametrize(
+    ("output", "said"), [("json", "false"), ("yaml", "false"), ("raw", "False"), ("jobs_table", "")]
+)
+def test_a_script_that_asks_for_an_outputter_gets_false_on_standard_output(salt_run, output, said):
+    printed, complaint, returned = salt_run("batch.stop", "20200101000000000000", output=output)
+    assert (printed.splitlines()[:1], returned["success"], returned["retcode"]) == ([said] if said else [], False, 1)
+    assert "20200101000000000000 is no batch" in complaint
+
+
 def test_the_command_itself_says_so_too_and_ends_with_its_status_and_prints_nothing_else_for_a_right_call(config):
     command = [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), "--out=json"]
 
@@ -60,7 +70,7 @@ def test_the_command_itself_says_so_too_and_ends_with_its_status_and_prints_noth
         return done.returncode, done.stdout.strip(), told(done.stderr)
 
     status, printed, complaint = run("batch.list", "limt=5")
-    assert (status, printed) == (1, "")
+    assert (status, printed) == (1, "false")
     assert len(complaint) == 1
     assert "did you mean limit?" in complaint[0]
     assert run("batch.list") == (0, "[]", [])
