@@ -58,7 +58,6 @@ _PAGES: dict[str, Callable[[Any, Page], None]] = {
     "job_cache.minions": jobs.minions,
     "job_cache.outcome": jobs.outcome,
     "job_cache.running": jobs.running,
-    "job_cache.verify": jobs.verification,
     "job_notices.stats": notices.stats,
     "job_notices.doctor": notices.doctor,
     "job_recorder.stats": recorder.stats,

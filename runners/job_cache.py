@@ -1,9 +1,8 @@
 """
-Look after the ``salt_cache`` job cache: copy jobs into it, search it, see how large it is, find damaged records.
+Look after the ``salt_cache`` job cache: search it, see how large it is, copy the file of ``cache: sqlite``.
 
-It works on the storage that ``cache:`` names, even if ``master_job_cache`` is not ``salt_cache`` yet, so a master's jobs
-can be copied before the switch. It must never mark a job as published, because job retry relies on these marks. It only
-copies the marks of this master's publishes from one driver to another.
+It works on the storage that ``cache:`` names, even if ``master_job_cache`` is not ``salt_cache``. It must never mark a job
+as published, because job retry relies on these marks.
 """
 
 from __future__ import annotations
@@ -13,26 +12,23 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core import arguments, lines, runner
+from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.batch import catalog
 from saltext.jobs.core.batch.words import word
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, Refused, StateError
-from saltext.jobs.core.master import caller, secrets
+from saltext.jobs.core.master import caller
 from saltext.jobs.core.master import jobs as about_jobs
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.store import backup as copies
 from saltext.jobs.core.store import doctor as examination
-from saltext.jobs.core.store import migration
 from saltext.jobs.core.store import store as stores
 from saltext.jobs.core.store.search import Query, last_results, query_of
 from saltext.jobs.core.store.search import search as find_jobs
-from saltext.jobs.core.store.verification import Verification
-
-log = lines.logger(__name__)
 
 __virtualname__ = "job_cache"
 
@@ -56,67 +52,6 @@ def _require_no_limit(what: str) -> None:
         raise Refused(f"{who.name} may not call job_cache.{what}: it is for the command line of the master")
 
 
-# ---------------------------------------------------------------------------------------------------------
-# migrate
-# ---------------------------------------------------------------------------------------------------------
-
-
-@runner.verb
-def migrate(
-    source: object = "local_cache", dry_run: object = False, to: object = None, **more: object
-) -> dict[str, Any]:
-    """
-    Copy the jobs of another job cache, or of another driver of ``cache:``, into ``salt_cache``.
-
-    Records that exist already are not copied again. So an interrupted run can be repeated, and a run does no harm while the
-    master stores jobs in either cache. Nothing is removed from the source. The copies count as written now: they are kept
-    for another ``keep_jobs_seconds``.
-
-    If ``cache`` is localfs or mmap_cache, first set ``master_job_cache: salt_cache`` and restart the master: the sweep of
-    ``local_cache`` walks the same directory and would remove the copies.
-
-    Between two drivers, the marks of this master's publishes are copied too, so that job retry knows the jobs. Change
-    ``cache:`` and restart the master first. The retry queue is not copied: let it become empty first.
-
-    source
-        The returner to read: local_cache, or any returner with get_jids, get_load and get_jid.
-
-    from
-        Instead of ``source``, the driver to read, as ``cache:`` names it: localfs, sqlite, postgresql, redis, mysql, etcd,
-        consul or mmap_cache. Its options are those in the master's configuration.
-
-    to
-        The driver to copy to, with ``from``. Default: the master's own.
-
-    dry_run
-        Tell what would be copied, and write nothing.
-
-    Returns the number of jobs seen; of jobs that lacked something (``copied``); and of loads, returns and end times written.
-    ``failed`` names the jobs that could not be copied, with the reason. Between two drivers each job is counted again at the
-    end: ``lacking`` is the number of records that the target still lacks.
-
-    CLI Example:
-
-    .. code-block:: bash
-
-        salt-run job_cache.migrate
-        salt-run job_cache.migrate source=local_cache dry_run=True
-        salt-run job_cache.migrate from=localfs to=sqlite
-    """
-    source, dry_run = arguments.plain("source", source), arguments.flag("dry_run", dry_run)
-    _require_no_limit("migrate")
-    unknown = sorted(more.keys() - {"from"})
-    if unknown:
-        raise Refused(f"job_cache.migrate has no option {unknown[0]}; it accepts source, dry_run, from, to")
-    if more:
-        told = _Progress(f"copying the jobs of {more['from']}").tell
-        return migration.between(__opts__, more["from"], to, dry_run, told)
-    if to is not None:
-        raise Refused("to needs from, the driver to copy from, such as from=localfs to=sqlite")
-    told = _Progress(f"copying the jobs of {source}").tell
-    return migration.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
-
-
 class _Progress:
     """Now and then a line of progress on the terminal."""
 
@@ -128,13 +63,6 @@ class _Progress:
         if time.monotonic() - self._last >= PROGRESS_SECONDS:
             self._last = time.monotonic()
             runner.progress(globals(), f"{self._what}: {number} jobs looked at")
-
-    def tell(self, count: int, total: int) -> None:
-        if time.monotonic() - self._last < PROGRESS_SECONDS and count != total:
-            return
-        self._last = time.monotonic()
-        log.info("job_cache: %s: %d of %d", self._what, count, total)
-        runner.progress(globals(), f"{self._what}: {count} of {total}")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -470,7 +398,7 @@ def backup(path: object) -> dict[str, Any]:
         salt-run job_cache.backup /var/backups/salt/cache.sqlite
     """
     _require_no_limit("backup")
-    return migration.backup(stores.Store(__opts__), path)
+    return copies.backup(stores.Store(__opts__), path)
 
 
 @runner.verb
@@ -496,54 +424,7 @@ def recover(path: object = None) -> dict[str, Any]:
         salt-run job_cache.recover
     """
     _require_no_limit("recover")
-    done = migration.recover(stores.Store(__opts__), path)
+    done = copies.recover(stores.Store(__opts__), path)
     if requests.is_running(__opts__, JOB_RETRY):  # an engine that starts later reads the whole queue
         requests.leave(__opts__, JOB_RETRY, {"do": "take_up"})
     return done
-
-
-# ---------------------------------------------------------------------------------------------------------
-# verify
-# ---------------------------------------------------------------------------------------------------------
-
-
-@runner.verb
-def verify(repair: object = False) -> dict[str, Any]:
-    """
-    List the records of the job cache that are unreadable or contradict each other.
-
-    ======================  ==================================================  ==================================
-    problem                 meaning                                             what ``repair=True`` does
-    ======================  ==================================================  ==================================
-    unreadable-load         the load cannot be read or is not a dictionary      sets it aside if it is damaged
-    unreadable-minions      the list of minions cannot be read or is no list    writes it from the returns
-    unreadable-return       a return cannot be read                             sets it aside if it is damaged
-    secrets-in-load         a token, password or key is stored in the load      removes the secret
-    no-load                 returns or markers of a job without a load          removes them
-    unpublished-load        the load is not the one that was published          nothing: no reader shows it
-    unexpected-return       the return of a minion that was not sent the job    nothing: find out why
-    miscounted-return       searches count a success as a failure, or not a     counts it again
-                            failure
-    ======================  ==================================================  ==================================
-
-    A record that is unreadable for a reason other than its content, such as its permissions, is left alone. A record that
-    is set aside goes to ``salt_cache.corrupt`` in the cache directory (localfs) or to the bank ``jobs/corrupt``. With
-    some drivers, a record that cannot be decoded stays where it is until its job is old.
-
-    repair
-        Repair what can be repaired. Without it nothing is written.
-
-    Returns ``{"jobs", "returns", "problems": [{"jid", "problem", "minion", "detail", "repaired"}]}``.
-
-    CLI Example:
-
-    .. code-block:: bash
-
-        salt-run job_cache.verify
-        salt-run job_cache.verify repair=True
-    """
-    repair = arguments.flag("repair", repair)
-    if repair:
-        _require_no_limit("verify with repair")
-    found = Verification(stores.Store(__opts__), secrets.without_secrets, repair)
-    return found.run(_Progress("verifying jobs").tell)

@@ -135,14 +135,6 @@ class LocalBanks:
         """Return the keys of a bank: neither sub-banks nor half-written files."""
         return [name[:-2] for name in self.names(bank) if name.endswith(".p")]
 
-    def set_aside(self, bank: str, key: str) -> None:
-        """Move an unusable record to ``salt_cache.corrupt`` in the cache directory. :raises OSError:"""
-        folder = os.path.join(self._root, "salt_cache.corrupt")
-        make_folder(folder, self._owner, 0o700)
-        os.rename(
-            os.path.join(self._root, bank, f"{key}.p"), os.path.join(folder, f"{bank.replace('/', '.')}.{key}"[:250])
-        )
-
     def drop(self, bank: str) -> None:
         """Remove a bank with all that is in it."""
         folder = os.path.join(self._root, bank)

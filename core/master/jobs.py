@@ -23,7 +23,7 @@ from saltext.jobs.core.returned import function_of, retcode_of
 # -- what became of one -------------------------------------------------------------------------------------------------
 
 #: The reason for a minion whose return exists, but cannot be read.
-UNREADABLE = "its return cannot be read: see the master's log, and job_cache.verify"
+UNREADABLE = "its return cannot be read: see the master's log"
 
 
 def minions_of(load: Mapping[str, Any]) -> list[str]:

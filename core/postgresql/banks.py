@@ -148,19 +148,6 @@ class Banks:
         query = f"DELETE FROM {TABLE} WHERE {where}".encode()
         return self.run(lambda connection: int(connection.execute(query, values).rowcount), seconds)
 
-    def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
-        """Move a value, without reading it, and replace the value at the new place."""
-        place, other = (plain_bank(bank), str(key)), (plain_bank(to_bank), str(to_key))
-
-        def work(connection: Patient) -> None:
-            with connection.transaction():
-                _do(connection, f"DELETE FROM {TABLE} WHERE bank = %s AND key = %s", other)
-                more = "fun = NULL, usr = NULL, shown = NULL, failed = NULL, minions = NULL"
-                query = f"UPDATE {TABLE} SET bank = %s, key = %s, {more} WHERE bank = %s AND key = %s"
-                _do(connection, query, (*other, *place))
-
-        self.run(work)
-
     # -- what there is ---------------------------------------------------------------------------------------------
 
     def keys(self, bank: str) -> list[str]:

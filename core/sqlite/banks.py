@@ -171,15 +171,6 @@ class SqliteBanks:
                 job_index.has_removed(sql, gone)
             return bool(found)
 
-    def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
-        """Move a value, which may be damaged, to another place, and replace what is there."""
-        name = plain_bank(bank)
-        with self.transaction() as sql:
-            place = (bank_id(sql, plain_bank(to_bank)), str(to_key))
-            sql.execute("DELETE FROM records WHERE bank = ? AND key = ?", place)
-            sql.execute(f"UPDATE records SET bank = ?, key = ? WHERE {_OF} AND key = ?", (*place, name, str(key)))
-            job_index.has_removed(sql, name, [str(key)])
-
     # -- what there is ---------------------------------------------------------------------------------------------
 
     def keys(self, bank: str) -> list[str]:

@@ -5,7 +5,6 @@ finding. Nothing is changed here.
 
 from __future__ import annotations
 
-import itertools
 import os
 import pathlib
 import pwd
@@ -79,17 +78,13 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
         *about_disk(folder),
         *about_clock(folder),
     ]
-    aside, locks = pathlib.Path(store.cachedir, "salt_cache.corrupt"), pathlib.Path(store.cachedir, "salt_cache.locks")
-    for private in (aside, locks):
-        found += about_files(user, private, _SOME_FILES) if private.exists() else []
-    count = sum(1 for _ in itertools.islice(aside.rglob("*"), _SOME_FILES)) if aside.is_dir() else 0
-    if count:
-        found.append(f"{count} files in {aside} were damaged and set aside: look at them and remove them")
+    locks = pathlib.Path(store.cachedir, "salt_cache.locks")
+    found += about_files(user, locks, _SOME_FILES) if locks.exists() else []
     if jobs is not None and jobs > MANY_JOBS:
         found.append(
             Advice(
                 f"each of {jobs} jobs has files of its own: with cache: sqlite they are one file, which is listed and "
-                "searched faster (salt-run job_cache.migrate from=localfs to=sqlite)"
+                "searched faster"
             )
         )
     return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import ASIDE, LOADS
+from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
@@ -178,16 +178,6 @@ class Driver(Port):
         """Store (bank, key, value) triples, in this order."""
         for bank, key, value in items:
             self.store(bank, key, value, durable)
-
-    def set_aside(self, bank: str, key: str) -> bool:
-        """Move a useless record out of the way, and tell whether that worked."""
-        try:
-            value = self.fetch(bank, key)
-        except Undecodable:
-            return False  # salt.cache cannot write a value that cannot be decoded
-        self.store(ASIDE, f"{bank.replace('/', '.')}.{key}"[:240], value)
-        self.flush(bank, key)
-        return True
 
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
         """Return the Unix time of the last write to ``items``, (bank, key) pairs, or in ``bank``; None if none."""

@@ -70,11 +70,6 @@ class Local(Driver):
         except Exception as exc:
             raise self.error("store", bank, key, exc) from exc
 
-    def set_aside(self, bank: str, key: str) -> bool:
-        """Moves the file, so the record need not be readable."""
-        self._do(self._banks.set_aside, "set aside", bank, key)
-        return True
-
     def _last_in(self, bank: str) -> float | None:
         return self._do(self._banks.bank_updated, "updated", bank)
 

@@ -253,25 +253,6 @@ def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) ->
     return False
 
 
-@_again_after_damage
-def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
-    """
-    Store what ``change`` makes of a job's load, and tell whether the load changed.
-
-    A record that vouches for the old load then vouches for the new one.
-    """
-    with store.lock(key):
-        old, record = _load(store, key), _whole(store, PUBLISHED, key) or ABSENT
-        known, new = _publication_in(store, record, key), change(old)
-        if not old or new == old or is_later(record):
-            return False
-        store.store(LOADS, key, new, store.sync_publish)
-        if known and known.load is not None and known.vouches_for(old):
-            renewed = dataclasses.replace(known, load=digest(new))
-            store.store(PUBLISHED, key, renewed.as_record(), store.sync_publish)
-        return True
-
-
 def _load(store: Store, key: str) -> dict[str, Any]:
     load = _whole(store, LOADS, key)
     return load if isinstance(load, dict) else {}
@@ -447,25 +428,6 @@ def _whole(store: Store, bank: str, key: str) -> Any:
     except Undecodable as exc:
         log.error("Damaged in the job cache, and taken as absent: %s", exc)
         return {}
-
-
-def last_written(store: Store, jid: str) -> float | None:
-    """Return the Unix time of the last write of any of the job's records; None if the driver cannot tell."""
-    return store.driver.last_updated([(bank, jid) for bank in BANKS], f"{RETURNS}/{jid}")
-
-
-def set_aside(store: Store, bank: str, key: str, kind: type = object) -> bool:
-    """
-    Set aside a record that is damaged or not of its kind, and tell whether that was done.
-
-    It is read again first. The caller holds the lock that its writers hold.
-    """
-    try:
-        if isinstance(store.fetch(bank, key), kind):
-            return False
-    except Undecodable:
-        pass
-    return store.driver.set_aside(bank, key)
 
 
 def drop(store: Store, jid: str) -> None:

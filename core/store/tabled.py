@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from saltext.jobs.core.banks import ASIDE, LOADS
+from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import Driver, JobIndex, Marks, Shown
@@ -60,12 +60,6 @@ class TableDriver(Driver):
     def updated(self, bank: str, key: str) -> float | None:
         found: float | None = self.do(lambda banks: banks.updated(bank, key), "updated", bank, key)
         return found
-
-    def set_aside(self, bank: str, key: str) -> bool:
-        """The stored bytes are moved, so the record need not be readable."""
-        to = f"{bank.replace('/', '.')}.{key}"
-        self.do(lambda banks: banks.move(bank, key, ASIDE, to), "set aside", bank, key)
-        return True
 
     def flush(self, bank: str, key: str) -> None:
         self.do(lambda banks: banks.flush(bank, key), "flush", bank, key)

@@ -145,36 +145,6 @@ def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
         page.next("job_cache.outcome JID", "job_retry.list")
 
 
-def verification(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``job_cache.verify``."""
-    problems = found["problems"]
-    page.line(f"{counted(found['jobs'], 'job')} and {counted(found['returns'], 'return')} were looked at.")
-    if not problems:
-        page.line("Nothing is wrong with them.")
-        return
-    page.line(
-        f"{counted(len(problems), 'problem')}: {by_state((str(one['problem']) for one in problems), ())}", "  ", 4
-    )
-    # A repaired problem needs no attention any more.
-    shown = sorted(problems, key=lambda one: bool(one["repaired"]))[:ROWS]
-    page.table(
-        (
-            Column("JID", 20),
-            Column("PROBLEM"),
-            Column("MINION", 8, rank=2),
-            Column("REPAIRED", rank=1),
-            Column("DETAIL", 10, rank=3, names=False),
-        ),
-        [
-            (one["jid"], one["problem"], one["minion"] or "-", "yes" if one["repaired"] else "no", one["detail"] or "")
-            for one in shown
-        ],
-    )
-    page.folded(len(problems), len(shown))
-    if not all(one["repaired"] for one in problems):
-        page.next("job_cache.verify repair=True")
-
-
 def _words(value: Any) -> str:
     return ",".join(str(word) for word in value) if isinstance(value, (list, tuple)) else str(value)
 

@@ -286,10 +286,9 @@ def test_a_user_who_may_not_publish_a_job_sees_none_of_its_returns_and_cannot_re
 
 def test_no_user_of_the_api_changes_or_copies_what_the_job_cache_keeps(api, tmp_path):
     copy = tmp_path / "copy"
-    for verb, arg in {"backup": [str(copy)], "recover": [str(copy)], "migrate": [], "verify": [True]}.items():
+    for verb, arg in {"backup": [str(copy)], "recover": [str(copy)]}.items():
         assert is_refused(api(f"job_cache.{verb}", *arg, user="root"), "it is for the command line of the master")
     assert not copy.exists()
-    assert api("job_cache.verify", user="root")["return"]["problems"] == []
 
 
 def test_a_user_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, jobs):
@@ -359,7 +358,6 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run, look):
 
     assert "may look at this, and change nothing" in str(ask("a1", "batch.start", "a*", "test.ping"))
     assert "may look at this, and change nothing" in str(ask("a2", "job_retry.pause"))
-    assert "may not call job_cache.verify with repair" in str(ask("a2", "job_cache.verify", True))
     assert "may not call job_cache.recover" in str(ask("a2", "job_cache.recover"))
     assert isinstance(ask("a1", "batch.list"), (list, str))
     ask("a2", "batch.start", "a*", "test.echo", "by a peer")

@@ -133,7 +133,7 @@ def test_nothing_that_a_terminal_obeys_is_printed_whatever_returned_it(shown, ha
         "batch.minions",
         "job_retry.show",
         "job_retry.stats",
-        "job_cache.migrate",
+        "job_cache.stats",
     ):
         for data in (harmful, [harmful], {harmful: harmful}, {harmful: [{harmful: harmful}]}):
             assert all(line.isprintable() for line in shown(function, data).split("\n"))

@@ -30,8 +30,7 @@ WRONG = [
     (["job_retry.show", "web1", "20200101000000000000"], "web1 has no entry"),
     (["job_retry.list", "state=sleeping"], "state is 'sleeping'"),
     (["job_recorder.set_aside", "limit=0"], "limit is 0; accepted is a whole number of at least 1"),
-    (["job_cache.migrate", "source=nosuch"], "'nosuch' is not loaded"),
-    (["job_cache.verify", "repair=1"], "repair is 1; accepted is True or False"),
+    (["job_cache.search", "kind=nosuch"], "kind is 'nosuch'; accepted is one of"),
 ]
 
 

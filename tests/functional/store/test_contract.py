@@ -38,7 +38,6 @@ from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store, store_of
-from saltext.jobs.core.store.verification import Verification
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 from tests.functional.retry.records import changes
 from tests.functional.store.beside import writer
@@ -404,10 +403,6 @@ class Contract:
         assert shown() == {JID, other}
         salt.cache.Cache(opts).store("jobs/loads", JID, {**LOAD, "jid": JID, "fun": "cmd.run", "arg": ["evil"]})
         assert shown() == {other}
-        found = Verification(job_cache.store, dict, True).run(lambda *_: None)
-        assert [(one["jid"], one["problem"], one["repaired"]) for one in found["problems"]] == [
-            (JID, "unpublished-load", False)
-        ]
         salt.cache.Cache(opts).flush("jobs/loads", JID)
         salt.cache.Cache(opts).store("jobs/loads", JID, {**LOAD, "jid": JID, "fun": "cmd.run", "arg": ["evil"]})
         assert shown() == {other}

@@ -296,7 +296,6 @@ class TestWhatIsShownOfJobs:
         for remove in (
             lambda: store.flush("jobs/loads", JIDS[0]),
             lambda: store.driver.drop_bank("jobs", "loads"),
-            lambda: store.driver.set_aside("jobs/loads", JIDS[0]),
         ):
             store.store("jobs/loads", JIDS[0], LOADS[JIDS[0]])
             assert found(store) == list(all_jobs(store, False)) == [JIDS[0]]

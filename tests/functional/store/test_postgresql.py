@@ -36,7 +36,6 @@ from tests.functional.cache_servers import cache_servers, driver_options  # noqa
 from tests.functional.store import test_sqlite
 from tests.functional.store.test_contract import LOAD, Returner, a_return, in_processes
 from tests.missing import missing
-from tests.postgresql import SCHEMA
 from tests.waiting import SOON, stretched, wait_for
 
 with contextlib.suppress(ImportError):  # psycopg is an extra
@@ -147,8 +146,6 @@ class TestWhatSaltAsksOfADriver(test_sqlite.TestWhatSaltAsksOfADriver):
         asked("UPDATE salt_cache SET value = '\\xc1'")
         with pytest.raises(Exception, match=r"."):
             cache.fetch("bank", "key")
-        store = Store(opts)
-        assert store.driver.set_aside("bank", "key") and store.keys("jobs/corrupt") == ["bank.key"]
 
 
 BANKS = st.sampled_from(["a", "a/b", "a/b/c", "a/bb", "a-b", "b", "jobs/loads", "jobs/minions", "jobs/returns/1"])
@@ -573,40 +570,6 @@ def test_a_python_without_psycopg_says_what_to_install_and_has_all_the_rest(tmp_
         done.stdout + done.stderr
     )
     assert done.stdout.endswith("\nFalse\nTrue False\n")
-
-
-class TestFromPgjsonb:
-    """Sites whose jobs are in the tables of Salt's own pgjsonb returner."""
-
-    @pytest.mark.parametrize("target", ["postgresql", "localfs"])
-    def test_its_jobs_come_over_and_none_counts_as_published(self, opts, server, asked, target):
-        server.server.execute(SCHEMA, database=opts["postgresql.db"])
-        place = {
-            "host": "127.0.0.1",
-            "port": server.server.port,
-            "user": "salt",
-            "pass": "",
-            "db": opts["postgresql.db"],
-        }
-        opts = {**opts, "cache": target, "master_job_cache": "salt_cache"}
-        opts.update({f"returner.pgjsonb.{name}": value for name, value in place.items()})
-        pgjsonb, jids = salt.loader.returners(opts, {}), [f"2026051612000000000{number}" for number in range(4)]
-        for jid in jids:
-            pgjsonb["pgjsonb.save_load"](jid, {**LOAD, "jid": jid, "token": "s3cret"}, minions=["web1", "web2"])
-            for minion in ("web1", "web2"):
-                pgjsonb["pgjsonb.returner"]({**a_return(minion, jid, {"é": [1, None]}), "fun_args": []})
-        run = salt.loader.runner(opts)["job_cache.migrate"]
-        assert run(source="pgjsonb", dry_run=True)["loads"] == 4
-        done = run(source="pgjsonb")
-        assert (done["jobs"], done["loads"], done["returns"], done["failed"]) == (4, 4, 8, {})
-        ours = Returner(opts)
-        for jid in jids:
-            load = ours.get_load(jid)
-            assert (load["fun"], load["tgt"], load["Minions"]) == (LOAD["fun"], LOAD["tgt"], ["web1", "web2"])
-            assert "token" not in load
-            assert ours.get_jid(jid)["web2"]["return"] == {"é": [1, None]}
-            assert not ours.fetch("jobs/published", jid), "only a publish of this master vouches for a job"
-        assert run(source="pgjsonb")["copied"] == 0
 
 
 class TestLogins:

@@ -379,24 +379,6 @@ class TestCountsBesideTheRecords:
             ]
             assert found == outcomes, minion
 
-    def test_verify_finds_and_corrects_what_an_earlier_version_counted_as_a_failure(self, jobs):
-        jid, store = jid_at(NOW), _store(jobs)
-        jobs.add(jid, minions=["web1", "web2"], returns={"web1": "0", "web2": 1})
-        banks, _ = _inside(store, jobs.opts)
-        if store.driver.name == "postgresql":
-            banks.run(lambda sql: sql.execute("UPDATE salt_cache SET failed = true WHERE key = 'web1'", ()))
-        else:
-            with banks.transaction() as sql:
-                sql.execute("INSERT INTO failures (jid, minion) VALUES (?, 'web1')", (jid,))
-        problem = {"jid": jid, "problem": "miscounted-return", "minion": "web1", "detail": None}
-        for repair, repaired in ((False, [False]), (True, [True]), (False, [])):
-            assert [row["Failed"] for row in jobs.search()["jobs"]] == [2 if repaired else 1]
-            found = jobs.run["job_cache.verify"](repair=repair)["problems"]
-            assert found == [{**problem, "repaired": done} for done in repaired]
-        assert jobs.found(minion="web1", outcome="failed") == []
-        _spoil(store, jobs.opts, "{} LIKE 'jobs/returns/%%'")
-        assert {row["problem"] for row in jobs.run["job_cache.verify"]()["problems"]} == {"unreadable-return"}
-
 
 def _inside(store, opts):
     """The calls by which the store reads and writes, and those by which it finds jobs."""

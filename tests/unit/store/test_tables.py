@@ -75,29 +75,10 @@ def test_a_list_that_has_more_says_how_to_go_on():
     assert found([], JID) == ["No job was found.", f"There are more: search on with after={JID}"]
 
 
-def test_each_problem_that_verification_finds_is_a_line_and_repaired_ones_come_last():
-    problem = {"jid": JID, "problem": "no-load", "minion": None, "detail": "", "repaired": True}
-    problems = [problem, {**problem, "problem": "unreadable-return", "minion": "web1", "repaired": False}]
-    assert drawn(tables.verification, {"jobs": 3, "returns": 1, "problems": problems}) == [
-        "3 jobs and 1 return were looked at.",
-        "2 problems: 1 no-load, 1 unreadable-return",
-        "JID                   PROBLEM            MINION  REPAIRED  DETAIL",
-        "20260516101112131415  unreadable-return  web1    no",
-        "20260516101112131415  no-load            -       yes",
-        "Next: salt-run job_cache.verify repair=True",
-    ]
-
-
-def test_verification_that_finds_nothing_says_so():
-    assert drawn(tables.verification, {"jobs": 3, "returns": 1, "problems": []})[-1] == "Nothing is wrong with them."
-
-
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
 def test_control_characters_do_not_act_on_the_terminal(harmful):
     bad = job(JID=harmful, Function=harmful, Target=[harmful], User=harmful, StartTime=harmful)
     drawn(tables.search, {"jobs": [bad], "next": harmful})
-    wrong = {"jid": harmful, "problem": harmful, "minion": harmful, "detail": harmful, "repaired": False}
-    drawn(tables.verification, {"jobs": 1, "returns": 1, "problems": [wrong]})
 
 
 # -- what became of one job, what runs, and the last result of each minion ------------------------------------------------
