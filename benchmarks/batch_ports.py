@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from saltext.jobs.core.batch.minion_data import lanes_of, may_have_started
+from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.plan import sizes_of
 from saltext.jobs.core.batch.ports import Ports
@@ -63,7 +63,6 @@ def ports_of(opts, loop, *, bus, publisher, inbox) -> Ports:
         can_queue=lambda: True,
         queue_worker=Worker(loop),
         permission=Permission(opts, BatchSettings()),
-        lanes=lambda by, minions: lanes_of(opts, by, minions),
         rights_worker=Worker(loop),
         master_age=lambda: 86400.0,
         restarted=lambda since: may_have_started(opts, since),

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.options import (
     FILE,
     FLAG,
@@ -40,48 +39,11 @@ NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovere
 
 
 @dataclasses.dataclass(frozen=True)
-class InFlightLimit:
-    """
-    How many minions may be in flight at once over all batches: ``total`` in all, and ``each`` in each of the groups that
-    ``by`` makes, as ``grouping.parse_by`` reads it. None stands for any number, an empty ``by`` for no groups.
-    """
-
-    total: int | None = None
-    by: str = ""
-    each: int | None = None
-
-
-_COUNT = whole(1)
-
-
-def _in_flight_limit(value: Any) -> InFlightLimit:
-    if not isinstance(value, Mapping):
-        return InFlightLimit(_COUNT.read(value))
-    groups = [name for name in ("by", "each") if name in value]
-    if not value or not set(value) <= {"total", "by", "each"} or len(groups) == 1:
-        raise ValueError(value)
-    total = _COUNT.read(value["total"]) if "total" in value else None
-    if not groups:
-        return InFlightLimit(total)
-    parse_by(value["by"])
-    return InFlightLimit(total, value["by"].strip(), _COUNT.read(value["each"]))
-
-
-@dataclasses.dataclass(frozen=True)
 class BatchSettings:
     """Options under ``batch_manager:`` in the master's configuration."""
 
-    #: How many minions may be in flight at once over all batches, which share it evenly: a count, or a mapping with
-    #: ``total`` and a limit for ``each`` of the groups that ``by`` makes, or one of these alone.
-    max_in_flight: InFlightLimit | None = option(
-        None,
-        Check(
-            _in_flight_limit,
-            "a whole number of at least 1, or a mapping such as {total: 500, by: 'grains:dc', each: 100}: total, or by and "
-            "each, or all three; by is a grain or pillar key or nodegroups, such as 'grains:dc', 'pillar:site' or "
-            "'nodegroups:[eu,us]'",
-        ),
-    )
+    #: How many minions may be in flight at once over all batches, which share it evenly; None for any number.
+    max_in_flight: int | None = option(None, whole(1))
     #: Seconds between two passes of the maintenance loop.
     loop_interval: float = option(5.0, seconds(0.2, 3600))
     #: Seconds for which freed slots are gathered into one publish.

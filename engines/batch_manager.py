@@ -22,7 +22,7 @@ from typing import Any
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.batch.minion_data import check_limit, lanes_of, may_have_started
+from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports, call_runner
 from saltext.jobs.core.batch.shell import BatchShell
@@ -60,7 +60,6 @@ def start(**options: Any) -> None:
     """
     try:
         settings = read_settings(BatchSettings, BATCH_MANAGER, __opts__.get(BATCH_MANAGER), options)
-        check_limit(__opts__, settings)
     except SettingsError as exc:
         log.critical("The %s engine does not start: %s", BATCH_MANAGER, exc)
         engine.wait_for_the_end()
@@ -94,7 +93,6 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         can_queue=lambda: requests.is_running(opts, JOB_RETRY),
         queue_worker=Worker(loop),
         permission=Permission(opts, settings),
-        lanes=lambda by, minions: lanes_of(opts, by, minions),
         rights_worker=Worker(loop),
         master_age=engine.master_age,
         restarted=lambda since: may_have_started(opts, since),

@@ -98,9 +98,6 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param approve_by: the only users and groups that may approve, with commas or as a list: users by name (``anna``) or by
         login (``ldap:anna``), groups as ``%ops``. The user who starts the batch may never approve it. Default: anyone who
         may run its job.
-    :param exclusive: on each minion, wait until certain other batches are no longer in flight there. ``True``: batches of
-        the same module, so that ``state.apply`` waits for ``state.highstate``. Or names, with commas or as a list: names of
-        modules (``state``), or your own names, which other batches were given too. Default: False.
     :param str presence: ``ping`` (the default) pings all minions first, and sends to those that answer; ``none`` sends
         straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
@@ -128,7 +125,6 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         salt-run batch.start 'web*' state.apply nginx batch=25% failhard=True
         salt-run batch.start '*' cmd.run 'yum -y update' batch=1,10%,50% max_failures=5% timeout=600 max_runtime=1h
         salt-run batch.start '*' state.apply by='nodegroups:[canary,eu,us]' max_failures=10% check='service.status nginx'
-        salt-run batch.start '*' state.apply exclusive=True
         salt-run batch.start like=20260516101112131415 batch=5
         salt-run batch.start 'db*' state.apply batch=1,1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
     """
@@ -146,7 +142,7 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
         (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
         None), check (what is checked, without its arguments, or None), check_after (for each check, after how many minions
         it comes), unsure (minions that the target may or may not match: the master cannot tell), max_in_flight (the limit
-        over all batches, a dict with total, by and each, or None) and options.
+        over all batches, or None) and options.
 
     CLI Example:
 
@@ -189,13 +185,12 @@ def status(jid: object) -> dict[str, Any]:
         (a user), taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the
         start), eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or
         rights; None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep
-        it from sending to more minions, or None), blocked_by (for an exclusive batch ``{jid: minions}``: the batches that
-        it waits for, and where), check (whether one is under way), approve (the stage that batch.approve would approve,
-        counted from 0, or None), success, survivors (minions that still run the job after the last kill), parent (the jid
-        of the batch that it retries, or None), engine (whether the engine that drives it runs; None once the batch has
-        ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the
-        master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times
-        are Unix time in seconds.
+        it from sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve
+        would approve, counted from 0, or None), success, survivors (minions that still run the job after the last kill),
+        parent (the jid of the batch that it retries, or None), engine (whether the engine that drives it runs; None once the
+        batch has ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and
+        engine_master (the master of that engine, if there are several). With groups also group, group_number, groups (how
+        many) and by. Times are Unix time in seconds.
 
     CLI Example:
 

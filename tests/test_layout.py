@@ -93,7 +93,6 @@ FOR_SALT = [
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
 SHELLS = {
     "batch": {
-        "allotting",
         "catalog",
         "doctor",
         "effects",
@@ -103,6 +102,7 @@ SHELLS = {
         "permission",
         "ports",
         "rollout",
+        "sharing",
         "shell",
         "signals",
         "starting",

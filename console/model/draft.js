@@ -3,8 +3,8 @@
 import { argumentsOf } from "./jobs.js";
 
 /** Fields of the form, each a text; `failhard` is true or missing. */
-export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "approve_by", "window", "timezone", "start_at", "max_runtime", "exclusive", "offline", "presence"];
-const OF_OPTIONS = ["max_failures", "by", "check", "approve_by", "window", "timezone", "max_runtime", "exclusive", "offline", "presence"];
+export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "approve_by", "window", "timezone", "start_at", "max_runtime", "offline", "presence"];
+const OF_OPTIONS = ["max_failures", "by", "check", "approve_by", "window", "timezone", "max_runtime", "offline", "presence"];
 /** A keyword argument, as a runner writes it among the words of a job. */
 const KEYWORD = /^[A-Za-z_]\w*=/;
 

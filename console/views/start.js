@@ -36,7 +36,6 @@ export class StartView {
       timezone: text("timezone", { placeholder: "Europe/Berlin" }),
       start_at: text("start_at", { placeholder: "2026-11-28 02:00" }),
       max_runtime: text("max_runtime", { placeholder: "1h" }),
-      exclusive: text("exclusive", { placeholder: "true" }),
       offline: choice([["", "skip (default)"], ["fail", "fail"], ["queue", "queue"]]),
       presence: choice([["", "ping (default)"], ["none", "none"]]),
     };
@@ -69,8 +68,7 @@ export class StartView {
       part("When",
         field("start_at", "Begin at", inputs.start_at),
         field("window", "Send only within", inputs.window),
-        field("timezone", "Time zone of these", inputs.timezone, "The master's, unless another is named."),
-        field("exclusive", "Wait for other batches on a minion", inputs.exclusive, "true: for those of the same module, such as state; or names of modules or of your own.")),
+        field("timezone", "Time zone of these", inputs.timezone, "The master's, unless another is named.")),
       el("div", { class: "whole" }, this.trouble.node, el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form")), this.matched));
     this.fill(kept(keptDraft()));
   }
@@ -101,7 +99,7 @@ export class StartView {
       if (input.type === "checkbox" ? input.checked : input.value.trim()) found[name] = input.type === "checkbox" ? true : input.value.trim();
     }
     if (found.tgt_type === "list") found.tgt = found.tgt.split(",").map((one) => one.trim()).filter(Boolean);
-    for (const name of ["max_failures", "start_at", "exclusive"]) if (name in found) found[name] = typed(found[name]);
+    for (const name of ["max_failures", "start_at"]) if (name in found) found[name] = typed(found[name]);
     const lines = (text = "") => text.split("\n").filter((one) => one.trim());
     found.arg = lines(found.arg).map(typed);
     const pairs = lines(found.kwarg).map((one) => /^\s*([A-Za-z_]\w*)\s*=(.*)$/s.exec(one) || [one]);
@@ -140,7 +138,7 @@ export class StartView {
       el("h2", {}, `${many(found.total, "minion matches", "minions match")}`),
       el("p", {}, `${line(command(found), 300)} would run on ${this.sizes(found)} at a time.`),
       found.check && el("p", { class: "remark" }, `${found.check === "approve" ? "A user has to approve" : `${line(found.check)} has to hold`} after minion ${found.check_after.slice(0, 20).map(count).join(", ")}${found.check_after.length > 20 ? ", …" : ""}.`),
-      found.max_in_flight && el("p", { class: "remark" }, limitOf(found.max_in_flight)),
+      found.max_in_flight && el("p", { class: "remark" }, `Minions in flight at once over all batches, at most: ${count(found.max_in_flight)}.`),
       found.groups && el("p", {}, "Groups, in this order: ", found.groups.map(([group, size]) => `${line(group, 40)} (${count(size)})`).join(", ")),
       unsure.size > 0 && el("p", { class: "remark" }, `The master does not know whether the target matches ${many(unsure.size, "minion")}; they decide for themselves.`),
       el("ul", { class: "names" }, names.map((minion) => el("li", { class: "id" }, minion, unsure.has(minion) && " (not known)"))),
@@ -187,10 +185,4 @@ export class StartView {
   }
 
   close() {}
-}
-
-/** The sentence about the limit over all batches, from `batch.preview`. */
-function limitOf({ total, by, each }) {
-  const parts = [total && `${count(total)} in all`, each && `${count(each)} in each group by ${line(by, 60)}`].filter(Boolean);
-  return `Minions in flight at once over all batches, at most: ${parts.join(", ")}.`;
 }

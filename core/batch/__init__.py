@@ -10,6 +10,6 @@ Asynchronous batches. A batch takes this path through the files; the head of eac
     effects      publishes, asks, looks up, announces; each outcome is a fact again
     late         returns that come after the batch has ended
 
-``sharing`` decides which minions a batch may send to beside the others; ``allotting`` carries that out. summary, words
-and metrics tell how a batch stands; catalog, watch, tables and doctor serve the runner.
+``sharing`` decides to how many minions a batch may send beside the others. summary, words and metrics tell how a batch
+stands; catalog, watch, tables and doctor serve the runner.
 """

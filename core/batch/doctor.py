@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from saltext.jobs.core.batch.minion_data import check_limit
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.findings import NOBODY, about_minions, about_returns, around, standing
 from saltext.jobs.core.engine.names import BATCH_MANAGER
@@ -49,7 +48,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
 
 def _about_options(opts: Mapping[str, Any]) -> list[str]:
     try:
-        check_limit(opts, read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)))
+        read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER))
     except SettingsError as exc:
         return [f"the engine does not start: {exc}"]
     return []

@@ -229,16 +229,12 @@ class RightsChecked:
 @dataclasses.dataclass(frozen=True)
 class Allotted:
     """
-    The batch may send to ``minions`` now. ``short`` says which room is used up or not known, and ``limit`` how many minions
-    may be in flight there (see ``gates.py``). ``taken`` are minions on which another batch is in flight, with that
-    batch's jid: this batch does not send to them until they are in ``free``, or are allotted.
+    The batch may send to ``count`` more minions now. If it wants more, ``limit`` says how many may be in flight over all
+    batches; 0 if that is not known yet.
     """
 
-    minions: tuple[str, ...] = ()
-    short: str = ""
-    limit: int = 0
-    taken: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    free: tuple[str, ...] = ()
+    count: int = 0
+    limit: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

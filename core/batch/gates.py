@@ -342,76 +342,41 @@ class Checks(Kept):
         return f"check {self.spec.check['fun']}: no answer within {self.spec.check_timeout:g} s"
 
 
-#: Which room is short: that over all batches, or that in groups of minions.
-TOTAL, GROUPS = "total", "groups"
-#: The room is not known: a journal, or the groups of minions, have not been read.
-UNKNOWN = "unknown"
-#: Most minions that the sentence about a batch's wait names.
-_NAMED = 5
-
-
 @dataclasses.dataclass(slots=True)
 class Room(Kept):
     """
-    Room for a batch beside the others: whether the batch has to ask for room, for how many minions, and why it waits.
+    Room for a batch beside the others: how much the batch wants, what it was given, and why it waits.
 
-    ``sharing.py`` allots minions to batches. It limits how many are in flight over all batches. To an exclusive batch
-    it allots no minion on which a batch to be avoided is in flight. A batch that shares sends only to minions that it
-    was just allotted.
+    ``sharing.py`` limits how many minions are in flight over all batches.
 
     :param spec: what was asked for.
     """
 
     spec: Spec
-    shared: bool = kept(bool, name="room_shared")  # it sends only to minions that it was allotted
+    shared: bool = kept(bool, name="room_shared")  # it sends only to as many minions as it was allotted
     wanted: int = kept(int, name="room_wanted")  # how many minions it would send to now
-    short: str = kept(str, name="room_lacks")  # which room was short when it last asked: TOTAL, GROUPS, UNKNOWN or none
-    limit: int = kept(int, name="room_limit")  # how many minions may be in flight there
-    #: ``{minion: jid}``: pending minions, and the batch that is in flight on each.
-    taken: dict[str, str] = kept(dict, dict, dict, name="room_taken")
-    allotted: tuple[str, ...] = made(tuple)  # minions that it may send to in this step
+    #: The limit that keeps it from sending to more, as last told; 0 if it is not known, None if nothing keeps it.
+    limit: int | None = kept(nothing, name="room_limit")
+    allotted: int = made(int)  # how many minions it may send to in this step
 
     def told(self, fact: Allotted) -> None:
         """Take an answer."""
-        self.allotted, self.short, self.limit = fact.minions, fact.short, fact.limit
-        for minion in (*fact.free, *fact.minions):
-            self.taken.pop(minion, None)
-        self.taken.update(fact.taken)
+        self.allotted, self.limit = fact.count, fact.limit
 
     def suffices(self) -> None:
         """It has all the room that it wants."""
-        self.wanted, self.short = 0, ""
+        self.wanted, self.limit = 0, None
 
     def recover(self, shared: bool) -> None:
         """An engine has started, and its options may have changed: forget what the batch was told."""
         self.shared = shared
         self.suffices()
-        self.taken = {}
 
     def why(self, flying: int) -> str:
         """Return a sentence about what the batch waits for; empty for nothing. ``flying``: its minions in flight."""
-        reasons = []
-        if self.short == TOTAL:
-            reasons.append(
-                f"{self.limit} of {self.limit} minions are in flight over all batches, {flying} of them of this"
-            )
-        elif self.short == GROUPS:
-            reasons.append(f"{self.limit} of {self.limit} minions are in flight in each group that it would go on with")
-        elif self.short == UNKNOWN:
-            reasons.append("it is not known yet how much there is")
-        told = [f"waits for room: {reason}" for reason in reasons]
-        return "; ".join((*told, *(_held(jid, minions) for jid, minions in by_batch(self.taken).items())))
-
-
-def by_batch(taken: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return ``{jid: minions}``: other batches, and the minions that they are in flight on."""
-    found: dict[str, list[str]] = {}
-    for minion, jid in taken.items():
-        found.setdefault(jid, []).append(minion)
-    return {jid: sorted(found[jid]) for jid in sorted(found)}
-
-
-def _held(jid: str, minions: list[str]) -> str:
-    more = f" and {len(minions) - _NAMED} more" if len(minions) > _NAMED else ""
-    many = "minion" if len(minions) == 1 else "minions"
-    return f"waits for batch {jid} on {len(minions)} {many}: {', '.join(minions[:_NAMED])}{more}"
+        if self.limit is None:
+            return ""
+        if not self.limit:
+            return "waits for room: it is not known yet how much there is"
+        many = f"{self.limit} of {self.limit} minions are in flight over all batches"
+        return f"waits for room: {many}, {flying} of them of this"

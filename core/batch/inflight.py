@@ -125,8 +125,6 @@ class InFlight(Kept):
         lambda minions: None if minions is None else tuple(minions),
     )
     keepers: set[str] = kept(set, sorted, set)  # minions that have answered from their own records
-    #: Minions that came in (1) or went (-1) since ``sharing.py`` last looked; None if it does not look.
-    moves: list[tuple[str, int]] | None = made(nothing)
     due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
 
     def rebuild(self) -> None:
@@ -197,7 +195,6 @@ class InFlight(Kept):
         """Begin a publish to minions."""
         self.publishing = minions
         for minion in minions:
-            self._come(minion)
             self.flights[minion] = Flight(Phase.SENDING, now, began=now, acks=minion in self.keepers)
 
     def end_publish(self) -> list[str]:
@@ -212,16 +209,11 @@ class InFlight(Kept):
 
     def revive(self, minion: str, now: float, signalled: bool = False) -> None:
         """Take in a minion that was given up too early; there may be no slot free for it."""
-        self._come(minion)
         self.flights[minion] = Flight(Phase.SENT, now, began=now, signalled=signalled)
 
     def remove(self, minion: str) -> bool:
         """Take a minion out, and tell whether it was in."""
-        if self.flights.pop(minion, None) is None:
-            return False
-        if self.moves is not None:
-            self.moves.append((minion, -1))
-        return True
+        return self.flights.pop(minion, None) is not None
 
     def seen_running(self, minion: str, now: float, begins: bool = False) -> None:
         """A minion says that it runs the job or, with ``begins``, that it has just begun."""
@@ -426,10 +418,6 @@ class InFlight(Kept):
         return tuple(self.flights)
 
     # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _come(self, minion: str) -> None:
-        if self.moves is not None and minion not in self.flights:
-            self.moves.append((minion, 1))
 
     def _move(self, minion: str, to: Phase, due: float | None = None) -> None:
         self.flights[minion].move(to, due)

@@ -47,7 +47,7 @@ class Batch(BatchState):
     def step(self, fact: Fact, now: float) -> list[Effect]:
         """Take a fact that has become known at ``now``, and return what is to be done, in this order."""
         effects = _HANDLERS[type(fact)](self, fact, now) + self._advance(now)
-        self.stepped_at, self.room.allotted = now, ()
+        self.stepped_at, self.room.allotted = now, 0
         return effects
 
     def _advance(self, now: float) -> list[Effect]:

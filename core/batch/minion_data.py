@@ -20,10 +20,8 @@ import salt.utils.minions
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.plan import Group, groups_of, labels_of
-from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import JobsError, SettingsError
+from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.grouping import parse_by
-from saltext.jobs.core.settings import BatchSettings
 
 #: Seconds by which the times of cached data may be wrong: the cache keeps whole seconds.
 _SLACK = 1.0
@@ -55,16 +53,6 @@ def require_nodegroups(opts: Mapping[str, Any], names: Iterable[str]) -> Mapping
         known = ", ".join(sorted(map(str, groups))) or "none"
         raise ValueError(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
     return groups
-
-
-def check_limit(opts: Mapping[str, Any], settings: BatchSettings) -> None:
-    """:raises SettingsError: if ``max_in_flight`` counts by nodegroups that this master does not have."""
-    by = settings.max_in_flight.by if settings.max_in_flight else ""
-    if by and parse_by(by).kind == "nodegroups":
-        try:
-            require_nodegroups(opts, parse_by(by).order)
-        except ValueError as exc:
-            raise SettingsError(f"{BATCH_MANAGER}: max_in_flight has by: {by!r}, but {exc}") from None
 
 
 def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -139,19 +127,6 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
         known = f"{len(labels)} of the {len(minions)} minions are known to the master (minion_data_cache)"
         raise ValueError(f"by is {by!r}, but no minion of the target is in such a group; {known}")
     return groups_of(minions, labels, wanted.order)
-
-
-def lanes_of(opts: Mapping[str, Any], by: str, minions: Sequence[str]) -> dict[str, str]:
-    """
-    Return ``{minion: name}``: the group of each minion, as ``groups_of`` says. Unlike in ``find_groups``, it is no error if
-    no minion is in any group.
-
-    :param by: as ``grouping.parse_by`` takes it.
-    :raises ValueError: for nodegroups that do not exist.
-    :raises MinionDataUnreadable: when the cache of minions' grains and pillar fails.
-    """
-    groups = groups_of(minions, _labels(opts, by, minions), parse_by(by).order)
-    return {minion: group.name for group in groups for minion in group.minions}
 
 
 def _labels(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> Mapping[str, Sequence[str]]:

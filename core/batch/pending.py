@@ -10,8 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from saltext.jobs.core.batch.kept import Kept, kept
 from saltext.jobs.core.batch.plan import Membership
@@ -30,28 +29,15 @@ class Pending:
     :param turn: the place of the group whose turn it is. Earlier groups may be sent to as well, later ones not.
     """
 
-    __slots__ = (
-        "_back",
-        "_counts",
-        "_front",
-        "_held",
-        "_ids",
-        "_lanes",
-        "_membership",
-        "_queues",
-        "_turn",
-        "available",
-    )
+    __slots__ = ("_back", "_counts", "_front", "_ids", "_membership", "_queues", "_turn", "available")
 
     def __init__(self, minions: Iterable[str] = (), membership: Membership = _ONE_GROUP, turn: int = 0) -> None:
         self._membership, self._turn = membership, turn
         self._ids: dict[str, int] = {}  # {minion: its place in the order}
         self._front = self._back = 0  # the first place, and the one after the last
-        # Heaps of (place, minion), by group and lane. Some entries are out of date: the minion is gone, or elsewhere.
-        self._queues: dict[int, dict[str, list[tuple[int, str]]]] = {}
-        self._held: set[str] = set()  # minions in no queue: another batch is in flight on them
+        # Heaps of (place, minion), by group. Some entries are out of date: the minion is gone, or elsewhere.
+        self._queues: dict[int, list[tuple[int, str]]] = {}
         self._counts: collections.Counter[int] = collections.Counter()  # of pending minions, by group
-        self._lanes: dict[int, collections.Counter[str]] = {}  # of those in the queues, by group and lane
         self.available = 0  # how many may be sent to: in the groups up to the one whose turn it is
         self.put_last(minions)
 
@@ -73,29 +59,19 @@ class Pending:
     def take(self, count: int) -> tuple[str, ...]:
         """Remove the first ``count`` that are available and return them."""
         taken: list[str] = []
-        for group in self._open():
-            while len(taken) < count and (minion := self._first_of(group)) is not None:
-                self.drop(minion)
-                taken.append(minion)
+        for group in sorted(group for group, there in self._counts.items() if there and group <= self._turn):
+            queue = self._queues[group]
+            while queue and len(taken) < count:
+                place, minion = heapq.heappop(queue)
+                if self._ids.get(minion) == place:
+                    self.drop(minion)
+                    taken.append(minion)
         return tuple(taken)
-
-    def take_those(self, minions: Iterable[str], count: int) -> tuple[str, ...]:
-        """Remove those of some minions that are available, up to ``count``, and return them."""
-        available = (minion for minion in minions if minion in self._ids and self._membership.of(minion) <= self._turn)
-        taken = tuple(itertools.islice(available, count))
-        for minion in taken:
-            self.drop(minion)
-        return taken
 
     def drop(self, minion: str) -> None:
         """Remove a minion, wherever it is."""
-        if minion in self._ids:
-            del self._ids[minion]
+        if self._ids.pop(minion, None) is not None:
             self._count(minion, -1)
-            if minion in self._held:
-                self._held.discard(minion)
-            else:
-                self._count_in_lane(minion, -1)
 
     def put_first(self, minions: Iterable[str]) -> None:
         """Add minions before all others of their groups."""
@@ -110,96 +86,17 @@ class Pending:
                 self._put(minion, self._back)
                 self._back += 1
 
-    # -- by lane: the groups by which minions in flight are limited over all batches -------------------------------------
-
-    def order_by_lanes(self) -> None:
-        """Put the minions into their lanes, which have become known."""
-        ordered = sorted(self._ids.items(), key=lambda item: item[1])
-        self._queues, self._lanes = {}, {}
-        for minion, place in ordered:
-            if minion not in self._held:
-                self._queue(minion, place)
-
-    def lanes(self) -> dict[str, int]:
-        """Return how many may be sent to in each lane, in the order of their first minions."""
-        found: dict[str, int] = {}
-        for group in self._open():
-            heads = {lane: self._head(group, lane) for lane, count in self._lanes.get(group, {}).items() if count}
-            for lane in sorted(heads, key=lambda lane: heads[lane] or (0, "")):
-                found[lane] = found.get(lane, 0) + self._lanes[group][lane]
-        return found
-
-    def first(self, lane: str, count: int, holder: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:
-        """
-        Return the first ``count`` free minions of a lane, without removing them, and the minions that were passed over.
-
-        :param holder: returns the jid of the batch in flight on a minion, or ''. A minion with such a batch is passed over,
-            until ``let_go`` is called for it.
-        :return: the free minions, and ``{minion: jid}`` of those passed over.
-        """
-        found: list[str] = []
-        held: dict[str, str] = {}
-        for group in self._open():
-            queue, entries = self._queues.get(group, {}).get(lane, []), []
-            while len(found) < count and self._head(group, lane) is not None:
-                entry = heapq.heappop(queue)
-                minion = entry[1]
-                if by := holder(minion):
-                    self._count_in_lane(minion, -1)
-                    self._held.add(minion)
-                    held[minion] = by
-                else:
-                    entries.append(entry)
-                    found.append(minion)
-            for entry in entries:
-                heapq.heappush(queue, entry)
-        return found, held
-
-    def let_go(self, minion: str) -> None:
-        """Put a minion that was passed over back in its place."""
-        if minion in self._held:
-            self._held.discard(minion)
-            self._queue(minion, self._ids[minion])
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> list[int]:
-        return sorted(group for group, count in self._counts.items() if count and group <= self._turn)
-
-    def _first_of(self, group: int) -> str | None:
-        heads = [head for lane in self._queues.get(group, ()) if (head := self._head(group, lane)) is not None]
-        return min(heads)[1] if heads else None
-
-    def _head(self, group: int, lane: str) -> tuple[int, str] | None:
-        queue = self._queues.get(group, {}).get(lane)
-        while queue and (self._ids.get(queue[0][1]) != queue[0][0] or queue[0][1] in self._held):
-            heapq.heappop(queue)
-        return queue[0] if queue else None
-
     def _put(self, minion: str, place: int) -> None:
         if minion not in self._ids:
             self._count(minion, 1)
-        elif minion in self._held:
-            self._held.discard(minion)
-        else:
-            self._count_in_lane(minion, -1)
         self._ids[minion] = place
-        self._queue(minion, place)
-
-    def _queue(self, minion: str, place: int) -> None:
-        queues = self._queues.setdefault(self._membership.of(minion), {})
-        heapq.heappush(queues.setdefault(self._membership.lane_of(minion), []), (place, minion))
-        self._count_in_lane(minion, 1)
+        heapq.heappush(self._queues.setdefault(self._membership.of(minion), []), (place, minion))
 
     def _count(self, minion: str, by: int) -> None:
         group = self._membership.of(minion)
         self._counts[group] += by
         if group <= self._turn:
             self.available += by
-
-    def _count_in_lane(self, minion: str, by: int) -> None:
-        lanes = self._lanes.setdefault(self._membership.of(minion), collections.Counter())
-        lanes[self._membership.lane_of(minion)] += by
 
 
 @dataclasses.dataclass(slots=True)

@@ -223,26 +223,18 @@ class Membership:
 
     :param minions: all minions of the batch, group by group.
     :param counts: how many minions each group has; empty for a batch without groups, where all are in one.
-
-    ``lanes``: ``{minion: name}`` of the groups by which minions in flight are limited over all batches; empty without such a
-    limit, and until the groups are known.
     """
 
-    __slots__ = ("_places", "groups", "lanes")
+    __slots__ = ("_places", "groups")
 
     def __init__(self, minions: Sequence[str], counts: Sequence[int]) -> None:
         self.groups = len(counts) or 1
-        self.lanes: Mapping[str, str] = {}
         places = [place for place, count in enumerate(counts) for _ in range(count)]
         self._places = dict(zip(minions, places, strict=True)) if counts else {}
 
     def of(self, minion: str) -> int:
         """Return the place of a minion's group."""
         return self._places.get(minion, 0)
-
-    def lane_of(self, minion: str) -> str:
-        """Return the name of a minion's lane; empty if it has none."""
-        return self.lanes.get(minion, "")
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------

@@ -34,12 +34,10 @@ class Ports:
     """
     * ``loop``: the engine's tornado loop. ``clock``: the time of deadlines. ``wall``: returns Unix time, as files have it.
     * ``log``: reads the logs of the masters; None if the job cache keeps none.
-    * ``cache`` is used in ``cache_worker`` only; ``queue`` in ``queue_worker``; ``permission`` and ``lanes`` in
-      ``rights_worker``.
+    * ``cache`` is used in ``cache_worker`` only; ``queue`` in ``queue_worker``; ``permission`` in ``rights_worker``.
     * ``runner``: calls a runner function, as ``call_runner``.
     * ``queue``: sends the retry queue's engine a request; returns the answer or raises CommandExecutionError.
     * ``can_queue``: whether that engine runs.
-    * ``lanes``: takes what to group by, and minions; returns the group of each, ``{minion: name}``.
     * ``master_age``: for how many seconds the master has been running.
     * ``restarted``: returns the minions of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     * ``acks``: whether minions say when they begin a job.
@@ -66,7 +64,6 @@ class Ports:
     can_queue: Callable[[], bool]
     queue_worker: Worker
     permission: Permission
-    lanes: Callable[[str, Sequence[str]], Mapping[str, str]]
     rights_worker: Worker
     master_age: Callable[[], float]
     restarted: Callable[[Mapping[str, float]], Collection[str]]

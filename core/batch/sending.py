@@ -75,12 +75,11 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
         return effects
     gathers = capacity < batch.waiting.available and capacity != batch.pace.quota
     # Where there is too little room, freed slots are gathered for all batches together.
-    is_first = not batch.pace.publishes or bool(batch.room.short)
+    is_first = not batch.pace.publishes or batch.room.limit is not None
     window = 0.0 if is_first else batch.publish_window.left(now, len(batch.inflight), gathers)
     if batch.pace.must_wait(now, window):
         return effects
-    waiting, room = batch.waiting, batch.room
-    minions = waiting.take_those(room.allotted, capacity) if room.shared else waiting.take(capacity)
+    minions = batch.waiting.take(min(capacity, batch.room.allotted) if batch.room.shared else capacity)
     if not minions:
         batch.room.wanted = capacity
         return effects
@@ -93,7 +92,7 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
 
 
 def allotted(batch: BatchState, fact: facts.Allotted, _now: float) -> list[Effect]:
-    """Note which minions the batch may send to in this step, and what it waits for."""
+    """Note how many minions the batch may send to in this step, and what it waits for."""
     batch.room.told(fact)
     return []
 

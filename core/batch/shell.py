@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.allotting import Allotting
 from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.live import Live
@@ -52,12 +51,12 @@ class BatchShell:
 
     :param ports: the ports to the world.
     :param settings: the engine's options.
-    :param sharing: says which minions each batch may send to while other batches run.
+    :param sharing: says to how many minions each batch may send beside the others.
     """
 
     def __init__(self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing) -> None:
         self._ports, self._settings = ports, settings
-        self._allotting = Allotting(ports, settings, self.find, sharing)
+        self._sharing = sharing(settings.max_in_flight, settings.publish_window, ports.loop, ports.clock, self._tell)
         tail = None if ports.cache.why_unauthenticated else ports.log
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
         self._effects = Effects(ports, self._close, self._read_on)
@@ -96,16 +95,17 @@ class BatchShell:
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
         ports, batches = self._ports, [live.batch for live in self.live.values()]
-        size, limit = sum(live.journal.size for live in self.live.values()), self._allotting.sharing.limit.total
+        size, limit = sum(live.journal.size for live in self.live.values()), self._sharing.limit
         return [
             *metrics_of(batches, self._tally, size, ports.clock.now(), limit),
             *of_publisher(BATCH_MANAGER, ports.publisher),
             *of_bus(BATCH_MANAGER, ports.bus),
         ]
 
-    def find(self, jid: str) -> Live | None:
-        """Return a batch that has not ended, or None."""
-        return self.live.get(jid)
+    def _tell(self, jid: str, fact: facts.Fact) -> None:
+        """Have a batch take a fact, unless it has ended."""
+        if jid in self.live:
+            self.live[jid].step(fact)
 
     async def settle(self) -> None:
         """Publish nothing more, and return when the batches are durable."""
@@ -120,7 +120,7 @@ class BatchShell:
             self._timer = None
         self._proof.close()
         self._late.close()
-        self._allotting.close()
+        self._sharing.close()
         for live in self.live.values():
             live.close()
         self._ports.close()
@@ -271,7 +271,7 @@ class BatchShell:
     def _stepped(self, live: Live) -> None:
         """A batch has taken a fact."""
         self._effects.plan_progress(live)
-        self._allotting.stepped(live)
+        self._sharing.stepped(live.batch)
         if live.batch.presence.unseen and not live.batch.finished:
             self._seeking[live] = None
         else:
@@ -298,7 +298,11 @@ class BatchShell:
         return True
 
     def _find_read(self, jid: str) -> Live | None:
-        """As ``find``. :raises NotYet: if the batch is on the disk, but could not be read until now."""
+        """
+        Return a batch that has not ended, or None.
+
+        :raises NotYet: if the batch is on the disk, but could not be read until now.
+        """
         live = self.live.get(jid)
         if live is None and jid not in self.ended and jid not in self._undriven and self._ports.store.is_there(jid):
             raise NotYet(f"Batch {jid} cannot be read now")
@@ -318,14 +322,14 @@ class BatchShell:
             batch.go_by(boot(), ports.clock.offset)
             batch.history = ports.history
             known = self._take_in(batch, ports.store.new_journal(spec.jid))
-            batch.room.shared = self._allotting.sharing.is_shared(batch)
+            batch.room.shared = self._sharing.limit is not None
             try:
                 await known.rewrite()
             except OSError as exc:
                 await ports.disk_worker.call(ports.store.discard, spec.jid)
                 known.close()
                 del self.live[spec.jid]
-                self._allotting.leave(spec.jid)
+                self._sharing.leave(spec.jid)
                 raise OSError(f"The batch cannot be written down: {exc}") from exc
             log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         answer = summary(known.batch, ports.clock.now())
@@ -366,7 +370,7 @@ class BatchShell:
             self._stepped,
             self._effects.heed_clock,
         )
-        self._allotting.enter(live, list(self.live.values()))
+        self._sharing.enter(batch)
         self.live[live.jid] = live
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
@@ -396,7 +400,7 @@ class BatchShell:
         """Return the fact of this engine's start. Minions take a while to connect to a master that has just started."""
         left = YOUNG - self._ports.master_age()
         clock = self._ports.clock
-        settled_at, shared = clock.now() + left if left > 0 else 0.0, self._allotting.sharing.is_shared(live.batch)
+        settled_at, shared = clock.now() + left if left > 0 else 0.0, self._sharing.limit is not None
         ports = self._ports
         return facts.Recovered(settled_at, boot(), clock.offset, ports.is_takeover, shared, ports.history)
 
@@ -422,7 +426,7 @@ class BatchShell:
         jids = self._ports.store.open_jids()
         for jid in jids:
             self._attempt(f"batch {jid}", self._adopt, jid)
-        self._allotting.note_completeness(all(jid in self.live or jid in self._undriven for jid in jids))
+        self._sharing.note_completeness(all(jid in self.live or jid in self._undriven for jid in jids))
 
     def _adopt(self, jid: str) -> None:
         store = self._ports.store
@@ -471,7 +475,7 @@ class BatchShell:
             return
         live.close()
         del self.live[live.jid]
-        self._allotting.leave(live.jid)
+        self._sharing.leave(live.jid)
         self.ended.add(live.jid)
         self._tally.add(live.batch)
         if self._proof.forget(live.jid):

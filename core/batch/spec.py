@@ -32,7 +32,6 @@ class Spec:
     * ``owner``: the user that Salt authenticated (``master.identity.Identity``); empty if none was kept.
     * ``on_behalf``: the limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
     * ``approve_by``: the users and, after a ``%``, the groups that may approve; empty for anyone who may run the job.
-    * ``exclusive``: which other batches it waits for: True for those of the same module, names for those with these claims.
     """
 
     jid: str
@@ -78,20 +77,6 @@ class Spec:
     on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     approve_by: tuple[str, ...] = ()
-    exclusive: bool | tuple[str, ...] = ()
-
-    @property
-    def claims(self) -> frozenset[str]:
-        """The names by which other batches may avoid this one: the module of its function, and those in ``exclusive``."""
-        names = () if isinstance(self.exclusive, bool) else self.exclusive
-        return frozenset((self.fun.partition(".")[0], *names))
-
-    @property
-    def avoids(self) -> frozenset[str]:
-        """Claims of other batches: this one sends to no minion on which a batch with such a claim is in flight."""
-        if isinstance(self.exclusive, bool):
-            return self.claims if self.exclusive else frozenset()
-        return frozenset(self.exclusive)
 
     def target_for(self, minions: Iterable[str]) -> tuple[Any, str]:
         """
@@ -120,8 +105,6 @@ class Spec:
         values["unsure"] = frozenset(values.get("unsure", ()))
         values["groups"] = tuple((name, count) for name, count in values.get("groups", ()))
         values["approve_by"] = tuple(values.get("approve_by", ()))
-        if not isinstance(values.get("exclusive"), bool):
-            values["exclusive"] = tuple(values.get("exclusive", ()))
         values["group_failures_allowed"] = tuple(values.get("group_failures_allowed", ()))
         return cls(**values)
 

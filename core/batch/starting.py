@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,7 +20,7 @@ import salt.utils.jid
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.minion_data import check_limit, doubts_about
+from saltext.jobs.core.batch.minion_data import doubts_about
 from saltext.jobs.core.batch.permission import CallerRights, settings_of
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, failures_allowed, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
@@ -33,7 +32,6 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.caller import Caller
-from saltext.jobs.core.settings import InFlightLimit
 
 #: The size of a batch if none is given.
 BATCH = "10%"
@@ -54,21 +52,6 @@ def _approvers(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-_CLAIM = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def _exclusive(name: str, value: Any) -> bool | tuple[str, ...]:
-    if isinstance(value, bool):
-        return value or ()
-    found = tuple(dict.fromkeys(arguments.names(name, value)))
-    if not found or not all(map(_CLAIM.fullmatch, found)):
-        raise Refused(
-            f"{name} is {value!r}; accepted is True, for batches of the same module (state, pkg, …), or names, with commas "
-            "or as a list: of modules, or of your own"
-        )
-    return found
-
-
 _Reader = Callable[[str, Any], Any]
 _positive = functools.partial(arguments.seconds, above=0)
 #: Options that depend on no other option.
@@ -82,7 +65,6 @@ _READERS: dict[str, _Reader] = {
     "check_timeout": _positive,
     "approve_timeout": _positive,
     "approve_by": _approvers,
-    "exclusive": _exclusive,
     "presence": functools.partial(arguments.choice, accepted=PRESENCE),
     "offline": functools.partial(arguments.choice, accepted=OFFLINE),
     "ret": arguments.word,
@@ -122,7 +104,6 @@ def new_batch(
     """
     rights = CallerRights(opts, who)
     settings = rights.settings
-    arguments.accepted(check_limit, opts, settings)
     # Before the target is matched: what it matches tells the caller about grains and pillar of minions.
     rights.require_allowed_peer()
     options, kwargs = _split(given)
@@ -178,7 +159,6 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
         raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
     rights = CallerRights(opts, who)
     settings = rights.settings
-    arguments.accepted(check_limit, opts, settings)
     rights.permit_batch(spec, chosen)
     rights.permit_groups(spec.by or None, chosen)
     rights.require_approvers(spec.check, spec.approve_by)
@@ -229,7 +209,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
     return found
 
 
-def limit_of(opts: Mapping[str, Any]) -> InFlightLimit | None:
+def limit_of(opts: Mapping[str, Any]) -> int | None:
     """Return how many minions may be in flight over all batches. :raises Refused: where the options are wrong."""
     return settings_of(opts).max_in_flight
 

@@ -9,18 +9,15 @@ Pure: stdlib only. It must never show a return's payload.
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
-from saltext.jobs.core.batch.gates import by_batch
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.display.command import published_words, shown, words_of
-from saltext.jobs.core.settings import InFlightLimit
 
 #: The ``driver`` of our batches.
 DRIVER = "engine"
@@ -89,7 +86,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "paused_by": pause.by.value if pause else None,
         "paused_reason": pause.reason if pause else None,
         "opens_at": batch.opens_at(),
-        **_waiting(batch),
+        "blocked_reason": batch.waits_for_room() or None,
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
         "queue_refused": batch.queue_refused or None,
@@ -120,12 +117,6 @@ _KEPT = (
 )
 
 
-def _waiting(batch: Batch) -> dict[str, Any]:
-    """Return the fields about other batches that hold this one up."""
-    reason = batch.waits_for_room()
-    return {"blocked_reason": reason or None, "blocked_by": by_batch(batch.room.taken) if reason else {}}
-
-
 def options_of(spec: Spec) -> dict[str, Any]:
     """
     Return the options with which a batch was started, by their names in ``batch.start``.
@@ -134,9 +125,8 @@ def options_of(spec: Spec) -> dict[str, Any]:
     """
     found = {name: getattr(spec, name) for name in _KEPT}
     kept = {name: None if value == "" else value for name, value in found.items()}
-    exclusive = spec.exclusive if isinstance(spec.exclusive, bool) else list(spec.exclusive)
-    more = {"approve_by": list(spec.approve_by) or None, "exclusive": exclusive or None}
-    return {**kept, "check": _check_as_typed(spec), **more, **shown(spec.options)}
+    approve_by = list(spec.approve_by) or None
+    return {**kept, "check": _check_as_typed(spec), "approve_by": approve_by, **shown(spec.options)}
 
 
 def _check_as_typed(spec: Spec) -> str | None:
@@ -145,7 +135,7 @@ def _check_as_typed(spec: Spec) -> str | None:
     return name and " ".join((name, *words))
 
 
-def preview(spec: Spec, limit: InFlightLimit | None = None) -> dict[str, Any]:
+def preview(spec: Spec, limit: int | None = None) -> dict[str, Any]:
     """Return what ``batch.preview`` shows of a batch that is not started. ``limit``: the limit over all batches."""
     stages = len(spec.sizes) // max(1, len(spec.groups))
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
@@ -161,7 +151,7 @@ def preview(spec: Spec, limit: InFlightLimit | None = None) -> dict[str, Any]:
         "check": check_of(spec),
         "check_after": gates_of(spec.sizes, counts) if spec.check else [],
         "unsure": sorted(spec.unsure),
-        "max_in_flight": dataclasses.asdict(limit) if limit else None,
+        "max_in_flight": limit,
         "options": options_of(spec),
     }
 

@@ -36,7 +36,6 @@ _TOLD = (
     "timezone",
     "check",
     "approve_by",
-    "exclusive",
 )
 _USUAL = {"presence": "ping", "offline": "skip"}
 #: Most different reasons that are shown for one state.

@@ -68,18 +68,6 @@ def test_options_with_which_the_engine_does_not_start_are_named(opts):
     assert any("the engine does not start" in one and "'many'" in one for one in doctor.examine(bad)["findings"])
 
 
-def test_a_limit_by_nodegroups_that_do_not_exist_is_named_with_those_that_do(opts):
-    limited = {**opts, "batch_manager": {"max_in_flight": {"by": "nodegroups:[eu, mars]", "each": 2}}}
-    (found,) = (one for one in doctor.examine(limited | {"nodegroups": {"eu": "L@a"}})["findings"] if "mars" in one)
-    assert found == (
-        "the engine does not start: batch_manager: max_in_flight has by: 'nodegroups:[eu, mars]', but there is no nodegroup "
-        "mars; the master's configuration has eu"
-    )
-    assert doctor.examine(limited)["retcode"] == 1
-    for groups in ({"eu": "L@a", "mars": "b*"}, {"eu": [], "mars": []}):
-        assert not any("mars" in one for one in doctor.examine({**limited, "nodegroups": groups})["findings"])
-
-
 def test_advice_alone_leaves_the_exit_status_at_zero(opts):
     with files.single_holder(FileSite(opts).lock_path(BATCH_MANAGER)):
         assert doctor.examine(opts)["retcode"] == 0

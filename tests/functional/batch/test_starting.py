@@ -8,8 +8,7 @@ import salt.utils.minions
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.batch.starting import asked_again, limit_of, new_batch, next_batch, of_batch
+from saltext.jobs.core.batch.starting import limit_of, new_batch, next_batch
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller, minions_to_ask
@@ -95,13 +94,6 @@ def test_what_has_no_key_of_its_own_is_in_no_batch_though_salt_targets_it(boxes)
 def test_a_misspelled_option_is_refused_with_the_option_that_was_meant(opts, slip, meant):
     with pytest.raises(Refused, match=f"There is no option {slip}; did you mean {meant}"):
         asked_for(opts, "*", **{slip: 1})
-
-
-def test_nothing_is_batched_under_a_limit_by_nodegroups_that_do_not_exist(opts):
-    opts["batch_manager"] = {"max_in_flight": {"by": "nodegroups:[mars]", "each": 2}}
-    with pytest.raises(Refused, match=r"max_in_flight has by: 'nodegroups:\[mars\]', but there is no nodegroup mars"):
-        asked_for(opts, "web1")
-    assert asked_for({**opts, "nodegroups": {"mars": "web1"}}, "web1").minions == ("web1",)
 
 
 def test_arguments_for_the_function_reach_it(opts):
@@ -210,34 +202,9 @@ def test_a_preview_shows_what_would_run_and_with_which_options(opts):
 
 
 def test_a_preview_shows_the_limit_over_all_batches(opts):
-    limited = {**opts, "batch_manager": {"max_in_flight": {"total": 500, "by": "grains:dc", "each": 100}}}
+    limited = {**opts, "batch_manager": {"max_in_flight": 500}}
     found = preview(asked_for(limited, "*"), limit_of(limited))
-    assert found["max_in_flight"] == {"total": 500, "by": "grains:dc", "each": 100}
-
-
-@pytest.mark.parametrize(
-    ("given", "shown", "avoids", "claims"),
-    [
-        (True, True, {"state"}, {"state"}),
-        (False, None, set(), {"state"}),
-        ("state", ["state"], {"state"}, {"state"}),
-        ("db, at-night", ["db", "at-night"], {"db", "at-night"}, {"state", "db", "at-night"}),
-        (["db"], ["db"], {"db"}, {"state", "db"}),
-    ],
-)
-def test_exclusive_is_for_batches_of_the_same_module_or_for_names(opts, given, shown, avoids, claims):
-    spec = asked_for(opts, "*", fun="state.apply", exclusive=given)
-    assert (spec.avoids, spec.claims) == (avoids, claims)
-    assert Spec.from_dict(spec.as_dict()) == spec
-    like = asked_again(of_batch(spec), None, None, (), {})
-    assert asked_for(opts, like[0], fun=like[1], **like[3]).exclusive == spec.exclusive
-    assert preview(spec)["options"]["exclusive"] == shown
-
-
-@pytest.mark.parametrize("given", ["state.apply", "a b", "", [], 1.5, {"a": 1}, ["x", True]])
-def test_an_invalid_name_in_exclusive_is_refused_with_what_is_accepted(opts, given):
-    with pytest.raises(Refused, match=r"exclusive is .*accepted is"):
-        asked_for(opts, "*", exclusive=given)
+    assert found["max_in_flight"] == 500
 
 
 @pytest.mark.parametrize("check", ["approve", "test.false", "runner:jobs.active"])

@@ -1,4 +1,4 @@
-"""Batches beside each other, on a real master with minions: one limit over all, and no two of them at once on a minion."""
+"""Batches beside each other, on a real master with minions: one limit over all."""
 
 from __future__ import annotations
 
@@ -49,18 +49,3 @@ def test_the_limit_over_all_batches_holds_although_the_master_is_killed_in_the_m
         found = run("batch.wait", jid)
         assert (found["success"], found["completed"]) == (True, len(MINIONS))
     assert (work.begun(), work.most_at_once()) == (BATCHES * len(MINIONS), LIMIT)
-
-
-def test_exclusive_batches_of_states_never_run_on_a_minion_at_once(run, look, tmp_path):
-    work = CountedJob(tmp_path, "states", gated=True)
-    first = begin(run, "s1", "state.single", "cmd.run", work.command)
-    second = begin(run, "s*", "state.single", "cmd.run", work.command, "exclusive=True")
-    wait_for(
-        lambda: look("batch.status", second)["blocked_by"] == {first: ["s1"]}, what="the second one waits for the first"
-    )
-    work.open_gate()
-    for jid, count in ((first, 1), (second, len(MINIONS))):
-        # Salt refuses a run of states where another one is under way: then the minion would have failed.
-        found = run("batch.wait", jid)
-        assert (found["success"], found["completed"]) == (True, count), run("batch.failures", jid)
-    assert work.begun() == len(MINIONS) + 1 and work.most_at_once() <= LIMIT

@@ -91,7 +91,6 @@ class FakeMaster:
         self.failures = []  # errors that the next publishes raise
         self.cache = FakeCache()
         self.most = 0  # jobs that have run at once
-        self.overlapped = set()  # (minion, jids) of those that have run on one minion at once
         self._jids = 0
 
     def new_jid(self):
@@ -170,8 +169,6 @@ class FakeMaster:
             self._bus.deliver(f"salt/job/{jid}/start/{minion.name}", {"id": minion.name, "jid": jid})
         minion.runs[jid] = self._loop.call_later(minion.seconds, self._end, minion, fun, jid)
         self.most = max(self.most, sum(len(each.runs) for each in self.minions.values()))
-        if len(minion.runs) > 1:
-            self.overlapped.add((minion.name, frozenset(minion.runs)))
 
     def _end(self, minion, fun, jid):
         del minion.runs[jid]
@@ -367,17 +364,12 @@ class ShellBench:
             can_queue=lambda: self.queue_runs,
             queue_worker=FakeWorker(),
             permission=self.permission,
-            lanes=self.lanes,
             rights_worker=FakeWorker(),
             master_age=lambda: self.master_age,
             restarted=lambda since: {name for name, when in since.items() if self.master.minions[name].started >= when},
             acks=True,
             keep=86400.0,
         )
-
-    def lanes(self, by, minions):
-        """In which groups minions are: by the first letters of their names."""
-        return {name: name[0] for name in minions}
 
     async def call_runner(self, fun, words, timeout, on_behalf):
         self.called.append((fun, tuple(words)))

@@ -37,7 +37,7 @@ def test_the_batch_that_waits_longest_is_reported_unless_it_is_paused():
 def test_the_limit_is_reported_if_there_is_one_and_a_batch_that_waits_for_others_is_not_stuck():
     waits = Bench("ab", "1")
     waits.batch.room.shared = True
-    waits.tell(facts.Allotted((), "total", 7))
+    waits.tell(facts.Allotted(0, 7))
     figures = figures_of(metrics_of([waits.batch], Tally(), 0, BEGIN + 500, 7))
     assert figures["saltext_jobs_batch_in_flight_limit_minions"] == 7
     assert figures["saltext_jobs_batches_waiting_for_room"] == 1

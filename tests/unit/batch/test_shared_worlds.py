@@ -5,18 +5,15 @@ publishes fail, the engine is killed, operators pause, resume, stop and kill. Th
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import random
 
 import pytest
 
-from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import PublishFailed
-from saltext.jobs.core.settings import InFlightLimit
 from tests.unit.batch.shell_bench import FakeMaster, FakeMinion, ShellBench
 
 #: Seconds for which room may stay free although a batch wants it: freed slots are gathered for 5 s, a publish takes a while.
@@ -44,17 +41,10 @@ class Watched(FakeMaster):
         return matched
 
     def _run(self, minion, fun, jid):
-        claims = self._world.specs
-        for other in minion.runs:
-            if claims[jid].avoids & claims[other].claims:
-                self.wrong.append(f"{jid} begins on {minion.name}, where {other} runs")
         super()._run(minion, fun, jid)
-        runs = [name for name, each in self.minions.items() for _ in each.runs]
-        limit = self._world.limit
-        if limit.total is not None and len(runs) > limit.total:
-            self.wrong.append(f"{len(runs)} run")
-        if limit.each is not None and sum(map(self._world.is_beside(minion.name), runs)) > limit.each:
-            self.wrong.append(f"{runs} run in groups")
+        runs = sum(len(each.runs) for each in self.minions.values())
+        if self._world.limit is not None and runs > self._world.limit:
+            self.wrong.append(f"{runs} run")
 
 
 class World(ShellBench):
@@ -64,16 +54,14 @@ class World(ShellBench):
 
     def __init__(self, root, seed):
         self.chance = chance = random.Random(seed)
-        total, each = chance.choice([None, 1, 2, 4]), chance.choice([None, None, 1, 2])
-        self.limit = InFlightLimit(total, "grains:dc" if each else "", each)
+        self.limit = chance.choice([1, 2, 3, 4])
         names = [f"{dc}{number}" for dc in "xyz"[: chance.randint(1, 3)] for number in range(chance.randint(1, 4))]
         minions = [
             FakeMinion(name, chance.choice([0.5, 3.0, 20.0, 70.0]), int(chance.random() < 0.1)) for name in names
         ]
         for minion in minions:
             minion.there = chance.random() < 0.85
-        limit = None if self.limit == InFlightLimit() else self.limit
-        super().__init__(root, minions, max_in_flight=limit, publish_retries=1000)
+        super().__init__(root, minions, max_in_flight=self.limit, publish_retries=1000)
         self.master = Watched(self, self.virtual.loop, self.clock, self.bus, minions)
         self.names, self.specs, self.idle = names, {}, 0
 
@@ -114,7 +102,6 @@ class World(ShellBench):
         chance = self.chance
         return {
             "fun": chance.choice(["state.apply", "state.highstate", "cmd.run"]),
-            "exclusive": chance.choice([(), True, True, ("db",), ("db", "state")]),
             "presence": chance.choice(["ping", "none"]),
             "batch_wait": chance.choice([0.0, 0.0, 3.0]),
             "timeout": chance.choice([10.0, 40.0]),
@@ -167,30 +154,9 @@ class World(ShellBench):
         assert self.idle < _IDLE, f"room is left over: {[batch.snapshot() for batch in self.live()]}"
 
     def a_batch_could_have_more(self):
-        flying = [name for batch in self.live() for name in batch.flights]
-        if self.limit.total is not None and len(flying) >= self.limit.total:
-            return False
-        return any(
-            self.has_room(flying, name) and not self.is_taken(batch, name)
-            for batch in self.live()
-            if batch.room.wanted
-            for name in batch.waiting
-            if batch.membership.of(name) <= batch.pace.group
-        )
-
-    def has_room(self, flying, name):
-        return self.limit.each is None or sum(map(self.is_beside(name), flying)) < self.limit.each
-
-    def is_beside(self, name):
-        """Return whether another minion is in the group of this one."""
-        return lambda other: self.lane_of(other) == self.lane_of(name)
-
-    def lane_of(self, name):
-        return name[0]
-
-    def is_taken(self, batch, name):
-        others = (other for other in self.live() if other is not batch and name in other.flights)
-        return any(batch.spec.avoids & other.spec.claims for other in others)
+        flying = sum(len(batch.flights) for batch in self.live())
+        is_full = self.limit is not None and flying >= self.limit
+        return not is_full and any(batch.room.wanted for batch in self.live())
 
 
 # -- with all that a rollout may have besides, and engines with other options ------------------------------------------
@@ -222,16 +188,12 @@ class Book(Sharing):
         self._there.pop(jid, None)
         super().leave(jid)
 
-    def stepped(self, batch, now):
-        super().stepped(batch, now)
-        demands = self._demands()
-        if demands.keys() != self._there.keys():
-            self._wrong.append(f"{demands.keys()} are in the book")
-        for jid, demand in demands.items():
-            batch, lanes = self._there[jid], collections.Counter(demand.by_lane)
-            has = collections.Counter(map(batch.membership.lane_of, batch.flights))
-            if demand.flying != len(batch.flights) or (self._members[jid].ready and lanes != has):
-                self._wrong.append(f"{jid} has {has} in flight, and {demand} says the book")
+    def stepped(self, batch):
+        super().stepped(batch)
+        there = self._there if self.limit is not None else {}
+        flying = {jid: len(batch.flights) for jid, batch in there.items()}
+        if (book := {jid: demand.flying for jid, demand in self._demands.items()}) != flying:
+            self._wrong.append(f"{flying} are in flight, and {book} says the book")
 
 
 class Judge(Watched):
@@ -264,14 +226,14 @@ class Rollouts(World):
         self.master = Judge(self, self.virtual.loop, self.clock, self.bus, self.master.minions.values())
         self.sharing = functools.partial(self.book, self.master.wrong)
         self.store = Flaky(self.opts)
-        self.trouble, self.calm, self.place = None, False, 0
+        self.calm = False
         for minion in self.master.minions.values():
             minion.answers["a.check"] = (True, 0)
             minion.stubborn = self.chance.random() < 0.3
 
     def plan(self):
         more = [self.kill, self.other, self.other, self.cut, self.bring, self.fail, self.lose, self.pause, self.stop]
-        more += [self.anew, self.forbid, self.forbid, self.no_groups, self.no_cache, self.lie, self.no_journals]
+        more += [self.anew, self.forbid, self.forbid, self.no_cache, self.lie, self.no_journals]
         chance = self.chance
         starts = [self.begin_one for _ in range(chance.randint(2, 6))]
         rest = starts[1:] + [chance.choice(more) for _ in range(chance.randint(0, 12))]
@@ -298,16 +260,8 @@ class Rollouts(World):
         more["offline"] = chance.choice(["skip", "fail", "queue"])
         return more
 
-    def lanes(self, key, minions):
-        if self.trouble is not None:
-            raise self.trouble
-        return {name: self.lane_of(name) for name in minions}
-
-    def lane_of(self, name):
-        return name[self.place]
-
     def look(self):
-        if self.trouble is not None or self.store.broken:
+        if self.store.broken:
             self.idle = 0
         super().look()
         if self.calm and self.chance.random() < 0.05:
@@ -325,10 +279,8 @@ class Rollouts(World):
         if chance.random() < 0.5:
             self.resume_all()
         self.run(chance.choice([0.0, 0.2, 5.0, 60.0]))
-        total, each = chance.choice(self.LIMITS), chance.choice([None, None, 1, 2])
-        self.limit, self.place = InFlightLimit(total, "grains:dc" if each else "", each), chance.choice([0, 1])
-        limit = None if self.limit == InFlightLimit() else self.limit
-        self.settings = dataclasses.replace(self.settings, max_in_flight=limit)
+        self.limit = chance.choice(self.LIMITS)
+        self.settings = dataclasses.replace(self.settings, max_in_flight=self.limit)
         self.master_age = chance.choice([5.0, 86400.0])
         self.start(is_takeover=chance.random() < 0.5)
         self.idle = 0
@@ -336,9 +288,6 @@ class Rollouts(World):
     def forbid(self):
         self.permission.failing = self.chance.random() < 0.2
         self.permission.lost = {name: f"{name} may not" for name in ("anna", "otto") if self.chance.random() < 0.5}
-
-    def no_groups(self):
-        self.trouble = self.chance.choice([None, KeyError("a slip"), OSError("no disk"), MinionDataUnreadable("no")])
 
     def no_cache(self):
         self.master.cache.failing = not self.master.cache.failing
@@ -353,7 +302,7 @@ class Rollouts(World):
             self.bus.deliver(f"salt/job/{jid}/start/{name}", {"id": name, "jid": jid})
 
     def calm_down(self):
-        self.permission.failing, self.permission.lost, self.trouble = False, {}, None
+        self.permission.failing, self.permission.lost = False, {}
         self.master.cache.failing, self.store.broken = False, frozenset()
         self.calm = True
 
@@ -371,9 +320,7 @@ def live_through(root, seed, world=World):
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
-def test_in_a_world_that_fails_in_many_ways_the_limit_holds_and_exclusive_batches_never_meet_and_all_end(
-    tmp_path, first
-):
+def test_in_a_world_that_fails_in_many_ways_the_limit_holds_and_all_batches_end(tmp_path, first):
     for seed in range(first, first + 10):
         live_through(tmp_path, seed)
 
@@ -388,9 +335,10 @@ def test_the_same_holds_for_rollouts_of_all_kinds_and_engines_with_other_options
 
 
 class MoreThanThereIs(Sharing):
-    def round(self):
-        for jid, fact in super().round():
-            yield jid, dataclasses.replace(fact, minions=(*fact.minions, "x0", "x1")) if fact.minions else fact
+    def __init__(self, *args):
+        super().__init__(*args)
+        tell = self._tell
+        self._tell = lambda jid, fact: tell(jid, dataclasses.replace(fact, count=fact.count and fact.count + 2))
 
 
 class WhoWasThereBeforeDoesNotCount(Sharing):
@@ -399,25 +347,15 @@ class WhoWasThereBeforeDoesNotCount(Sharing):
             super().enter(batch)
 
 
-class NothingIsExclusive(Sharing):
-    def is_shared(self, batch):
-        return batch.spec.avoids == frozenset() and super().is_shared(batch)
-
-
-class OneGroupForAll(Sharing):
-    def know(self, jid, lanes):
-        super().know(jid, {minion: minion for minion in lanes})
-
-
 class WhatIsFreedIsNotNoticed(Sharing):
-    def wait(self, now):
-        return super().wait(now) if self.urgent else None
+    def _wait(self):
+        return super()._wait() if self._urgent else None
 
 
 class WhatIsFreedIsNoticedLate(Sharing):
-    def wait(self, now):
-        wait = super().wait(now)
-        return wait if self.urgent or not wait else wait + 60.0
+    def _wait(self):
+        wait = super()._wait()
+        return wait if self._urgent or not wait else wait + 60.0
 
 
 @pytest.mark.parametrize(
@@ -425,8 +363,6 @@ class WhatIsFreedIsNoticedLate(Sharing):
     [
         MoreThanThereIs,
         WhoWasThereBeforeDoesNotCount,
-        NothingIsExclusive,
-        OneGroupForAll,
         WhatIsFreedIsNotNoticed,
         WhatIsFreedIsNoticedLate,
     ],
@@ -448,8 +384,8 @@ def test_in_two_hundred_such_worlds_too(tmp_path, first):
 
 
 class UnreadBatchesHoldNothing(Book):
-    def _knows_all(self):
-        return True
+    def note_completeness(self, complete):
+        super().note_completeness(True)
 
 
 def test_a_defect_does_not_go_unnoticed_in_two_hundred_worlds_of_rollouts(tmp_path):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import seconds_left
 from saltext.jobs.core.errors import PublishFailed
-from saltext.jobs.core.settings import InFlightLimit
 from tests.batches import journal_path
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
@@ -18,10 +15,6 @@ from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 A, B, C = (f"2026051610111213{number}" for number in (1001, 1002, 1003))
 EIGHT = "abcdefgh"
 ANNA = {"name": "anna", "kind": "eauth"}
-
-
-def by(total=None, each=None):
-    return InFlightLimit(total, "grains:dc", each)
 
 
 def at(bench, name):
@@ -34,7 +27,7 @@ def flying(bench, *jids):
 
 
 def test_batches_together_send_to_no_more_minions_than_the_engine_may_and_all_end(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(4)) as bench:
+    with ShellBench(tmp_path, EIGHT, max_in_flight=4) as bench:
         for jid in (A, B, C):
             bench.begin(EIGHT, "8", jid=jid)
         for jid in (A, B, C):
@@ -43,7 +36,7 @@ def test_batches_together_send_to_no_more_minions_than_the_engine_may_and_all_en
 
 
 def test_a_small_batch_does_not_wait_for_a_large_one(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(3)) as bench:
+    with ShellBench(tmp_path, EIGHT, max_in_flight=3) as bench:
         for minion in bench.master.minions.values():
             minion.seconds = 100.0
         bench.begin(EIGHT, "8", jid=A)
@@ -54,7 +47,7 @@ def test_a_small_batch_does_not_wait_for_a_large_one(tmp_path):
 
 
 def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
+    with ShellBench(tmp_path, EIGHT, max_in_flight=2) as bench:
         for minion in bench.master.minions.values():
             minion.seconds = 100.0
         bench.begin("ab", "2", jid=A)
@@ -71,7 +64,7 @@ def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
 
 
 def test_a_batch_that_is_paused_or_stopped_takes_only_what_it_has_in_flight(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(4)) as bench:
+    with ShellBench(tmp_path, EIGHT, max_in_flight=4) as bench:
         for minion in bench.master.minions.values():
             minion.seconds = 100.0
         bench.begin(EIGHT, "8", jid=A)
@@ -90,7 +83,7 @@ def test_a_batch_that_is_paused_or_stopped_takes_only_what_it_has_in_flight(tmp_
 
 
 def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
+    with ShellBench(tmp_path, EIGHT, max_in_flight=2) as bench:
         bench.begin("abcd", "3,100%", jid=A)
         assert bench.end(jid=A).success
         begun = sorted(at(bench, name)[A] for name in "abcd")
@@ -99,57 +92,8 @@ def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
     assert bench.master.most == 2
 
 
-def test_groups_of_minions_have_a_limit_each(tmp_path):
-    names = [f"{dc}{number}" for dc in "xy" for number in range(4)]
-    with ShellBench(tmp_path, [FakeMinion(name) for name in names], max_in_flight=by(each=1)) as bench:
-        bench.begin(names, "8", jid=A)
-        bench.begin(names, "8", jid=B)
-        most = {"x": 0, "y": 0}
-
-        def watch():
-            for dc in most:
-                runs = (len(minion.runs) for name, minion in bench.master.minions.items() if name[0] == dc)
-                most[dc] = max(most[dc], sum(runs))
-            return {A, B} <= bench.shell.ended
-
-        assert bench.run(600, watch)
-    assert most == {"x": 1, "y": 1}
-    assert bench.master.most == 2
-
-
-def test_a_group_that_is_full_is_reported_without_its_name(tmp_path):
-    names = ["x0", "x1", "y0"]
-    with ShellBench(tmp_path, [FakeMinion(name, seconds=100.0) for name in names], max_in_flight=by(each=1)) as bench:
-        bench.begin(names, "8", jid=A)
-        bench.run(1)
-        assert sorted(bench.batch(A).flights) == ["x0", "y0"]
-        told = "waits for room: 1 of 1 minions are in flight in each group that it would go on with"
-        assert bench.batch(A).waits_for_room() == told
-
-
-def test_nothing_is_sent_before_the_groups_are_known_and_an_error_in_reading_them_stops_no_batch(tmp_path, caplog):
-    class Unreadable(ShellBench):
-        broken = True
-
-        def lanes(self, key, minions):
-            if self.broken:
-                raise MinionDataUnreadable("the cache is down")
-            return super().lanes(key, minions)
-
-    with Unreadable(tmp_path, "ab", max_in_flight=by(each=1)) as bench:
-        bench.begin("ab", "2", jid=A)
-        bench.run(20)
-        assert flying(bench, A) == [0]
-        assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
-            f"Batch {A} waits, since the groups of its minions cannot be read: the cache is down"
-        ]
-        bench.broken = False
-        bench.end(jid=A)
-
-
-@pytest.mark.parametrize("limit", [InFlightLimit(3), by(each=1), by(total=3, each=1)])
-def test_the_limit_holds_through_the_death_of_the_engine_and_all_batches_end(tmp_path, limit):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=limit) as bench:
+def test_the_limit_holds_through_the_death_of_the_engine_and_all_batches_end(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=3) as bench:
         for minion in bench.master.minions.values():
             minion.seconds = 7.0
         for jid in (A, B, C):
@@ -161,7 +105,7 @@ def test_the_limit_holds_through_the_death_of_the_engine_and_all_batches_end(tmp
             bench.end(jid=jid)
         for jid in (A, B, C):
             assert bench.batch(jid).success
-    assert bench.master.most <= (8 if limit.total is None else 3)
+    assert bench.master.most <= 3
 
 
 def test_nothing_is_allotted_before_all_batches_that_may_have_minions_in_flight_could_be_read(tmp_path):
@@ -173,7 +117,7 @@ def test_nothing_is_allotted_before_all_batches_that_may_have_minions_in_flight_
                 raise OSError("the disk fails")
             return super().open(jid)
 
-    with ShellBench(tmp_path, "ab", store=Unreadable, max_in_flight=InFlightLimit(1)) as bench:
+    with ShellBench(tmp_path, "ab", store=Unreadable, max_in_flight=1) as bench:
         bench.master.minions["a"].seconds = 40.0
         bench.begin("a", "1", jid=A)
         bench.begin("b", "1", jid=B)
@@ -189,7 +133,7 @@ def test_nothing_is_allotted_before_all_batches_that_may_have_minions_in_flight_
 
 
 def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path):
-    with ShellBench(tmp_path, "ab", max_in_flight=InFlightLimit(1)) as bench:
+    with ShellBench(tmp_path, "ab", max_in_flight=1) as bench:
         bench.begin("b", "1", jid=B)
         journal_path(bench.store, A).write_bytes(b"no journal")
         bench.restart()
@@ -197,7 +141,7 @@ def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path
 
 
 def test_a_limit_that_is_removed_holds_no_batch_from_the_next_start_on(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=by(total=1, each=1)) as bench:
+    with ShellBench(tmp_path, EIGHT, max_in_flight=1) as bench:
         bench.begin(EIGHT, "8", jid=A)
         bench.run(0.5)
         bench.settings = type(bench.settings)()
@@ -207,7 +151,7 @@ def test_a_limit_that_is_removed_holds_no_batch_from_the_next_start_on(tmp_path)
 
 
 def test_how_long_a_batch_takes_is_not_known_while_others_have_the_room(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
+    with ShellBench(tmp_path, EIGHT, max_in_flight=2) as bench:
         bench.begin(EIGHT, "2", jid=A)
         bench.run(3)
         assert seconds_left(bench.batch(A), bench.clock.now()) is not None
@@ -221,7 +165,7 @@ def test_a_lowered_limit_counts_for_running_batches_from_the_next_start_on(tmp_p
         bench.begin(EIGHT, "4", jid=A)
         bench.run(0.5)
         bench.master.most = 0
-        bench.settings = type(bench.settings)(max_in_flight=InFlightLimit(1))
+        bench.settings = type(bench.settings)(max_in_flight=1)
         bench.restart()
         bench.run(30, lambda: not bench.batch(A).flights)
         bench.master.most = 0
@@ -231,7 +175,7 @@ def test_a_lowered_limit_counts_for_running_batches_from_the_next_start_on(tmp_p
 
 def test_a_minion_in_doubt_takes_its_room_until_it_is_given_up(tmp_path):
     minions = [FakeMinion("a", seconds=1e9), FakeMinion("b")]
-    with ShellBench(tmp_path, minions, max_in_flight=InFlightLimit(1)) as bench:
+    with ShellBench(tmp_path, minions, max_in_flight=1) as bench:
         bench.begin("a", "1", jid=A, timeout=30.0)
         bench.begin("b", "1", jid=B)
         bench.run(10)
@@ -244,7 +188,7 @@ def test_a_minion_in_doubt_takes_its_room_until_it_is_given_up(tmp_path):
 
 
 def test_a_publish_that_fails_gives_its_room_back(tmp_path):
-    with ShellBench(tmp_path, "ab", max_in_flight=InFlightLimit(1), publish_retries=0) as bench:
+    with ShellBench(tmp_path, "ab", max_in_flight=1, publish_retries=0) as bench:
         bench.master.failures = [PublishFailed("no", certain=True)]
         bench.begin("a", "1", jid=A)
         bench.begin("b", "1", jid=B)
@@ -255,7 +199,7 @@ def test_a_publish_that_fails_gives_its_room_back(tmp_path):
 def test_returns_that_come_one_by_one_lead_to_few_publishes(tmp_path):
     names = [f"m{number:03d}" for number in range(300)]
     minions = [FakeMinion(name, seconds=60.0 + number % 37) for number, name in enumerate(names)]
-    with ShellBench(tmp_path, minions, max_in_flight=InFlightLimit(60)) as bench:
+    with ShellBench(tmp_path, minions, max_in_flight=60) as bench:
         bench.begin(names, "100%", jid=A)
         bench.begin(names, "100%", jid=B)
         bench.end(jid=A)
@@ -265,111 +209,12 @@ def test_returns_that_come_one_by_one_lead_to_few_publishes(tmp_path):
     assert published < 300, published  # of 600 minions that were sent to
 
 
-# -- exclusive ---------------------------------------------------------------------------------------------------------
-
-
-def test_two_exclusive_batches_of_states_never_meet_on_a_minion_and_say_which_batch_they_wait_for(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion(name, seconds=50.0) for name in "abcd"]) as bench:
-        bench.begin("abc", "3", jid=A, exclusive=True)
-        bench.begin("bcd", "3", jid=B, exclusive=True)
-        bench.run(1)
-        assert sorted(bench.batch(B).flights) == ["d"]
-        assert bench.batch(B).waits_for_room() == f"waits for batch {A} on 2 minions: b, c"
-        assert bench.store.read(B).waits_for_room() == f"waits for batch {A} on 2 minions: b, c"
-        assert bench.end(jid=A).success
-        assert bench.run(5, lambda: flying(bench, B) == [2])
-        assert bench.batch(B).waits_for_room() == ""
-        assert bench.end(jid=B).success
-    assert bench.master.overlapped == set()
-
-
-def test_an_exclusive_batch_waits_for_one_of_the_same_module_that_is_not(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=50.0)]) as bench:
-        bench.begin("a", "1", jid=A, fun="state.highstate")
-        bench.begin("a", "1", jid=B, exclusive=True)
-        bench.run(1)
-        assert flying(bench, A, B) == [1, 0]
-        bench.begin("a", "1", jid=C, fun="cmd.run", exclusive=True)
-        bench.run(1)
-        assert flying(bench, C) == [1], "another module is in nobody's way"
-        for jid in (A, B, C):
-            assert bench.end(jid=jid).success
-    assert not [jids for _, jids in bench.master.overlapped if jids >= {A, B}]
-
-
-def test_names_keep_batches_of_different_functions_apart(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=50.0)]) as bench:
-        bench.begin("a", "1", jid=A, fun="cmd.run", exclusive=("database",))
-        bench.begin("a", "1", jid=B, fun="pkg.upgrade", exclusive=("database", "state"))
-        bench.begin("a", "1", jid=C, fun="state.apply", exclusive=True)
-        for jid in (A, B, C):
-            assert bench.end(jid=jid).success
-        begun = at(bench, "a")
-    assert begun[B] >= begun[A] + 50
-    assert abs(begun[C] - begun[B]) >= 50
-
-
-def test_a_batch_that_is_not_exclusive_waits_for_no_other(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=50.0)]) as bench:
-        bench.begin("a", "1", jid=A, exclusive=True)
-        bench.begin("a", "1", jid=B)
-        bench.run(1)
-        assert flying(bench, A, B) == [1, 1]
-
-
-def test_a_minion_that_is_taken_leaves_its_room_to_others(tmp_path):
-    with ShellBench(
-        tmp_path, [FakeMinion(name, seconds=50.0) for name in "abc"], max_in_flight=InFlightLimit(2)
-    ) as bench:
-        bench.begin("a", "1", jid=A, exclusive=True)
-        bench.begin("abc", "3", jid=B, exclusive=True)
-        bench.run(1)
-        assert sorted(bench.batch(B).flights) == ["b"]
-        for jid in (A, B):
-            assert bench.end(jid=jid).success
-    assert bench.master.most == 2
-    assert bench.master.overlapped == set()
-
-
-def test_exclusive_batches_keep_apart_through_the_death_of_the_engine(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion(name, seconds=9.0) for name in "abcd"]) as bench:
-        for jid in (A, B, C):
-            bench.begin("abcd", "2", jid=jid, exclusive=True)
-        for pause in (0.0, 0.1, 4.0, 8.0):
-            bench.run(pause)
-            bench.restart(after=pause)
-        for jid in (A, B, C):
-            bench.end(jid=jid)
-    assert bench.master.overlapped == set()
-    assert all(len(minion.begun) == 3 for minion in bench.master.minions.values())
-
-
-def test_a_minion_that_shows_up_is_sent_to_although_the_batch_waits_for_another_one_meanwhile(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e6), FakeMinion("b", there=False)]) as bench:
-        bench.begin("a", "1", jid=A, exclusive=True)
-        bench.begin("ab", "1", jid=B, exclusive=True, presence="ping")
-        bench.run(12)
-        assert bench.batch(B).room.taken == {"a": A}
-        bench.master.restart_minion("b")
-        assert bench.run(20, lambda: bench.states(B) == {"b": "completed"})
-
-
-def test_a_batch_that_is_stopped_while_others_wait_for_it_lets_them_go_on(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9)]) as bench:
-        bench.begin("a", "1", jid=A, exclusive=True)
-        bench.begin("a", "1", jid=B, exclusive=True)
-        bench.run(1)
-        bench.ask("stop", jid=A, kill=True)
-        bench.end(jid=A)
-        assert bench.run(10, lambda: flying(bench, B) == [1])
-
-
 # -- what is promised and not taken, and engines with other options ----------------------------------------------------
 
 
 def test_room_that_a_batch_does_not_take_after_all_goes_to_the_next_one(tmp_path):
     names = [FakeMinion("a", seconds=400.0), *map(FakeMinion, "bc")]
-    with ShellBench(tmp_path, names, max_in_flight=InFlightLimit(1)) as bench:
+    with ShellBench(tmp_path, names, max_in_flight=1) as bench:
         bench.begin("a", "1", jid=A, timeout=1000.0)
         bench.run(1)
         bench.begin("b", "1", jid=B, owner=ANNA)
@@ -389,7 +234,7 @@ def test_a_request_that_waited_for_the_engine_lets_no_batch_send_beyond_its_new_
             bench.ask("pause", jid=A)
         bench.run(60)
         assert bench.batch(A).state == "paused"
-        bench.settings = type(bench.settings)(max_in_flight=InFlightLimit(2))
+        bench.settings = type(bench.settings)(max_in_flight=2)
         bench.shell.close()
         bench.ask(jid=A, **request_)
         bench.master.most = 0
@@ -398,7 +243,7 @@ def test_a_request_that_waited_for_the_engine_lets_no_batch_send_beyond_its_new_
     assert bench.master.most == 2
 
 
-@pytest.mark.parametrize(("before", "after"), [(InFlightLimit(2), None), (None, InFlightLimit(2))])
+@pytest.mark.parametrize(("before", "after"), [(2, None), (None, 2)])
 def test_a_batch_that_has_not_begun_goes_by_the_options_of_the_engine_that_begins_it(tmp_path, before, after):
     with ShellBench(tmp_path, EIGHT, max_in_flight=before) as bench:
         batch = Batch(spec(EIGHT, "8", jid=A, fun="state.apply"), bench.clock.now())
@@ -412,100 +257,3 @@ def test_a_batch_that_has_not_begun_goes_by_the_options_of_the_engine_that_begin
         bench.start()
         assert bench.end(jid=A).success
     assert bench.master.most == (2 if after else 8)
-
-
-class Unreadable(ShellBench):
-    """The groups of minions cannot be read while there is ``trouble``."""
-
-    trouble = None
-
-    def lanes(self, key, minions):
-        if self.trouble is not None:
-            raise self.trouble
-        return super().lanes(key, minions)
-
-
-@pytest.mark.parametrize("trouble", [KeyError("a driver's slip"), OSError("the disk fails"), SaltCacheError("down")])
-def test_whatever_a_driver_raises_the_groups_are_read_again(tmp_path, trouble):
-    with Unreadable(tmp_path, "ab", max_in_flight=by(each=1)) as bench:
-        bench.trouble = trouble
-        bench.begin("ab", "2", jid=A)
-        bench.run(20)
-        assert flying(bench, A) == [0]
-        bench.trouble = None
-        assert bench.end(jid=A).success
-
-
-def test_batches_say_that_they_wait_for_the_groups_of_one_of_them(tmp_path):
-    with Unreadable(tmp_path, [FakeMinion(name, seconds=100.0) for name in "abc"], max_in_flight=by(each=1)) as bench:
-        bench.begin("a", "1", jid=A)
-        bench.run(1)
-        bench.trouble = MinionDataUnreadable("the cache is down")
-        bench.begin("b", "1", jid=B)
-        bench.run(1)
-        told = "waits for room: it is not known yet how much there is"
-        assert bench.batch(B).waits_for_room() == told
-        bench.restart()
-        bench.begin("c", "1", jid=C)
-        bench.run(10)
-        assert flying(bench, A, B, C) == [1, 0, 0]
-        assert (bench.batch(B).waits_for_room(), bench.batch(C).waits_for_room()) == (told, told)
-        assert bench.store.read(C).waits_for_room() == told
-        bench.trouble = None
-        for jid in (A, B, C):
-            assert bench.end(jid=jid).success
-
-
-def test_an_engine_that_starts_with_many_batches_reads_the_groups_of_each_minion_once(tmp_path):
-    class Counting(Unreadable):
-        def __init__(self, *args, **more):
-            self.read = []
-            super().__init__(*args, **more)
-
-        def lanes(self, key, minions):
-            self.read += minions
-            return super().lanes(key, minions)
-
-    minions = [FakeMinion(name, seconds=100.0) for name in "abcd"]
-    with Counting(tmp_path, minions, max_in_flight=by(each=1)) as bench:
-        for jid, names in ((A, "abc"), (B, "bcd"), (C, "abcd")):
-            bench.begin(names, "1", jid=jid)
-        bench.run(1)
-        bench.read.clear()
-        bench.restart()
-        bench.run(10)
-        assert sorted(bench.read) == list("abcd")
-        for jid in (A, B, C):
-            assert bench.end(jid=jid).success
-
-
-def test_a_minion_whose_group_was_renamed_counts_in_the_new_one_also_for_a_batch_that_runs(tmp_path):
-    class Renamed(ShellBench):
-        renamed = False
-
-        def lanes(self, key, minions):
-            return {name: "z" if self.renamed else name[0] for name in minions}
-
-    minions = [FakeMinion(f"x{number}", seconds=50.0) for number in range(4)]
-    with Renamed(tmp_path, minions, max_in_flight=by(each=2)) as bench:
-        bench.begin(["x0", "x1", "x2", "x3"], "4", jid=A)
-        bench.run(1)
-        bench.renamed = True
-        bench.begin(["x0", "x1", "x2", "x3"], "4", jid=B)
-        for jid in (A, B):
-            assert bench.end(jid=jid).success
-    assert bench.master.most == 2
-
-
-def test_minions_that_another_batch_lets_go_one_by_one_are_sent_to_in_few_publishes(tmp_path):
-    names = [f"m{number:03d}" for number in range(300)]
-    minions = [FakeMinion(name, seconds=60.0 + number * 0.2) for number, name in enumerate(names)]
-    with ShellBench(tmp_path, minions) as bench:
-        bench.begin(names, "100%", jid=A, exclusive=True)
-        bench.run(1)
-        bench.begin(names, "100%", jid=B, exclusive=True)
-        bench.end(jid=A)
-        bench.end(jid=B)
-        published = len(bench.master.jobs())
-    assert bench.master.overlapped == set()
-    assert published < 70, published  # 60 s, and each slot may wait for more than a second

@@ -219,13 +219,11 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
         ({"queue_refused": "no engine"}, "  not handed to job_retry: no engine"),
         ({"parent": "1"}, "  a retry of 1"),
-        ({"blocked_reason": "waits for batch 7 on 1 minion: a"}, "  waits for batch 7 on 1 minion: a"),
-        ({"options": {"exclusive": True}}, "  asked for with exclusive"),
+        ({"blocked_reason": "waits for room: 2 of 2"}, "  waits for room: 2 of 2"),
         (
             {"options": {"by": "grains:dc", "check": "approve", "approve_by": ["anna", "%ops"]}},
             "  asked for with by=grains:dc, check=approve, approve_by=anna,%ops",
         ),
-        ({"options": {"exclusive": ["db", "state"]}}, "  asked for with exclusive=db,state"),
         ({"driver": "master"}, "  driven by Salt itself, not by the batch_manager engine"),
         (
             {"state": "complete", "finished": NOW - 10},

@@ -11,12 +11,6 @@ test("a batch fills the form with its job, target and speed, but not its start t
   });
 });
 
-test("the option exclusive fills the form as it is typed", () => {
-  for (const [exclusive, typed] of [[true, "true"], [["db", "state"], "db,state"]]) {
-    assert.equal(draftOf({ fun: "test.ping", tgt: "*", options: { exclusive } }).exclusive, typed);
-  }
-});
-
 test("a batch with missing data fills what it can", () => {
   assert.deepEqual(draftOf({ fun: "test.ping", tgt: "*", batch_size: 2 }), { tgt: "*", tgt_type: "glob", fun: "test.ping", batch: "2" });
 });
