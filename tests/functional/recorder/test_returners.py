@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import resource
+import sys
 import time
 
 import pytest
@@ -288,12 +289,22 @@ def test_an_alternative_configuration_takes_the_place_of_the_usual_one(usual, al
     assert promoted({**usual, **alternative}, "") == {**usual, **alternative}
 
 
+@pytest.mark.story
+def test_whether_a_returner_has_a_function_is_told_without_loading_other_modules(opts, caplog):
+    module, before = ReturnerModule(opts, "rawfile_json"), set(sys.modules)
+    assert not module.has("save_load") and module.has("event_return")
+    loaded = [name for name in set(sys.modules) - before if ".returner." in name or ".module." in name]
+    assert [name.rpartition(".")[2] for name in loaded] == ["rawfile_json"]
+    assert not caplog.records
+
+
 def test_two_configurations_in_one_process_never_mix(opts, tmp_path):
     # Salt's loaders share a module, and the options in it, unless they are told not to.
     opts.update({f"{name}.cachedir": str(tmp_path / name) for name in "ab"})
     modules = {name: ReturnerModule(opts, "salt_cache", name) for name in "ab"}
     for module in modules.values():
-        assert not module.has("no_such_function")  # makes the loader load everything
+        with pytest.raises(ReturnerAbsent):
+            module.store_many([])  # makes the loader load everything
     for name in "abab":
         modules[name].store_return(a_return(name))
     assert {name: list(module.returns(JID)) for name, module in modules.items()} == {"a": ["a"], "b": ["b"]}
