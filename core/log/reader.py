@@ -38,9 +38,10 @@ class News(NamedTuple):
 class Reader:
     """
     :param folder: where the log is.
-    :param position: where to begin; None for the end. If the log does not go on there (it was made again, or its machine was
-        restarted and may have lost records), a gap is reported. Then reading begins early enough to miss nothing: at the
-        start of that segment, or of the oldest one. So some records may be returned a second time.
+    :param position: where to begin; None for the end, or the beginning if there is no log at the first look. If the log
+        does not go on there (it was made again, or its machine was restarted and may have lost records), a gap is reported.
+        Then reading begins early enough to miss nothing: at the start of that segment, or of the oldest one. So some
+        records may be returned a second time.
     :param part: bytes that are read at once.
     :param is_own: whether it is the log of this machine's master. Another machine may restart while its log is read.
     """
@@ -114,14 +115,15 @@ class Reader:
                 self._is_absent, self._gap = True, "it does not exist"
             return False
         status = os.stat(self._folder / segments.NAME)
-        refusal = self._refusal(self._begin)
+        is_new = self._from_end and self._is_absent  # made since the first look, so all of it is news
+        refusal = "" if is_new else self._refusal(self._begin)
         if self._begin is not None and not refusal:
             self._gaps = self._begin.gaps
             self._go_to(self._begin.segment, self._begin.offset)
         else:
             self._gaps = status.st_mtime_ns
-            self._go_to(there[-1] if self._from_end else self._first_unread(there), 0)
-            if self._from_end:
+            self._go_to(there[-1] if self._from_end and not is_new else self._first_unread(there), 0)
+            if self._from_end and not is_new:
                 with open(self._handle, "rb", closefd=False) as stream:
                     self._offset = framing.scan(stream.read()).end
         self._gap, self._is_absent, self._inode, self._begin = refusal, False, status.st_ino, None
