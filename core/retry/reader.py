@@ -106,7 +106,7 @@ class JobReader:
         return _kills_of(ended if minions else (), minions, load.get("user"))
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
-        if "Minions" not in load and not self._warned:
+        if "Minions" not in load and self._believes_all and not self._warned:
             self._warned = True
             log.warning(
                 "The job cache %s does not say which minions a job is for, so nothing is kept for absent minions",

@@ -277,6 +277,12 @@ def test_a_job_cache_that_does_not_say_which_minions_a_job_is_for_is_named_once(
     assert caplog.text.count("does not say which minions a job is for") == 1
 
 
+def test_a_job_of_a_syndic_that_no_minion_here_is_meant_to_run_is_nothing_to_warn_of(opts, job_cache, caplog):
+    publish(job_cache, [])
+    assert JobReader(opts, job_cache, trust=False).read(JID).missing == frozenset()
+    assert not caplog.records
+
+
 def test_keys_that_cannot_be_read_do_not_count_as_deleted(opts, job_cache):
     accept(opts, "a")
     reader = JobReader(opts, job_cache, trust=False)
