@@ -78,10 +78,6 @@ class RetrySettings:
     #: Seconds before a job whose receipt the minion did not confirm is sent again; each further try waits twice as
     #: long, up to an hour. A start of the minion ends the wait.
     backoff: float = option(60.0, seconds(1, 86400))
-    #: Shortest time between two tries for one minion after a try that ended without a return, in seconds.
-    cooldown: float = option(30.0, seconds(0, 86400))
-    #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
-    settle: float = option(1.0, seconds(0, 3600))
     #: Seconds for which minions that are owed the same job are gathered into one publish.
     gather: float = option(2.0, seconds(0, 3600))
     #: When jobs are replayed; a job may set its own.

@@ -31,7 +31,7 @@ from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import LaterVersion, SettingsError, StateError
+from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.ledger import Ledger
@@ -158,10 +158,7 @@ def _given_up(queue: RetryStore, owner: str) -> dict[str, GivenUp]:
     """Return the jobs of the retry queue that were given up for some minions. :raises StateError: when it cannot be read."""
     found = {}
     for jid, snapshot in queue.snapshots(owner):
-        try:
-            dead = {entry.minion: entry.reason for entry in queue.entries(jid, snapshot) if entry.state is State.DEAD}
-        except LaterVersion:  # the job_retry engine says so in the log, and leaves it alone
-            continue
+        dead = {entry.minion: entry.reason for entry in queue.entries(jid, snapshot) if entry.state is State.DEAD}
         if dead:
             fun = snapshot["load"].get("fun")
             name = ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)

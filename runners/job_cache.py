@@ -18,7 +18,7 @@ from saltext.jobs.core.batch.words import word
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import LaterVersion, Refused, StateError
+from saltext.jobs.core.errors import Refused, StateError
 from saltext.jobs.core.master import caller
 from saltext.jobs.core.master import jobs as about_jobs
 from saltext.jobs.core.master.job_cache import JobCache
@@ -207,7 +207,7 @@ def _owed(jid: str) -> dict[str, str] | None:
     try:
         snapshot = queue.snapshot(jid)
         return {entry.minion: entry.state.value for entry in queue.entries(jid, snapshot)} if snapshot else {}
-    except (StateError, LaterVersion) as exc:
+    except StateError as exc:
         runner.note(globals(), f"It is not known which minions are owed the job: {exc}")
         return None
 
@@ -322,7 +322,7 @@ def _replays() -> dict[str, dict[str, Any]]:
             ]
             if sent:
                 found[jid] = {"kind": "replay", "since": min((at for at in sent if at), default=None)}
-    except (StateError, LaterVersion) as exc:
+    except StateError as exc:
         runner.note(globals(), f"It is not known which jobs are replays: {exc}")
     return found
 

@@ -22,7 +22,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import EngineAbsent, LaterVersion, Refused, SettingsError, StateError
+from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller, once
 from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
@@ -393,25 +393,6 @@ def resume() -> Any:
     return _ask({"do": "resume"})
 
 
-@runner.verb
-def adopt(owner: object) -> Any:
-    """
-    Take over the entries of a master that is gone, and return their number.
-
-    For masters that share one cache. Refused until that master's last heartbeat is three minutes old.
-
-    owner
-        The id of the master that is gone, as ``job_retry.list`` names it.
-
-    CLI Example:
-
-    .. code-block:: bash
-
-        salt-run job_retry.adopt old_master_master
-    """
-    return _ask({"do": "adopt", "owner": arguments.plain("owner", owner)}, keep=False)
-
-
 def _caller() -> caller.Caller:
     return caller.caller(__opts__, globals().get("__user__"))
 
@@ -467,12 +448,8 @@ def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[
         snapshots: Iterable[tuple[str, dict[str, Any]]] = [(jid, store.snapshot(jid))] if jid else store.snapshots()
         for name, snapshot in snapshots:
             if snapshot:
-                try:
-                    for entry in store.entries(name, snapshot, minion):
-                        yield entry, snapshot
-                except LaterVersion:
-                    if jid:
-                        raise
+                for entry in store.entries(name, snapshot, minion):
+                    yield entry, snapshot
     except StateError as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 

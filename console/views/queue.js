@@ -13,7 +13,7 @@ const MOST = 5000;
 /** Most characters of the arguments of a job that are shown. */
 const MOST_SHOWN = 5000;
 /** Functions that change the queue without an event of an entry. */
-const CHANGING = new Set(["job_retry.pause", "job_retry.resume", "job_retry.purge", "job_retry.adopt", "job_retry.retry"]);
+const CHANGING = new Set(["job_retry.pause", "job_retry.resume", "job_retry.purge", "job_retry.retry"]);
 
 export class QueueView {
   constructor(app) {

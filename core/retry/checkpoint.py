@@ -6,9 +6,8 @@ on from there.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import formats, lines
@@ -20,11 +19,12 @@ from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.open_job import OpenJob
-from saltext.jobs.core.retry.store import FORMAT
 from saltext.jobs.core.site import Folder, Site, read_msgpack, write_msgpack
 
 log = lines.logger(__name__)
 
+#: The format of the checkpoint, and of all that it stands for: see ``core/formats.py``.
+FORMAT = 2
 #: Files in the engine's folder: the checkpoint, and the one that is there as long as replays are paused.
 CHECKPOINT, PAUSED = "checkpoint", "paused"
 #: Seconds by which a checkpoint lies in the past: more than an engine waits before its second search. Otherwise the
@@ -47,11 +47,8 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
         formats.check(
             folder.where(CHECKPOINT), formats.number_of(found), FORMAT, "nothing of the retry queue is delivered"
         )
-        # 0.4.0 wrote no place in the log as long as it searched, and no "search".
-        search = float(found.get("search", math.inf))
-        # 0.4.0 wrote none of these either.
-        clock = {name: float(found.get(name, 0.0)) for name in ("offset", "ahead")}
-        return {**found, **clock, "at": float(found["at"]), "search": search, "open": dict(found.get("open", {}))}
+        times = {name: float(found[name]) for name in ("at", "search", "offset", "ahead")}
+        return {**found, **times, "open": dict(found["open"]), "kills": list(found["kills"])}
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{folder.where(CHECKPOINT)} is no checkpoint: {type(exc).__name__}: {exc}") from exc
 
@@ -120,7 +117,7 @@ class Checkpoint:
 
     def open_jobs(self, now: float) -> dict[str, OpenJob]:
         """Return the jobs that were open. Their times after ``now`` count as ``now``."""
-        jobs, clocks = {}, self._found.get("clocks", {})  # 0.5.0 wrote none
+        jobs, clocks = {}, self._found.get("clocks", {})
         for jid, record in self._found.get("open", {}).items():
             with contextlib.suppress(ValueError):
                 jobs[jid] = OpenJob.from_record(record, now)
@@ -130,12 +127,9 @@ class Checkpoint:
     def kills(self, now: float) -> list[Kill]:
         """Return the kills that were remembered. Times after ``now`` count as ``now``."""
         kills = []
-        # 0.4.0 wrote none of these, 0.5.0 only the first, 0.5.1 the first two.
-        found = (self._found.get(name, ()) for name in ("kills", "signals", "spared"))
-        each: Iterable[tuple[Any, Any, Any]] = itertools.zip_longest(*found, fillvalue="")
-        for record, signal, spared in each:
+        for record in self._found.get("kills", ()):
             with contextlib.suppress(TypeError, ValueError):
-                jid, minions, user, at = record
+                jid, minions, user, at, signal, spared = record
                 names = frozenset(minions), frozenset(spared)
                 kills.append(Kill(str(jid), names[0], str(user), min(float(at), now), str(signal), names[1]))
         return kills
@@ -164,10 +158,9 @@ class Checkpoint:
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
             "clocks": {jid: job.ahead for jid, job in open_jobs.items() if job.ahead is not None},
             "positions": {name: position._asdict() for name, position in positions.items()},
-            "kills": [[kill.jid, sorted(kill.minions), kill.user, kill.at] for kill in kills],
-            "signals": [kill.signal for kill in kills],  # in the same order
-            "spared": [sorted(kill.spared) for kill in kills],  # likewise
-            "closed": {},  # 0.2.0 needs it
+            "kills": [
+                [kill.jid, sorted(kill.minions), kill.user, kill.at, kill.signal, sorted(kill.spared)] for kill in kills
+            ],
         }
         try:
             self.save(record, positions, durable)

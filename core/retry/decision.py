@@ -28,6 +28,8 @@ STILL_RUNNING = 60.0
 #: If the store takes more than this many seconds for a claim, the job is not published: return, key, access and kills are
 #: checked again.
 STALE = 10.0
+#: The usual wait of a minion after a try without a return, in seconds.
+_COOLDOWN = 30.0
 #: The longest wait between two tries, and after false signs of life, in seconds.
 LONGEST_BACKOFF, LONGEST_COOLDOWN = 3600.0, 300.0
 #: A job is held after this many publishes that the minion may have begun although no receipt came: a job that takes down
@@ -50,15 +52,19 @@ _NOT_BEGUN = {
 @dataclass(frozen=True)
 class Terms:
     """
-    The rules for trying a job again: the options, or what the job says about itself. ``backoff`` and ``cooldown`` are in
-    seconds; ``acks`` tells whether minions say when they begin a job.
+    The rules for trying a job again: the options, or what the job says about itself. ``backoff`` is in seconds; ``acks``
+    tells whether minions say when they begin a job.
     """
 
     backoff: float
     max_attempts: int
     retry_interrupted: bool
     acks: bool
-    cooldown: float = 0.0
+
+    @property
+    def cooldown(self) -> float:
+        """Shortest time in seconds between two tries for one minion after a try that ended without a return."""
+        return min(_COOLDOWN, self.backoff / 2)
 
 
 class Permits(NamedTuple):

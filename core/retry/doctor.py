@@ -5,14 +5,11 @@ nothing.
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import NOBODY, about_folders, about_minions, about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
@@ -20,14 +17,10 @@ from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
 from saltext.jobs.core.retry.effects import answer_time
-from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.windows import longest_break, parse_windows
-
-#: Seconds without a heartbeat after which the engine counts as hung. One comes every ten seconds.
-_SILENT = 60.0
 
 
 def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
@@ -78,19 +71,14 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
         than advice).
     """
     store, cache = RetryStore(opts, read_only=True), JobCache(opts)
-    runs, aside, refused = requests.is_running(opts, JOB_RETRY), list[str](), dict[str, str]()
+    aside, refused = list[str](), dict[str, str]()
     banks = pathlib.Path(opts["cachedir"], "job_retry")  # there are such files with localfs only
     found = [*_about_options(opts), *around(opts, JOB_RETRY), *about_folders(opts, banks)]
     try:
         aside, refused = store.set_aside(), store.refused()
-        silent_for = time.time() - store.last_beat(owner_of(opts))
-        if runs and silent_for > _SILENT and not requests.silent_for(opts, JOB_RETRY):
-            found.append(
-                f"the engine runs, and has shown no sign of life for {silent_for:.0f} s: look in the master's log"
-            )
     except (StateError, OSError) as exc:
         found.append(f"the queue cannot be read, and is not written either: {exc}")
-    found += _about_later_versions(opts, store)
+    found += _about_later_version(opts)
     if aside:
         found.append(f"{len(aside)} records of the queue were damaged; they are kept in the bank job_retry/corrupt")
     if refused:
@@ -103,23 +91,14 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     return standing(opts, JOB_RETRY, found, **more, set_aside=aside, refused=refused)
 
 
-def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[str]:
-    found = []
+def _about_later_version(opts: Mapping[str, Any]) -> list[str]:
     try:
         read_checkpoint(site_of(opts).folder(JOB_RETRY))
     except LaterVersion as exc:
-        found.append(f"the engine does not start: {exc}")
+        return [f"the engine does not start: {exc}"]
     except (StateError, OSError):
         pass  # the engine's log tells of it
-    with contextlib.suppress(StateError, OSError):  # told already
-        later = store.find_later(owner_of(opts))
-        if later:
-            some = ", ".join(sorted(later)[:5])
-            found.append(
-                f"{len(later)} jobs are left alone in the queue, since a later version of saltext-jobs has written their "
-                f"records: install it again. They are {some}{' …' if len(later) > 5 else ''}"
-            )
-    return found
+    return []
 
 
 def _about_options(opts: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.answers import Collected, KeptAnswers
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
+from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
@@ -46,8 +46,6 @@ class Effects:
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
         self._learn, self._owner, self._opts = learn, ports.owner, opts
         self._timeout, self._look = answer_time(opts), ports.cache_worker.call
-        # Whether other masters may use the same store.
-        self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
         # releases.
         self._compound = bool(opts.get("minion_data_cache", True))
@@ -132,8 +130,6 @@ class Effects:
     async def _read(self, effect: facts.Read) -> facts.Fact:
         found: facts.JobRead
         found = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
-        if await self._is_others(effect.jid):
-            return facts.JobRead(effect.jid, None)
         if found.job is None:
             return found
         job = dataclasses.replace(found.job, published_at=self._time_of(found.job.published_at, effect.ahead))
@@ -147,16 +143,6 @@ class Effects:
             is ahead now.
         """
         return recorded - (self._ports.wall() - self._ports.clock.now() if ahead is None else ahead)
-
-    async def _is_others(self, jid: str) -> bool:
-        """Tell whether a job is in the queue of another master that shares the store."""
-        if not self._shared:
-            return False
-        try:
-            snapshot = await self._ports.store_worker.call(self._ports.store.snapshot, jid)
-        except LaterVersion:
-            return True  # the job belongs to the master that has written the snapshot
-        return bool(snapshot) and snapshot.get("owner") != self._owner
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
         jid, look_up = effect.jid, self._ports.reader.look_up

@@ -115,7 +115,7 @@ class Entry:
     those of them that the minion may have begun nevertheless; ``vain``: those that the minion ignored although it was there;
     ``reached``: one of them may have reached the minion. ``named``: an operator named the minion, so that it gets the job
     whether or not the job's target matches it. ``asker``: the user who last asked for it by hand; this user's rights count
-    as well as the publisher's. ``wanted_at``: when that was, or when the entry was adopted; 0 for never.
+    as well as the publisher's. ``wanted_at``: when that was; 0 for never.
 
     :param why: the reason why it is queued.
     """
@@ -199,13 +199,9 @@ class Entry:
             entry.history = _history(tuple(map(tuple, record["history"])))
             entry.state = State(record["state"])
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
-            # Version 0.1.0 did not write this, but counted restarts.
-            entry.lost = int(record.get("lost", record.get("restarts", 0)))
-            # Version 0.2.0 wrote neither of these. In its records any try may have reached the minion.
-            entry.vain, entry.reached = int(record.get("vain", 0)), bool(record.get("reached", entry.tries))
-            entry.named = bool(record.get("named", False))
-            entry.asker = Asker.from_record(record.get("asker"))
-            entry.wanted_at = _finite(record.get("wanted_at", 0.0))  # 0.3.0 did not write it
+            entry.lost, entry.vain = int(record["lost"]), int(record["vain"])
+            entry.reached, entry.named = bool(record["reached"]), bool(record["named"])
+            entry.asker, entry.wanted_at = Asker.from_record(record["asker"]), _finite(record["wanted_at"])
             entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
             entry.next_at = _finite(record["next_at"]) or 0.0
             entry.acknowledged = bool(record["acknowledged"])

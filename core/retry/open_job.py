@@ -69,16 +69,14 @@ class OpenJob:
             spared = [minion for minion in minions if minion not in ended] if ended else minions
             publishes += [[work, sorted(ended), False]] if ended else []
             publishes += [[work, spared, True]] if spared or not ended else []
-        return [self.at, self.since, self.signal, 0.0, publishes]  # 0.4.0 reads five fields
+        return [self.at, self.since, self.signal, publishes]
 
     @classmethod
     def from_record(cls, record: Any, now: float) -> OpenJob:
         """Return the job that a record describes. :raises ValueError: when it describes none."""
         try:
-            # Up to 0.4.0 ``heard`` is the newest publish that only an event had told of.
-            at, since, signal, heard, publishes = record
-            newest = max(float(at), float(heard) or -math.inf)
-            job = cls(min(newest, now), now, 1)  # place 1, since every further publish has a higher one
+            at, since, signal, publishes = record
+            job = cls(min(float(at), now), now, 1)  # place 1, since every further publish has a higher one
             job.since, job.signal = min(float(since), now), bool(signal)
             job.publishes = [(int(later), str(work), tuple(minions)) for work, minions, later in publishes]
         except (TypeError, ValueError) as exc:

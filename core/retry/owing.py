@@ -183,7 +183,7 @@ class Owing:
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
     def adopt(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> Work:
-        """Take over entries of another master, or recovered ones. Returns how many are new."""
+        """Take up entries that were recovered. Returns how many are new."""
         by_job: dict[str, list[Entry]] = {}
         for entry in entries:
             by_job.setdefault(entry.jid, []).append(entry)

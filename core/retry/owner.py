@@ -7,21 +7,12 @@ The name is the id of the master that led first. It must never change as long as
 
 from __future__ import annotations
 
-import pathlib
-import shutil
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from saltext.jobs.core import lines
-from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.retry.checkpoint import CHECKPOINT, read_checkpoint
 from saltext.jobs.core.site import Folder, site_of
-
-log = lines.logger(__name__)
 
 #: Its file in the engine's folder.
 _OWNER = "owner"
@@ -53,38 +44,3 @@ def _settled(folder: Folder) -> str:
     except (FileNotFoundError, UnicodeDecodeError):
         return ""
     return name if is_plain(name) else ""
-
-
-class Earlier(NamedTuple):
-    """The queue that a master of a cluster had for itself up to version 0.2.0. ``at``: the time of its checkpoint."""
-
-    owner: str
-    folder: pathlib.Path
-    at: float
-
-
-def earlier_queues(root: pathlib.Path | None) -> list[Earlier]:
-    """Return the earlier queues below ``root`` whose engines do not run. :raises LaterVersion: as ``read_checkpoint``."""
-    found = []
-    for path in sorted(root.glob(f"*/{CHECKPOINT}")) if root is not None else ():
-        if files.is_held(path.parent / "lock"):
-            log.warning(
-                "The queue of %s is left to its own engine, of an earlier version: restart that master",
-                path.parent.name,
-            )
-            continue
-        try:
-            read = read_checkpoint(FileFolder(path.parent))
-        except (StateError, OSError) as exc:
-            log.error("The checkpoint of %s is lost, so its earlier jobs are not checked: %s", path.parent.name, exc)
-            read = None
-        if read is not None:
-            found.append(Earlier(path.parent.name, path.parent, read["at"]))
-    return found
-
-
-def retire(queue: Earlier, folder: Folder) -> None:
-    """Take over the requests of a queue whose entries have been taken over, and remove its folder. :raises OSError:"""
-    for request in queue.folder.glob("requests/*.request"):
-        folder.write(f"requests/{request.name}", request.read_bytes(), durable=True)
-    shutil.rmtree(queue.folder)

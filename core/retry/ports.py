@@ -4,7 +4,6 @@ The ports of the engine to the world. ``ports_of`` makes those of a master; test
 
 from __future__ import annotations
 
-import pathlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,8 +34,7 @@ class Ports:
 
     ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
     given places; None if the job cache keeps no log. ``owner``: the name under which entries are stored. ``folder``: the
-    engine's own. ``earlier``: where masters of a cluster up to version 0.2.0 may have left their folders. ``wall``: returns
-    Unix time by the wall clock.
+    engine's own. ``wall``: returns Unix time by the wall clock.
     """
 
     bus: Bus
@@ -53,7 +51,6 @@ class Ports:
     checkpoint: Checkpoint
     owner: str
     folder: Folder
-    earlier: pathlib.Path | None = None
     log: Callable[[Mapping[str, Position]], Log] | None = None
     wall: Callable[[], float] = time.time
 
@@ -94,6 +91,5 @@ def ports_of(
         "checkpoint": Checkpoint(site, folder),
         "owner": settle_owner(folder, str(opts["id"])),
         "folder": folder,
-        "earlier": site.path(JOB_RETRY),
     }
     return Ports(**{**made, **others})

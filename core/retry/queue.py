@@ -50,9 +50,7 @@ class Queue:
 
     def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:
         self.settings, self.timers, self._openings = settings, timers, openings
-        self._terms = Terms(
-            settings.backoff, settings.max_attempts, settings.retry_interrupted, acks, settings.cooldown
-        )
+        self._terms = Terms(settings.backoff, settings.max_attempts, settings.retry_interrupted, acks)
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}

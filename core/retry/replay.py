@@ -133,7 +133,7 @@ class Replays:
 
     def _try_again(self, known: Knowledge, decision: Decision) -> None:
         """
-        End a replay without a return. The entry waits for the minion's next sign of life, and at least for ``cooldown`` and
+        End a replay without a return. The entry waits for the minion's next sign of life, and at least for the cooldown and
         for the pause that was decided.
         """
         entry, now = known.entry, self._queue.now
@@ -141,7 +141,7 @@ class Replays:
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
         if entry.state is not State.PENDING:
             self._queue.move(entry, State.PENDING, decision.reason)
-        backlog.not_before = now + max(decision.pause, self._queue.settings.cooldown)
+        backlog.not_before = now + max(decision.pause, self._queue.terms_of(entry).cooldown)
         self._drop(entry.minion)
         alive = decision.alive
         if known.restarted:
@@ -152,7 +152,7 @@ class Replays:
         else:
             backlog.at_any_time -= {entry.jid}  # the operator's request was for one try
         if alive or backlog.seen > known.since:
-            self._turns.wake(entry.minion, now + self._queue.settings.settle)
+            self._turns.wake(entry.minion, now + self._turns.settle)
         elif len(backlog.entries) > 1:
             # Nothing shows that the minion is there. Its next sign of life sets the timer again.
             self._queue.timers.cancel(("minion", entry.minion))

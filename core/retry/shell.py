@@ -33,7 +33,6 @@ from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.owner import earlier_queues, retire
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
@@ -155,15 +154,12 @@ class RetryShell:
             await compat.sleep(0)
         now = self._ports.clock.now()  # not before the times of the entries
         self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
-        since = await self._take_over()
         self.restored = True
-        gap = self._proof.start(self._recorded_at(self._checkpoint.at))
+        gap, since = self._proof.start(self._recorded_at(self._checkpoint.at)), self._checkpoint.at
         if self._checkpoint.search < math.inf:
             gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
-        if gap or since < self._checkpoint.at:
-            log.info(
-                "The job cache is searched for jobs, since the log may lack some: %s", gap or "a queue was taken over"
-            )
+        if gap:
+            log.info("The job cache is searched for jobs, since the log may lack some: %s", gap)
             await self._read_log()
             await self._search(min(since, self._ports.clock.now() - MARGIN))
         self._is_searched = True
@@ -186,19 +182,6 @@ class RetryShell:
             except StateError as exc:
                 log.error("The retry queue waits for its store: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
-
-    async def _take_over(self) -> float:
-        """Take over the queues that masters of a cluster had up to 0.2.0. Returns the time from which to search for jobs."""
-        since = self._checkpoint.at
-        for queue in earlier_queues(self._ports.earlier):
-            jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
-            if queue.owner != self._owner:
-                heed_times(self._ports.clock, entries)
-                await self._ask(facts.Requested("adopt", {"jobs": jobs, "entries": entries}))
-            log.info("The %d entries of the master %s are taken over", len(entries), queue.owner)
-            self.writer.when_durable(functools.partial(retire, queue, self._ports.folder))
-            since = min(since, queue.at)
-        return since
 
     # -- facts in -----------------------------------------------------------------------------------------------------
 
@@ -419,9 +402,6 @@ class RetryShell:
         """Take what an operator asks for. Returns a future of the answer, which resolves once all changes are stored."""
         # An engine that starts from an older checkpoint would find again what the operator removes.
         self._write_checkpoint()
-        return self._ask(fact)
-
-    def _ask(self, fact: facts.Fact) -> Any:
         answer = compat.Future()
         self._asked.append(answer)
         self.step(fact)
@@ -444,15 +424,8 @@ class RetryShell:
         self.take_requests()
         self.service.sweep(self._ports.wall())
         self._write_checkpoint()
-        self._loop.spawn_callback(self._beat)
         sample = self._sample()
         self.writer.when_durable(lambda: self._loop.spawn_callback(self._look_for_stored, sample))
-
-    async def _beat(self) -> None:
-        try:
-            await self._store_worker.call(self._ports.store.beat, self._owner, self._ports.wall())
-        except StateError as exc:
-            log.debug("No heartbeat: %s", exc)
 
     @property
     def _ahead(self) -> float:

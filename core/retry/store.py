@@ -9,8 +9,8 @@ bank                       key       value
                                      have, or had, an entry
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
 ``job_retry/notes/<id>``   jid       what one master knows about minions without an entry (core/retry/notes.py)
-``job_retry/owners``       owner     the Unix time of that master's last sign of life
 ``job_retry/corrupt``      name      unusable records, and records that the driver has refused
+``job_retry/probe``        writable  is written to find out whether the store accepts writes
 =========================  ========  ===========================================================================
 
 If ``cache`` is mmap_cache, localfs is used: mmap_cache reserves 96 MB for each bank, and each minion has a bank. If a driver
@@ -21,8 +21,6 @@ a claim that is newer than the entry, so no claim is lost.
 
 Some drivers cannot list parent banks, so the snapshots are the index of all entries. A snapshot is written before its first
 entry and removed after its last.
-
-If a later version of this extension has written any record of a job, all records of this job are left alone.
 
 Blocks: use it in one Worker. It must never let one unreadable record keep another from being read.
 """
@@ -41,11 +39,11 @@ from typing import Any, TypeVar
 import salt.cache
 import salt.payload
 
-from saltext.jobs.core import formats, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.banks import OWED
 from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.disk.local_banks import LocalBanks
-from saltext.jobs.core.errors import LaterVersion, StateError
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note
@@ -58,15 +56,11 @@ QUEUE = "job_retry/queue"
 JOBS = OWED
 CLAIMS = "job_retry/claims"
 NOTES = "job_retry/notes"
-OWNERS = "job_retry/owners"
-#: Key in OWNERS that is written to find out whether the store accepts writes.
-_PROBE = "writable"
+#: Bank and key of what is written to find out whether the store accepts writes.
+_PROBE = "job_retry/probe", "writable"
 #: Bank of the unusable records. It also names what the driver refuses, by a digest.
 ASIDE = "job_retry/corrupt"
 _REFUSED = "refused."
-
-#: The format of snapshots, entries and notes: see ``core/formats.py``.
-FORMAT = 2
 
 #: If this many reads of one record fail in a row while other reads succeed, the record itself counts as damaged.
 _MOST_READS = 10
@@ -112,8 +106,6 @@ class RetryStore:
         # A server has its own rules for syncing. A file survives a power cut only if it is synced on request.
         self._durably = (True,) if self._driver in ("localfs", "sqlite") else ()
         self._failed: collections.Counter[tuple[str, str]] = collections.Counter()  # failed reads in a row
-        #: ``{jid: why}`` of the jobs found so far that a later version has written: their records are not touched.
-        self.later: dict[str, str] = {}
 
     def _place(self, key: Key) -> tuple[str, str]:
         """Return the bank of a record, and its key there."""
@@ -131,14 +123,14 @@ class RetryStore:
             self._fence()
         except OSError as exc:
             raise StateError(str(exc)) from exc
-        refused = {jid: self.later[jid] for jid in self.later.keys() & {key.jid for key in changes}}
+        refused: dict[str, str] = {}
         stored, emptied = set(), set()
         for key in sorted(changes, key=lambda key: (_TURNS[key.kind][changes[key] is None], key)):
             record, place = changes[key], self._place(key)
-            if key.jid in self.later or (key.kind is Kind.ENTRY and key.jid in refused and record is not None):
+            if key.kind is Kind.ENTRY and key.jid in refused and record is not None:
                 continue
             if record is not None:
-                more = (record, *self._durably) if key.kind is Kind.CLAIMS else (_numbered(record),)
+                more = (record, *self._durably) if key.kind is Kind.CLAIMS else (record,)
                 self._try(refused, key.jid, "store", *place, *more)
                 stored.add(place[0])
                 continue
@@ -160,7 +152,7 @@ class RetryStore:
             # _do chains the driver's exception.
             if size is not None and not is_of_the_record(self._driver, exc.__cause__ or exc, size):
                 raise
-            self._do("store", OWNERS, _PROBE, 0.0)  # if this fails too, the store is at fault, not the record
+            self._do("store", *_PROBE, 0.0)  # if this fails too, the store is at fault, not the record
             reason = refused.setdefault(jid, f"the store refuses it: {exc}")
             # The digest is a name that any driver accepts; this one may refuse the jid itself.
             name = f"{_REFUSED}{hashlib.blake2b(jid.encode(), digest_size=8).hexdigest()}"
@@ -170,28 +162,14 @@ class RetryStore:
     def snapshots(self, owner: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (jid, snapshot), of all owners or of one. Unusable ones are set aside. Raises as ``entries``."""
         for jid in self._do("list", JOBS) or ():
-            try:
-                snapshot = self.snapshot(jid)
-            except LaterVersion as exc:
-                self._leave_alone(jid, exc)
-                continue
+            snapshot = self.snapshot(jid)
             if snapshot and owner in (None, snapshot["owner"]):
                 yield jid, snapshot
-
-    def find_later(self, owner: str) -> dict[str, str]:
-        """Read all records of a master, and return ``later``. :raises StateError: when the store cannot be read."""
-        for jid, snapshot in self.snapshots(owner):
-            with contextlib.suppress(LaterVersion):
-                for _ in self.entries(jid, snapshot):
-                    pass
-        self.notes(owner)
-        return self.later
 
     def snapshot(self, jid: str) -> dict[str, Any]:
         """
         Return the snapshot of a job; ``{}`` if there is none. An unusable one is set aside.
 
-        :raises LaterVersion: when a later version has written it.
         :raises StateError: when the store cannot be read at all.
         """
         try:
@@ -210,7 +188,6 @@ class RetryStore:
 
         An unusable entry is set aside, and a held one takes its place: nothing shows how far the job got.
 
-        :raises LaterVersion: when a later version has written one of them; the whole job is left alone.
         :raises StateError: when the store cannot be read at all.
         """
         claims = self._claims(jid)
@@ -219,14 +196,11 @@ class RetryStore:
             key, make = Key(Kind.ENTRY, jid, name), functools.partial(Entry.from_record, name, jid)
             try:
                 entry = self._read(key, make)
-            except LaterVersion as exc:
-                self._leave_alone(jid, exc)
-                raise
             except _Damaged as exc:
                 log.error("The entry of %s for job %s is set aside; the job is held: %s", name, jid, exc)
                 entry = _unknown(name, jid, snapshot)
                 if not self._read_only:
-                    self._try({}, jid, "store", *self._place(key), _numbered(entry.as_record()))
+                    self._try({}, jid, "store", *self._place(key), entry.as_record())
             if entry is not None:
                 count_claim(entry, claims.get(name))
                 yield entry
@@ -239,8 +213,6 @@ class RetryStore:
                 note = self._read(Key(Kind.NOTE, jid, owner), Note.from_record)
                 if note is not None:
                     found[jid] = note
-            except LaterVersion as exc:
-                self._leave_alone(jid, exc)
             except _Damaged as exc:
                 log.error("The note about job %s is set aside: %s", jid, exc)
         return found
@@ -254,11 +226,6 @@ class RetryStore:
         names = [name for name in self._do("list", ASIDE) or () if name.startswith(_REFUSED)]
         return {str(found["jid"]): str(found["reason"]) for name in names if (found := self._do("fetch", ASIDE, name))}
 
-    def _leave_alone(self, jid: str, why: LaterVersion) -> None:
-        if jid not in self.later:
-            log.error("Job %s is left alone in the retry queue: %s", jid, why)
-            self.later[jid] = str(why)
-
     def _claims(self, jid: str) -> dict[str, Any]:
         try:
             found = self._fetch(CLAIMS, jid)
@@ -269,31 +236,18 @@ class RetryStore:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def beat(self, owner: str, now: float) -> None:
-        """Record that a master is alive. :raises StateError: when the store cannot be written."""
-        self._do("store", OWNERS, owner, now)
-
-    def last_beat(self, owner: str) -> float:
-        """Return the Unix time of a master's last beat; 0 for never. :raises StateError: when it cannot be read."""
-        value = self._do("fetch", OWNERS, owner)
-        return float(value) if isinstance(value, (int, float)) else 0.0
-
     def _read(self, key: Key, make: Callable[[Any], T]) -> T | None:
         """
         Read a record, and return what ``make`` builds from it; None if there is none. An unusable record is set aside, if
         possible.
 
-        :raises LaterVersion: when a later version has written it.
         :raises _Damaged: when it cannot be used.
         :raises StateError: when the store cannot be read at all.
         """
         bank, name = self._place(key)
         try:
             found = self._fetch(bank, name)
-            formats.check(f"{bank} {name}", formats.number_of(found), FORMAT, "the job is not delivered")
             return make(found) if found else None
-        except LaterVersion:
-            raise
         except (StateError, ValueError) as exc:
             if not self._is_unusable(bank, name, exc):
                 raise StateError(f"The retry queue cannot be read: {exc}") from exc
@@ -354,10 +308,6 @@ class RetryStore:
         except Exception as exc:  # A driver may raise any exception of its client library.
             self._opened = None  # Some drivers never reconnect by themselves.
             raise _NotDone(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
-
-
-def _numbered(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {**record, formats.FIELD: FORMAT}
 
 
 def _size(values: Iterable[Any]) -> int | None:

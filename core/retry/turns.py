@@ -18,6 +18,8 @@ from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.steps import RESTING
 
+#: Seconds for which a minion that has just started is left alone.
+SETTLE = 1.0
 #: Seconds for which repeated starts of a minion may delay its next replay.
 LONGEST_DELAY = 60.0
 #: Seconds for which starts are remembered, and for how many minions: ids can be made up.
@@ -30,6 +32,8 @@ class Turns:
 
     def __init__(self, queue: Queue, openings: Openings, outbox: Outbox, paused: bool) -> None:
         self._queue, self._openings, self._outbox, self.paused = queue, openings, outbox, paused
+        #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
+        self.settle = SETTLE
         self._started: dict[str, float] = {}  # minion -> when it started, the earliest first
 
     def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
@@ -42,16 +46,16 @@ class Turns:
         backlog = self._queue.backlogs.get(minion)
         if backlog is None:
             return
-        backlog.seen, settle = self._queue.now, self._queue.settings.settle
+        backlog.seen = self._queue.now
         if start:
             for entry in backlog.entries.values():
                 entry.next_at = 0.0
         if backlog.replay is None:
             # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
             spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
-            self.wake(minion, self._queue.now + settle * spread, put_off=start and self._may_delay(backlog))
+            self.wake(minion, self._queue.now + self.settle * spread, put_off=start and self._may_delay(backlog))
         elif start and backlog.replay.step in RESTING:
-            self._queue.timers.set(("replay", minion), self._queue.now + settle)
+            self._queue.timers.set(("replay", minion), self._queue.now + self.settle)
 
     def _may_delay(self, backlog: Backlog) -> bool:
         """Tell whether a start may delay the next replay. Starts can be forged, so the whole delay is limited."""

@@ -14,7 +14,6 @@ from typing import Any
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.service import Verb
-from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
@@ -22,9 +21,6 @@ from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.entry import Asker, Entry, Job, Key, Kind
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
-
-#: Seconds without a heartbeat after which a master counts as gone.
-OWNER_GONE = 180.0
 
 Request = Mapping[str, Any]
 Given = Mapping[str, Any]
@@ -54,7 +50,6 @@ class Verbs:
         """Return ``{verb: function}`` for the Service."""
         made: dict[str, _Make] = {
             "enqueue": self._enqueue,
-            "adopt": self._adopt,
             "replay": lambda request: {"minion": str(request.get("minion"))},
             "retry": lambda request: {**_selected(request), **_wish(request)},
             "cancel": lambda request: {**_selected(request), "minions": request.get("minions")},
@@ -63,7 +58,7 @@ class Verbs:
             "resume": self._resume,
         }
         verbs = {verb: self._in_order(verb, make) for verb, make in made.items()}
-        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}  # taken up like another master's
+        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}
 
     def _in_order(self, do: str, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
@@ -111,9 +106,6 @@ class Verbs:
         job = dataclasses.replace(job, published_at=job.published_at - ahead)
         if (job.load.get("kwargs") or {}).get("nocache"):
             raise ValueError(f"Job {jid} stores no returns, so it could not be known which minions have run it")
-        owner = (await self._ports.store_worker.call(self._ports.store.snapshot, jid)).get("owner", self._owner)
-        if owner != self._owner:
-            raise ValueError(f"Job {jid} is in the queue of the master {owner}")
         minions = sorted(read.missing) if named is None else list(named)
         accepted = (await ask(reader.keys))[0]
         unknown = [minion for minion in minions if minion not in accepted]
@@ -131,32 +123,6 @@ class Verbs:
         reason = str(request.get("reason") or "by an operator")
         given = {"job": job, "minions": owed, "reason": reason, "is_new_load": bool(request.get("who"))}
         return {**given, "named": named is not None, **_wish(request)}
-
-    async def _adopt(self, request: Request) -> Given:
-        owner = str(request.get("owner"))
-        if owner == self._owner:
-            raise ValueError(f"{owner} is this master")
-        age = self._ports.wall() - await self._ports.store_worker.call(self._ports.store.last_beat, owner)
-        if age < OWNER_GONE:
-            raise ValueError(
-                f"The master {owner} was alive {age:.0f} s ago; its entries can be adopted after {OWNER_GONE:.0f} s of "
-                "silence"
-            )
-        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
-        if not jobs and request.get("again"):  # the engine has taken over all before it restarted
-            return {"jobs": {}, "entries": ()}
-        if not jobs:
-            raise ValueError(f"The master {owner} has no entries")
-        # A job is taken over as a whole, or stays where it is if one of its minions has no accepted key here.
-        accepted = (await self._ports.cache_worker.call(self._ports.reader.keys))[0]
-        foreign = {entry.jid for entry in entries if entry.minion not in accepted}
-        jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
-        if not jobs:
-            raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
-        heed_times(self._ports.clock, entries)
-        for entry in entries:
-            entry.wanted_at = request["asked_at"]  # so that earlier kills by this master do not end them
-        return {"jobs": jobs, "entries": entries}
 
     async def _take_up(self, request: Request) -> Given:
         """Take up entries that ``job_cache.recover`` has brought back into this master's own queue."""
@@ -196,10 +162,7 @@ def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, J
     """
     jobs, entries = dict[str, Job](), list[Entry]()
     for jid, snapshot in ports.store.snapshots(owner):
-        try:
-            found = list(ports.store.entries(jid, snapshot))
-        except LaterVersion:
-            continue
+        found = list(ports.store.entries(jid, snapshot))
         if found:
             jobs[jid] = job_of(jid, snapshot["load"], float(snapshot["published_at"]))
             entries += found

@@ -28,7 +28,7 @@ from tests.waiting import stretched, wait_for
 #: Tests of what depends on the release are stories. The rest is the executor's own: functional tests run on every release.
 story = pytest.mark.story
 
-QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
+QUICK = {"gather": 0.1, "backoff": 1.0}
 EXECUTORS = ["job_once", "gate", "direct_call"]
 #: An executor that comes after ours: a job that is recorded waits there as long as the minion has this file.
 GATE = """

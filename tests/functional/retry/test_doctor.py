@@ -7,16 +7,14 @@ import pathlib
 import time
 
 import pytest
-import salt.cache
-import salt.loader
-from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
-from saltext.jobs.core.retry.store import FORMAT, RetryStore
+from saltext.jobs.core.retry.checkpoint import FORMAT
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
 
@@ -46,7 +44,6 @@ def finding(opts, part):
 
 
 def test_nothing_is_found_where_all_is_well(opts, running):
-    RetryStore(opts).beat("here_master", time.time())
     JobCache(opts).keep_load(JID, load_of(), ["a"])
     assert doctor.examine(opts) == {
         "engine": True,
@@ -89,8 +86,6 @@ def test_an_engine_that_does_not_run_is_reported_with_what_waits_for_it(opts):
 
 
 def test_an_engine_that_runs_and_does_nothing_is_reported(opts, running):
-    RetryStore(opts).beat("here_master", time.time() - 100)
-    assert "no sign of life for 1" in finding(opts, "has shown")
     path = FileSite(opts).path(JOB_RETRY) / "requests" / "x.request"
     files.write_msgpack(path, {"do": "pause"})
     os.utime(path, (time.time() - 100, time.time() - 100))
@@ -137,17 +132,6 @@ def test_a_pause_is_reported(opts):
     finding(opts, "the queue is paused")
 
 
-def test_an_unknown_owner_of_the_queue_is_reported(opts):
-    (FileSite(opts).path(JOB_RETRY) / "owner").mkdir(parents=True)
-    assert "owner" in finding(opts, "the queue cannot be read")
-
-
-def test_records_of_a_later_version_are_reported(opts):
-    RetryStore(opts).write(changes({JID: {**snapshot_of("a")}}, {("a", JID): record_of("a")}))
-    banks = salt.cache.Cache(opts)
-    banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})
+def test_a_checkpoint_of_a_later_version_is_reported(opts):
     files.write_msgpack(FileSite(opts).path(JOB_RETRY) / "checkpoint", {"format": FORMAT + 1})
     assert "is of format" in finding(opts, "the engine does not start")
-    assert JID in finding(opts, "left alone in the queue")
-    with pytest.raises(CommandExecutionError, match="from a later version of saltext-jobs"):
-        salt.loader.runner(opts)["job_retry.show"]("a", JID)

@@ -24,11 +24,12 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Stage as Standing
+from saltext.jobs.core.retry.checkpoint import FORMAT
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
-from saltext.jobs.core.retry.store import FORMAT, RetryStore
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.sqlite.banks import banks_of
@@ -220,23 +221,6 @@ def test_the_engine_starts_despite_a_corrupt_record_of_a_publish(stage, opts, jo
     stage.until(lambda: list(folder.glob("*.reply")))
 
 
-def test_a_job_that_another_master_keeps_in_the_shared_store_is_left_to_that_master(opts):
-    shared = {**opts, "cache": "sqlite"}
-    accept(shared, "a")
-    RetryStore(shared).write(changes({JID: snapshot_of("a", owner="there_master")}))
-    stage = Stage(shared, JobCache(shared))
-    try:
-        for jid in (JID, SIGNAL):
-            stage.cache.keep_load(jid, load_of(jid=jid), ["a"])
-        stage.start()
-        for jid in (JID, SIGNAL):
-            stage.bus.tell(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply"})
-        stage.until(lambda: stage.state("a", SIGNAL) is State.PENDING and not stage.shell.machine.capture.open)
-        assert stage.state("a") is None
-    finally:
-        stage.close()
-
-
 def test_a_publish_whose_event_was_lost_is_found_after_the_gap(stage, opts, job_cache):
     accept(opts, "a")
     stage.start()
@@ -290,25 +274,9 @@ def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
     assert not stage.shell.wants("salt/minion/a/stop")
 
 
-def test_a_job_of_a_later_version_is_not_queued_again(stage, opts, job_cache):
-    accept(opts, "a")
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
-    banks = salt.cache.Cache(opts)
-    banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})
-    written = banks.fetch("job_retry/jobs", JID), banks.fetch("job_retry/queue/a", JID)
-    job_cache.keep_load(JID, load_of(), ["a"])
-    job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])
-    stage.start()  # which looks for publishes, and finds both jobs without returns
-    stage.until(lambda: stage.state("a", SIGNAL) is State.PENDING and stage.shell.writer.idle)
-    # To the engine it is a job that cannot be kept.
-    stage.until(lambda: stage.state("a", JID) is State.DEAD and stage.shell.writer.idle)
-    assert "from a later version" in stage.shell.machine.entry("a", JID).reason
-    assert (banks.fetch("job_retry/jobs", JID), banks.fetch("job_retry/queue/a", JID)) == written
-
-
 def test_the_engine_does_not_start_over_a_checkpoint_of_a_later_version(opts, job_cache):
     path = FileSite(opts).path(JOB_RETRY) / "checkpoint"
-    files.write_msgpack(path, {"format": FORMAT + 1, "at": 1.0, "closed": {}})
+    files.write_msgpack(path, {"format": FORMAT + 1, "at": 1.0})
     written = path.read_bytes()
     with pytest.raises(LaterVersion, match="nothing of the retry queue is delivered until the later version"):
         Stage(opts, job_cache)
@@ -333,7 +301,6 @@ def test_records_removed_from_the_store_under_a_running_engine_are_written_again
     notes = {("here_master", SIGNAL): Note(1e10, settled={"c"}).as_record()}
     store.write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}, notes=notes))
     stage.start()
-    stage.until(lambda: store.last_beat("here_master"))
     stage.until(lambda: stage.shell.writer.idle)
     whole = kept(store)
     (banks_of(opts).flush if driver == "sqlite" else LocalBanks(opts["cachedir"]).drop)(bank)

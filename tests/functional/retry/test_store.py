@@ -21,7 +21,7 @@ from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.store import CLAIMS, FORMAT, JOBS, NOTES, QUEUE, RetryStore
+from saltext.jobs.core.retry.store import CLAIMS, JOBS, RetryStore
 from saltext.jobs.core.retry.verbs import read_queue
 from tests.faults import full_disk
 from tests.functional.cache_servers import DRIVERS, driver_options
@@ -316,11 +316,11 @@ def test_a_job_with_a_value_that_the_driver_refuses_keeps_no_other_from_being_st
 
 def test_a_disk_without_room_for_a_record_is_full_and_refuses_no_job(opts):
     store, big = RetryStore(opts), snapshot_of(*(f"minion{number}" for number in range(200)))
-    store.beat("here_master", 1.0)
+    store.write(changes({"1": snapshot_of("a")}))
     with full_disk(most=1000), pytest.raises(StateError):  # which a small record still finds room on
         store.write(changes({JID: big}))
     assert store.write(changes({JID: big})) == store.refused() == {}
-    assert store.snapshot(JID) == {**big, "format": FORMAT}
+    assert store.snapshot(JID) == big
 
 
 def test_an_obstacle_to_one_record_keeps_no_other_from_being_written(opts):
@@ -352,56 +352,3 @@ def test_a_value_that_no_driver_can_store_is_refused_on_every_driver(any_store):
     strange = {**snapshot_of("a"), "load": {"arg": [object()]}}
     assert list(any_store.write(changes({"1": strange, JID: snapshot_of("a")}))) == ["1"]
     assert list(dict(any_store.snapshots())) == [JID]
-
-
-LATER = {"format": FORMAT + 1}
-
-
-def put(opts, bank, key, **more):
-    """Put something into a record past the store, as a later version may have."""
-    banks = salt.cache.Cache(opts)
-    banks.store(bank, key, {**banks.fetch(bank, key), **more})
-
-
-@pytest.mark.parametrize("bank", [JOBS, f"{QUEUE}/a", f"{NOTES}/here_master"])
-def test_a_job_of_a_later_version_is_left_as_it_is_and_the_others_go_on(opts, bank, caplog):
-    note = Note(1e10, {"b"}).as_record()
-    entries = {(name, jid): record_of(name, jid) for name in "ab" for jid in ("1", "2")}
-    RetryStore(opts).write(
-        changes({"1": snapshot_of("a", "b"), "2": snapshot_of("a", "b")}, entries, notes={("here_master", "1"): note})
-    )
-    put(opts, bank, "1", **LATER)
-    folder = pathlib.Path(opts["cachedir"]) / "job_retry"
-    written = {path: path.read_bytes() for path in folder.rglob("*1.p")}
-    assert len(written) == 4
-    store = RetryStore(opts)
-    jobs, entries = read_queue(types.SimpleNamespace(store=store), "here_master")
-    store.notes("here_master")
-    assert set(jobs) == {"2"} or bank.startswith(NOTES)
-    assert len([entry for entry in entries if entry.jid == "2"]) == 2
-    assert f"format {FORMAT + 1}, from a later version" in caplog.text
-    everything = changes(
-        {"1": None},
-        {("a", "1"): None, ("b", "1"): record_of("b", "1")},
-        {"1": {"b": 5.0}},
-        {("here_master", "1"): None},
-    )
-    assert store.write(everything).keys() == {"1"}
-    assert {path: path.read_bytes() for path in folder.rglob("*1.p")} == written
-    assert set(store.find_later("here_master")) == {"1"}
-
-
-def test_every_record_of_a_job_has_its_format(opts):
-    notes = {("here_master", JID): Note(1e10, {"b"}).as_record()}
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, notes=notes))
-    banks = salt.cache.Cache(opts)
-    for bank in (JOBS, f"{QUEUE}/a", f"{NOTES}/here_master"):
-        assert banks.fetch(bank, JID)["format"] == FORMAT
-
-
-def test_an_invalid_format_is_damage(opts):
-    RetryStore(opts).write(changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
-    put(opts, JOBS, "1", format="x")
-    store = RetryStore(opts)
-    assert [jid for jid, _ in store.snapshots()] == ["2"]
-    assert store.set_aside() == ["job_retry.jobs.1"]

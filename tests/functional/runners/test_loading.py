@@ -56,7 +56,6 @@ VERBS = {
         "purge",
         "pause",
         "resume",
-        "adopt",
     },
 }
 

@@ -22,7 +22,7 @@ from tests.integration.conftest import make_master, make_minion
 from tests.waiting import SOON, stretched, wait_for
 
 #: Short times, so that a whole story takes seconds.
-OPTIONS = {"settle": 0.3, "gather": 0.3, "cooldown": 1.0, "backoff": 2.0}
+OPTIONS = {"gather": 0.3, "backoff": 2.0}
 TIMES = {"timeout": 1, "gather_job_timeout": 1.5}
 
 

@@ -13,7 +13,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from tests.integration.faults import EngineProcess
 from tests.integration.job_retry.desk import retry_master
 
-QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
+QUICK = {"gather": 0.1, "backoff": 1.0}
 
 
 @pytest.fixture(scope="module")

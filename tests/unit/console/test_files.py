@@ -63,5 +63,5 @@ def test_the_page_about_it_lets_a_user_who_looks_call_all_that_is_read():
     text = (CHECKOUT / "docs/console.md").read_text(encoding="utf-8")
     access = yaml.safe_load(re.search(r"^external_auth:\n(?: .+\n)+", text, re.MULTILINE)[0])["external_auth"]["pam"]
     (watching,) = access["watcher"]
-    acts = {"start", "preview", "pause", "resume", "approve", "stop", "retry", "cancel", "replay", "purge", "adopt"}
+    acts = {"start", "preview", "pause", "resume", "approve", "stop", "retry", "cancel", "replay", "purge"}
     assert {name for name in called if name.partition(".")[2] not in acts} <= set(watching["@runner"])

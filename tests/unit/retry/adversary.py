@@ -109,7 +109,6 @@ class Adversary(World):
             "ttl": 1e6,
             "keep": 1e6,
             "backoff": self.random.choice([2.0, 60.0]),
-            "cooldown": self.random.choice([1.0, 30.0]),
             "has_log": self.random.random() < 0.7,
         }
         super().__init__(minions=names, **{**drawn, **self.options()})

@@ -104,12 +104,6 @@ def test_the_user_who_enqueued_an_entry_is_stored_with_it(asker):
     assert Entry.from_record("b", "j1", entry.as_record()).asker == asker
 
 
-def test_entries_of_earlier_versions_name_no_user():
-    record = Entry("b", "j1", 1.0, 2.0, "was away").as_record()
-    del record["asker"]
-    assert Entry.from_record("b", "j1", record).asker is None
-
-
 @pytest.mark.parametrize("asker", ["ann", ["ann"], ["ann", "pam", "yes"], [1, "pam", True], {}])
 def test_an_entry_that_names_its_user_in_another_form_is_not_believed(asker):
     record = {**Entry("b", "j1", 1.0, 2.0, "was away").as_record(), "asker": asker}

@@ -16,7 +16,6 @@ from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Key, Kind, Limits, State
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.store import FORMAT
 from saltext.jobs.core.settings import RetrySettings
 from tests.unit.retry.world import PATIENCE, START, World, forty_with_a_job_each
 
@@ -290,7 +289,7 @@ def test_no_sign_of_receipt_is_not_an_attempt():
 
 
 def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses():
-    world = away(backoff=10.0, cooldown=5.0, ttl=3000.0)
+    world = away(backoff=10.0, ttl=3000.0)
     world.start("b")
     world.deliver = lambda jid, names: None
     world.run(600)
@@ -346,7 +345,7 @@ def test_a_start_reported_while_the_minion_is_asked_is_not_forgotten():
 
 
 def test_a_start_reported_when_the_job_counts_as_not_received_keeps_it_from_being_sent_again():
-    world = away(acks=False, backoff=10.0, cooldown=5.0)
+    world = away(acks=False, backoff=10.0)
     world.publish("j2", targets=("b",))
     world.run(30)
     world.start("b")
@@ -400,7 +399,7 @@ def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():
 
 
 def test_a_late_beginning_that_still_runs_is_waited_for():
-    world = away(acks=False, backoff=10.0, cooldown=5.0, duration=100.0)
+    world = away(acks=False, backoff=10.0, duration=100.0)
     world.start("b")
     world.deliver = lambda jid, names: None  # the publish is late
     world.run_until(lambda: world.machine.entry("b", "j1").tries)
@@ -432,7 +431,7 @@ def test_a_held_job_does_not_block_those_behind_it():
 
 
 def test_an_interrupted_job_is_run_again_where_that_is_wanted_until_it_is_dead():
-    world = away(duration=500.0, retry_interrupted=True, max_attempts=3, backoff=1.0, cooldown=1.0, ttl=9000.0)
+    world = away(duration=500.0, retry_interrupted=True, max_attempts=3, backoff=1.0, ttl=9000.0)
     for _ in range(6):
         world.start("b")
         world.run(60)
@@ -443,7 +442,7 @@ def test_an_interrupted_job_is_run_again_where_that_is_wanted_until_it_is_dead()
 
 @pytest.mark.parametrize(("acks", "most"), [(True, 1), (False, 2)])
 def test_a_job_that_restarts_its_minion_does_not_loop(acks, most):
-    world = away(acks=acks, cooldown=1.0, backoff=1.0)
+    world = away(acks=acks, backoff=1.0)
     deliver = world.deliver
 
     def restart_soon(jid, names):
@@ -504,7 +503,7 @@ def test_a_minion_whose_key_is_not_accepted_gets_nothing_and_keeps_its_entry():
 
 
 def test_a_publish_that_the_master_refuses_is_tried_again():
-    world = away(backoff=5.0, cooldown=1.0)
+    world = away(backoff=5.0)
     world.refuse(2)
     world.start("b")
     world.run(120)
@@ -791,7 +790,7 @@ def test_a_replay_now_ends_the_waiting():
 
 
 def test_a_replay_now_counts_although_the_minion_is_being_asked_in_vain():
-    world = away(cooldown=3600.0, ttl=9000.0)
+    world = away(ttl=9000.0)
     world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run(4)
     world.minions["b"].up = True
@@ -829,66 +828,6 @@ def test_an_entry_purged_while_its_job_is_looked_at_again_after_a_restart_stays_
     assert world.machine.total == 0
 
 
-def _is_of_another_master(world, entry):
-    """Another master has left this entry."""
-    load = {"jid": entry.jid, "fun": "state.apply", "tgt": "*", "tgt_type": "glob", "user": "root"}
-    world.loads[entry.jid] = load
-    snapshot = {"owner": "there", "published_at": START - 100.0, "load": load, "minions": ["b"], "format": FORMAT}
-    world.banks["job_retry/jobs"][entry.jid] = snapshot
-    world.banks["job_retry/queue/b"][entry.jid] = {**entry.as_record(), "format": FORMAT}
-
-
-def _adopts(world, entry):
-    """Another master has left this entry, and an operator adopts it."""
-    _is_of_another_master(world, entry)
-    world.request("adopt", owner="there")
-    world.run(2)
-
-
-def test_entries_of_another_master_are_taken_over_as_they_stand():
-    world = World()
-    world.stop("b")
-    _adopts(world, Entry("b", "j9", START - 100.0, START + 8000.0, "was away"))
-    assert world.answers == [1]
-    assert ("b", "j9") in world.stored
-    world.start("b")
-    world.run(60)
-    assert world.runs["b", "j9"] == 1
-
-
-def test_a_kill_from_before_a_takeover_counts_for_no_entry_that_was_taken_over_not_even_after_a_restart():
-    world = World()
-    world.stop("b")
-    world.kill("j9")
-    world.run(5)
-    _adopts(world, Entry("b", "j9", START - 100.0, START + 8000.0, "was away"))
-    assert world.state("b", "j9") is State.PENDING
-    world.restart()
-    world.run(5)
-    assert world.state("b", "j9") is State.PENDING
-
-
-@pytest.mark.parametrize("after", [0.005, 0.03, 0.05, 0.1])
-def test_a_kill_that_follows_the_request_for_a_takeover_counts_for_what_is_taken_over(after):
-    world = World()
-    world.stop("b")
-    entry = Entry("b", "j9", START - 100.0, START + 8000.0, "was away")
-    _is_of_another_master(world, entry)
-    world.request("adopt", owner="there")
-    world.run(after)
-    world.kill("j9")
-    world.run(5)
-    assert world.answers == [1]
-    assert world.state("b", "j9") is State.CANCELLED
-
-
-def test_a_takeover_that_an_engine_carries_out_again_after_its_death_is_no_error():
-    world = World()
-    world.request("adopt", owner="there", again=True)
-    world.run(2)
-    assert world.answers == [None]
-
-
 def test_a_kill_that_is_noted_is_not_noted_again_at_each_start():
     kill, note = facts.Kill("j1", frozenset("ab"), "ann", 5.0), Note(1e6, killed={"a": "ann", "b": "ann"})
     machine = Retry(RetrySettings(), PATIENCE)
@@ -896,19 +835,6 @@ def test_a_kill_that_is_noted_is_not_noted_again_at_each_start():
     assert not [effect for effect in effects if isinstance(effect, facts.Save)]
     effects = machine.step(facts.Restored(kills=[dataclasses.replace(kill, minions=frozenset("abc"))]), 10.0)
     assert [effect.keys for effect in effects if isinstance(effect, facts.Save)] == [(Key(Kind.NOTE, "j1"),)]
-
-
-def test_an_entry_killed_after_it_was_enqueued_on_a_clock_ahead_is_killed_after_a_takeover_by_another_master():
-    world = World()
-    world.stop("b")
-    at = START + 3600.0
-    entry = Entry("b", "j9", at, at + 8000.0, "by an operator")
-    entry.wanted_at = at
-    _adopts(world, entry)
-    assert world.state("b", "j9") is State.PENDING
-    world.kill("j9")
-    world.run(5)
-    assert world.state("b", "j9") is State.CANCELLED
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0])
@@ -1007,21 +933,6 @@ def test_an_entry_survives_being_stored():
     entry.move(State.CLAIMED, 3.0, "attempt 1")
     again = Entry.from_record("b", "j1", entry.as_record())
     assert again.as_record() == entry.as_record()
-
-
-def test_an_entry_of_version_0_1_0_is_taken_up():
-    record = Entry("b", "j1", 1.0, 2.0, "was away").as_record()
-    del record["lost"], record["named"]
-    entry = Entry.from_record("b", "j1", {**record, "restarts": 1})
-    assert (entry.state, entry.lost, entry.named) == (State.PENDING, 1, False)
-
-
-@pytest.mark.parametrize("tries", [0, 2])
-def test_an_entry_of_version_0_2_0_is_taken_up(tries):
-    record = Entry("b", "j1", 1.0, 2.0, "was away").as_record()
-    del record["vain"], record["reached"]
-    entry = Entry.from_record("b", "j1", {**record, "tries": tries})
-    assert (entry.tries, entry.vain, entry.reached) == (tries, 0, tries > 0)
 
 
 @pytest.mark.parametrize("record", [None, [], {}, {"minion": "b"}, {"minion": "x", "jid": "j1"}, "text"])

@@ -123,7 +123,7 @@ def test_a_job_that_is_queued_after_the_answer_is_asked_about():
 
 
 def test_a_job_that_was_sent_before_is_asked_about():
-    world = owed(backoff=1.0, cooldown=1.0)
+    world = owed(backoff=1.0)
     world.start("b")
     world.run_until(lambda: world.returned >= {("b", "j1")})
     deliver_, world.deliver = world.deliver, lambda jid, names: None  # the publish is lost
@@ -135,7 +135,7 @@ def test_a_job_that_was_sent_before_is_asked_about():
 
 
 def test_a_minion_that_has_been_silent_since_its_answer_is_asked_again():
-    world = owed(cooldown=1.0, triggers=("any",))
+    world = owed(backoff=2.0, triggers=("any",))
     world.start("b")
     world.run_until(lambda: world.effects(facts.Claim))
     world.minions["b"].up = False

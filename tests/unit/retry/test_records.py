@@ -16,7 +16,7 @@ from tests.unit.retry.world import World
 
 def keeper(**options):
     """A world in which minion b keeps records, and is away; it is owed job j1."""
-    world = away(**{"cooldown": 1.0, "backoff": 1.0, **options})
+    world = away(**{"backoff": 1.0, **options})
     world.minions["b"].keeps = True
     return world
 
@@ -233,7 +233,7 @@ def test_a_job_that_an_operator_wants_again_runs_although_the_master_refuses_it_
 
 
 def test_a_forged_acknowledgement_of_a_job_that_was_lost_on_its_way_holds_nothing_where_the_minion_keeps_records():
-    world = World(minions=("a",), cooldown=1.0, backoff=1.0)
+    world = World(minions=("a",), backoff=1.0)
     world.minions["a"].keeps = True
     deliver, world.deliver = world.deliver, lambda jid, names: None
     world.publish("j1")
@@ -243,7 +243,7 @@ def test_a_forged_acknowledgement_of_a_job_that_was_lost_on_its_way_holds_nothin
 
 def test_a_job_that_its_minion_has_begun_and_not_returned_is_held_with_and_without_records():
     for keeps in (True, False):
-        world = World(minions=("a",), cooldown=1.0, backoff=1.0, duration=300.0)
+        world = World(minions=("a",), backoff=1.0, duration=300.0)
         world.minions["a"].keeps = keeps
         world.publish("j1")
         world.run(2)

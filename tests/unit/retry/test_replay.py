@@ -18,7 +18,7 @@ from tests.unit.retry.world import ANSWERS, PATIENCE, World, forty_with_a_job_ea
 @pytest.mark.parametrize("acks", [True, False])
 @pytest.mark.parametrize("delay", [0.05, 0.3, 0.9, 1.05, 1.2, 1.5, 2.5, 5.0])
 def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
-    world = away(acks=acks, cooldown=1.0, backoff=1.0, duration=60.0)
+    world = away(acks=acks, backoff=1.0, duration=60.0)
     deliver = world.deliver
 
     def go_down(jid, names):
@@ -37,7 +37,7 @@ def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
 
 
 def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the_engine():
-    world = away(acks=False, cooldown=1.0, backoff=1.0, duration=60.0)
+    world = away(acks=False, backoff=1.0, duration=60.0)
     deliver = world.deliver
 
     def go_down(jid, names):
@@ -55,7 +55,7 @@ def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the
 
 
 def test_a_claim_without_a_publish_counts_for_nothing_however_often_the_engine_dies():
-    world = away(cooldown=1.0, backoff=1.0)
+    world = away(backoff=1.0)
     take_publish = world.take_publish
 
     async def never(life, *_):
@@ -75,7 +75,7 @@ def test_a_claim_without_a_publish_counts_for_nothing_however_often_the_engine_d
 
 
 def test_two_publishes_that_the_engine_did_not_live_to_hear_of_may_have_begun_the_job():
-    world = away(cooldown=1.0, backoff=1.0)
+    world = away(backoff=1.0)
     world.deliver = lambda jid, names: None  # it is not known whether they reached the minion
     world.start("b")
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_a_minion_that_an_operator_names_gets_the_job_whatever_its_target():
 
 def claimed(times, **options):
     """A world in which a job is being claimed for minion b, for the first time or again."""
-    world = World(minions=("b",), backoff=2.0, cooldown=1.0, **options)
+    world = World(minions=("b",), backoff=2.0, **options)
     world.stop("b")
     world.publish("j1")
     world.run_until(lambda: world.state("b", "j1") is State.PENDING)
@@ -166,7 +166,7 @@ def test_a_start_that_is_heard_while_the_job_is_claimed_for_the_first_time_is_no
 
 @pytest.mark.parametrize("when", ["at once", "while it is claimed again"])
 def test_a_minion_that_is_said_to_have_begun_a_job_whose_publish_was_refused_gets_it(when):
-    world = World(minions=("b",), backoff=2.0, cooldown=1.0)
+    world = World(minions=("b",), backoff=2.0)
     world.stop("b")
     world.publish("j1")
     world.run_until(lambda: world.state("b", "j1") is State.PENDING)
@@ -183,7 +183,7 @@ def test_a_minion_that_is_said_to_have_begun_a_job_whose_publish_was_refused_get
 
 
 def test_a_start_that_is_heard_while_the_job_waits_to_be_sent_again_is_believed():
-    world = World(minions=("b",), acks=True, duration=1e6, backoff=2.0, cooldown=1.0, rate=0.2)
+    world = World(minions=("b",), acks=True, duration=1e6, backoff=2.0, rate=0.2)
     world.stop("b")
     world.publish("j1")
     world.run_until(lambda: world.state("b", "j1") is State.PENDING)
@@ -225,7 +225,7 @@ def test_the_time_for_a_return_on_its_way_is_not_cut_short_by_a_look_for_another
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_minion_that_begins_a_job_after_it_said_that_it_does_not_run_it_is_left_alone(again):
-    world = World(minions=("b",), duration=120.0, cooldown=1.0, retry_interrupted=again)
+    world = World(minions=("b",), duration=120.0, backoff=2.0, retry_interrupted=again)
     world.stop("b")
     world.publish("j1")
     world.run(60)
@@ -257,7 +257,7 @@ def test_a_minion_that_answers_while_the_job_is_claimed_that_it_runs_it_is_not_s
 
 
 def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
-    world = World(duration=1.0, backoff=100.0, cooldown=1.0)
+    world = World(duration=1.0, backoff=100.0)
     world.stop("b")
     world.publish("j1")
     world.publish("j2")
@@ -326,7 +326,7 @@ def test_publishes_that_a_minion_did_not_take_are_counted_through_restarts_of_th
 
 
 def test_a_job_that_the_master_does_not_match_to_its_minion_steps_aside_too():
-    world = away(backoff=1.0, cooldown=1.0, triggers=("any",))
+    world = away(backoff=1.0, triggers=("any",))
     world.publish("j2", targets=("b",))
     world.run(60)
     take_publish = world.take_publish
@@ -672,7 +672,7 @@ def test_a_minion_whose_answer_came_a_moment_too_late_is_asked_again_though_it_s
     world.run_until(lambda: world.effects(facts.Ask))
     world.tell(facts.Asked("j1", {Evidence.UNPROVEN: frozenset("b")}))
     world.minions["b"].up = True
-    world.run(world.settings.cooldown + 20.0)
+    world.run(50.0)
     assert world.runs["b", "j1"] == 1
 
 

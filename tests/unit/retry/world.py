@@ -36,6 +36,7 @@ from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, count_claim
+from saltext.jobs.core.retry.turns import SETTLE
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.store.records import work_of
@@ -467,6 +468,7 @@ class World:
             LIVING[0].close()
         self.virtual = VirtualLoop()
         self._time = Clock(self.start_at, self.virtual.steady)
+        self.settle = options.pop("settle", SETTLE)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
         self.acks, self.duration, self.has_log = acks, duration, has_log
         self.why_unauthenticated = why_unauthenticated
@@ -598,7 +600,7 @@ class World:
             count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL, maintenance=self.maintenance)
-        self.machine.part = self.part
+        self.machine.part, self.machine.turns.settle = self.part, self.settle
         step, carry_out = self.machine.step, self.machine.carry_out
 
         def recorded(fact, now, wall=None):
