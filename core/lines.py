@@ -9,12 +9,9 @@ a line of the master's log, and with a megabyte fill it. So all code of this ext
 from __future__ import annotations
 
 import logging
-import re
 
 #: Most characters of a line, and most lines of a traceback (its first and its last ones).
 LONGEST, TRACED = 2000, 60
-#: Characters that would end a line, or act on a reader's terminal.
-_ODD = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def logger(name: str) -> logging.Logger:
@@ -33,7 +30,7 @@ def bounded(record: logging.LogRecord) -> bool:
         message = record.getMessage()
     except Exception:  # an argument has no text form: logging itself reports it
         return True
-    if len(message) > LONGEST or _ODD.search(message):
+    if len(message) > LONGEST or not message.isprintable():
         record.msg, record.args = one_line(message), ()
     if record.exc_info and not record.exc_text:
         record.exc_text = _traceback(logging.Formatter().formatException(record.exc_info))
@@ -43,8 +40,10 @@ def bounded(record: logging.LogRecord) -> bool:
 def one_line(text: str) -> str:
     """
     Return a text as one line of at most ``LONGEST`` characters; a longer one ends with the number of characters left out.
+
+    Characters that would end a line, act on a reader's terminal or turn the direction of writing are shown as escapes.
     """
-    shown = _ODD.sub(lambda found: ascii(found[0])[1:-1], text[:LONGEST])
+    shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text[:LONGEST])
     left = len(text) - LONGEST
     return shown if left <= 0 else f"{shown}… ({left} characters more)"
 

@@ -41,7 +41,9 @@ def test_a_long_value_is_cut_and_its_length_is_reported(logged, value):
     assert len(line) < LONGEST + 60
 
 
-@pytest.mark.parametrize("odd", ["\n", "\r", "\x1b[2J", "\x00", "\u2028", "\x85", "\udc80"])
+@pytest.mark.parametrize(
+    "odd", ["\n", "\r", "\x1b[2J", "\x00", "\u2028", "\x85", "\udc80", "\u202e", "\u2066", "\u200f"]
+)
 def test_a_value_writes_no_line_of_its_own_and_nothing_that_acts_on_a_terminal(logged, odd):
     log.warning("Refusing the id %s", f"m1{odd}2026-11-23 [CRITICAL] all is lost")
     (line,) = logged()
