@@ -19,6 +19,7 @@ from typing import Any
 
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.display.command import shown
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -107,12 +108,12 @@ def show(minion: object, jid: object) -> dict[str, Any]:
         return {
             **_row(entry, snapshot, _waiting()),
             "asked_for_by": entry.asker.user if entry.asker else None,
-            "arg": load.get("arg"),
+            "arg": shown(load.get("arg")),
             "tgt": load.get("tgt"),
             "tgt_type": load.get("tgt_type"),
             "user": load.get("user"),
             "ret": load.get("ret"),
-            "metadata": (load.get("kwargs") or {}).get("metadata"),
+            "metadata": shown((load.get("kwargs") or {}).get("metadata")),
             "published_at": snapshot["published_at"],
             "last_sent_at": entry.sent_at,
             "unreceived_tries": entry.tries,

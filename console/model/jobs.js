@@ -3,7 +3,7 @@
 import { hasFailed } from "./events.js";
 
 /** Names of arguments whose values are hidden, as `batch.list` and `job_cache.search` hide them. */
-const SECRET = /passw|passphrase|secret|token|credential|(private|api)_?key/i;
+const SECRET = /passw|passphrase|secret|token|credential|bearer|cookie|authorization|(private|api|access|ssh)[_-]?key|(^|[^a-z])(pass|pwd|auth)(?![a-z])/i;
 const HIDDEN = "********";
 /** Most levels of a value that are searched. */
 const DEEPEST = 20;

@@ -52,7 +52,7 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
         payload.update(blocked_reason=batch.waits_for_room() or None)
     if effect.kind in ("complete", "halted"):
         payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
-    return {**payload, **effect.details}
+    return {**payload, **shown(effect.details)}
 
 
 def summary(batch: Batch, now: float) -> dict[str, Any]:

@@ -16,8 +16,19 @@ _WORDS, _LONGEST = 50, 500
 #: Most levels of a value that are searched.
 _DEEPEST = 20
 #: Names of arguments whose values are hidden; the console has the same (`console/model/jobs.js`).
-SECRET = r"passw|passphrase|secret|token|credential|(private|api)_?key"
+SECRET = (
+    r"passw|passphrase|secret|token|credential|bearer|cookie|authorization|(private|api|access|ssh)[_-]?key"
+    r"|(^|[^a-z])(pass|pwd|auth)(?![a-z])"
+)
 _IS_SECRET = re.compile(SECRET, re.IGNORECASE).search
+#: Within a text (a command, JSON, YAML): such a name, and its value, to the end of the text if the value has no other end.
+_IN_TEXT = re.compile(
+    rf"""((?:{SECRET})[\w.-]{{0,60}}["']?(?:\s{{0,8}}=\s{{0,8}}|\s{{0,8}}:\s{{1,8}}|(?<=["']):))"""
+    r"""("(?:[^"\\]|\\.)*("|\Z)|'[^']*('|\Z)|[\[{].*|((bearer|basic)\s+)?[^\s,;&}]+)""",
+    re.IGNORECASE | re.DOTALL,
+)
+#: The order of groups by a grain or pillar key (``by``), which has values of minions.
+_GROUPS = re.compile(r"((?:grains|pillar):[^\s\[]{1,200}:)\[[^\]]*\]?")
 
 
 def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
@@ -55,6 +66,8 @@ def shown(value: Any, name: str = "", depth: int = _DEEPEST) -> Any:
     """
     if _IS_SECRET(name):
         return HIDDEN
+    if isinstance(value, str):
+        return _shown_text(value, depth)
     if not isinstance(value, (Mapping, list, tuple)):
         return value
     if not depth:
@@ -62,6 +75,17 @@ def shown(value: Any, name: str = "", depth: int = _DEEPEST) -> Any:
     if isinstance(value, Mapping):
         return {str(key): shown(item, str(key), depth - 1) for key, item in value.items()}
     return [shown(item, "", depth - 1) for item in value]
+
+
+def _shown_text(text: str, depth: int) -> str:
+    if depth and text.lstrip()[:1] in ("{", "["):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None  # no JSON, or only its beginning
+        if value is not None and (found := shown(value, "", depth - 1)) != value:
+            return json.dumps(found, ensure_ascii=False)
+    return _GROUPS.sub(r"\1[…]", _IN_TEXT.sub(rf"\1{HIDDEN}", text))
 
 
 def _word(value: Any) -> str:

@@ -23,7 +23,8 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 ``salt/batch/<jid>/resumed``
     ``reason`` if its window has opened, or ``user`` if a user has resumed it
 ``salt/batch/<jid>/check``, ``checked``
-    ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``.
+    ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``
+    (values named like a secret are hidden).
     The first says that a check between stages has begun, or that the batch waits for an approval; the second, that it was
     passed. ``user`` has approved it, if it was an approval
 ``salt/batch/<jid>/complete``, ``halted``

@@ -22,7 +22,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks, tally_of
-from saltext.jobs.core.display.command import published_words
+from saltext.jobs.core.display.command import published_words, shown
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at, jid_time
@@ -244,7 +244,7 @@ def count_all(store: Store, key: str, minion: str | None) -> JobTally:
 def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally) -> dict[str, Any]:
     """Return the row of a job."""
     row = describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load)
-    row["Metadata"] = dict(_metadata(load))
+    row.update(Arguments=shown(row["Arguments"]), Metadata=shown(_metadata(load)))
     row.update(Minions=tally.minions, Returned=tally.returned, Failed=tally.failed, Missing=tally.missing)
     return row
 

@@ -55,6 +55,15 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
     assert runner["job_retry.stats"]()["states"] == {"pending": 2}
 
 
+def test_no_secret_among_the_arguments_of_an_entry_is_shown(opts, runner):
+    arg = ["connection_pass=swordfish", {"__kwarg__": True, "pillar": {"api_key": "swordfish"}}]
+    load = {**load_of(), "arg": arg, "kwargs": {"metadata": {"token": "swordfish"}}}
+    RetryStore(opts).write(changes({JID: {**snapshot_of("a"), "load": load}}, {("a", JID): record_of("a")}))
+    shown = runner["job_retry.show"]("a", JID)
+    assert "swordfish" not in str(shown)
+    assert (shown["arg"][0], shown["metadata"]) == ("connection_pass=********", {"token": "********"})
+
+
 @pytest.mark.parametrize(
     "function, kwargs",
     [

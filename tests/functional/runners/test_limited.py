@@ -97,6 +97,18 @@ def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions(o
     assert answered and f"{SECRET} is wrong" in str(told)
 
 
+@pytest.mark.parametrize("kind", ["jobs", "all"])
+def test_a_search_shows_no_secret_among_the_arguments_of_the_jobs_of_others(opts, kind):
+    named = {"__kwarg__": True, "password": SECRET, "by": f"pillar:ring:[{SECRET}]", "kwarg": f'{{"pwd": "{SECRET}"}}'}
+    publish(
+        opts, ["web1"], fun="cmd.run" if kind == "jobs" else "runner.batch.start", arg=[f"x --db_pass={SECRET}", named]
+    )
+    for limits in (user([]), MINION):
+        answered, told = ask(opts, limits, "job_cache.search", kind=kind)
+        assert answered and len(told["jobs"]) == 1 and SECRET not in str(told), told
+        assert told["jobs"][0]["Arguments"][1]["by"] == "pillar:ring:[…]"
+
+
 @pytest.mark.parametrize("grants", NOT_ENOUGH)
 @pytest.mark.parametrize("made", [a_batch, a_job])
 def test_a_batch_like_a_job_that_the_user_may_not_publish_is_refused_whatever_else_is_given(opts, made, grants):

@@ -8,7 +8,7 @@ import pytest
 
 from docs import generated
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.summary import announcement
+from saltext.jobs.core.batch.summary import announcement, summary
 from tests.unit.batch.bench import BEGIN, Bench
 
 FUNCTION = {"kind": "function", "fun": "service.status", "arg": ["nginx"], "kwargs": {}}
@@ -86,6 +86,19 @@ def test_the_payloads_of_a_kind_have_the_fields_that_the_reference_names_and_no_
     assert {kind: fields | GROUP for kind, fields in sent.items()} == {
         kind: fields | named["*"] for kind, fields in named.items() if kind != "*"
     }
+
+
+def test_no_event_nor_summary_shows_a_secret_among_the_arguments_of_a_check():
+    typed = {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "password=swordfish"], "kwargs": {}}
+    called = {"kind": "function", "fun": "http.query", "arg": ["x"], "kwargs": {"auth": ["anna", "swordfish"]}}
+    for check in (typed, called):
+        bench = Bench("ab", "1,1", check=check)
+        bench.sent()
+        bench.returns("a")
+        bench.tell(facts.Checked(0, True))
+        told = [*announced(bench), summary(bench.batch, BEGIN)]
+        assert "********" in str(told) and "swordfish" not in str(told)
+        assert {kind for kind, _ in told[:-1]} >= {"check", "checked"}
 
 
 def test_the_events_of_a_resume_and_an_approval_name_the_user_who_did_it(payloads):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import time
 
 import pytest
 
@@ -21,12 +23,44 @@ def test_a_mapping_is_shown_as_json():
 
 
 @pytest.mark.parametrize(
-    "name", ["password", "passwd", "db_passwd", "api_token", "Secret", "private_key", "apikey", "passphrase"]
+    "name",
+    [
+        *(
+            "password",
+            "passwd",
+            "db_passwd",
+            "api_token",
+            "Secret",
+            "private_key",
+            "apikey",
+            "passphrase",
+            "connection_pass",
+        ),
+        *("pass", "pwd", "db_pass", "MYSQL_PWD", "auth", "access_key", "ssh_key", "bearer", "cookie", "Authorization"),
+    ],
 )
 def test_an_argument_named_like_a_secret_is_hidden(name):
     assert words_of([], {name: "swordfish"}) == [f"{name}={HIDDEN}"]
     assert "swordfish" not in words_of([{"pillar": [{name: {"x": "swordfish"}}]}], {})[0]
     assert shown({"a": [{name: "swordfish"}]}) == {"a": [{name: HIDDEN}]}
+    assert shown(json.dumps([{"a": {name: {"x": "swordfish"}}}])) == json.dumps([{"a": {name: HIDDEN}}])
+    assert shown(f"mysql --{name}=swordfish -e x") == f"mysql --{name}={HIDDEN} -e x"
+    assert shown(f"{{a: 1, {name}: 'sword fish', b: 2}}") == f"{{a: 1, {name}: {HIDDEN}, b: 2}}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['curl -H "Authorization: Bearer swordfish" x', '{"token": {"a": 1, "b": "swordfish', 'pass="sword swordfish'],
+)
+def test_a_secret_within_a_text_is_hidden_also_where_the_text_was_cut(text):
+    assert "swordfish" not in shown(text) and HIDDEN in shown(text)
+
+
+def test_the_values_by_which_minions_are_grouped_are_left_out():
+    assert words_of(["by=pillar:ring:[gold,lead]"], {"by": "grains:a:b:[x,y]"}) == [
+        "by=pillar:ring:[…]",
+        "by=grains:a:b:[…]",
+    ]
 
 
 def test_the_console_hides_the_same_names():
@@ -35,6 +69,15 @@ def test_the_console_hides_the_same_names():
 
 def test_a_name_that_only_resembles_one_is_shown():
     assert words_of([], {"key": "region", "compass": "north"}) == ["key=region", "compass=north"]
+    for text in ("author=anna", "pass the salt", '{"a": "token"}', "test.ping", "cat /etc/passwd", "eauth=pam"):
+        assert shown(text) == text
+
+
+def test_a_long_text_is_searched_in_time():
+    for text in ("x" * 10**6, 'secret="' * 100_000, "api_" * 250_000, "pass " * 200_000, "[" * 10**6):
+        begun = time.process_time()
+        shown(text)
+        assert time.process_time() - begun < 5
 
 
 def test_the_arguments_of_a_load_are_shown_in_the_same_way():
