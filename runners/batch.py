@@ -102,7 +102,8 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
         them as failed, ``queue`` hands them to job_retry when all others have ended, which delivers the job later.
-    :param str ret: returners, as ``salt --return``.
+    :param str ret: returners, as ``salt --return``. A user with limited rights may set neither this nor one of
+        ``module_executors``, ``executor_opts``, ``ret_config`` and ``ret_kwargs``.
     :param dict metadata: as ``salt --metadata``.
     :param list module_executors: as ``salt --module-executors``.
     :param dict executor_opts: as ``salt --executor-opts``.

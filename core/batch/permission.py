@@ -166,6 +166,14 @@ class CallerRights:
                 f"approve_by names no user but {who.name}, who starts the batch: another user has to approve it"
             )
 
+    def permit_options(self, names: Iterable[str]) -> None:
+        """Refuse options that say where returns go or how a job is run: as root on the minion, whatever the job may do."""
+        chosen = sorted({"ret", "ret_config", "ret_kwargs", "module_executors", "executor_opts"}.intersection(names))
+        if chosen and self._who.grants is not None and self._is_limited():
+            raise Refused(
+                f"{self._who.name} may not set {chosen[0]}: only users without limits choose returners and executors"
+            )
+
     def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
         """Refuse a caller who lacks the right to a batch's job on these minions, or to its check."""
         named_as, check = f"all minions of batch {spec.jid}", spec.check

@@ -107,6 +107,7 @@ def new_batch(
     # Before the target is matched: what it matches tells the caller about grains and pillar of minions.
     rights.require_allowed_peer()
     options, kwargs = _split(given)
+    rights.permit_options(options)
     fun = arguments.function(fun)
     arg = (*args, *arguments.sequence("arg", options.get("arg")))
     tgt, tgt_type = arguments.target(tgt, options.get("tgt_type", "glob"))

@@ -111,6 +111,25 @@ def test_without_grants_for_function_and_minions_nothing_is_batched(opts):
         asked_for(opts, "web1", who=Caller("root", ({"@runner": ["batch.*"]},)))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ret": "rawfile_json"},
+        {"ret_config": "other"},
+        {"ret_kwargs": {"filename": "/etc/cron.d/x"}},
+        {"module_executors": ["sudo"]},
+        {"executor_opts": {"a": 1}},
+    ],
+)
+def test_a_limited_user_chooses_no_returner_and_no_executor(opts, given):
+    may, (name,) = Caller("anna", ({"web1": ["test.*"]},)), given
+    with pytest.raises(Refused, match=f"anna may not set {name}:"):
+        asked_for(opts, "web1", who=may, **given)
+    assert asked_for(opts, "web1", **given).user == "root"
+    opts["batch_manager"] = {"check_acl": False}
+    assert asked_for(opts, "web1", who=may, **given).user == "anna"
+
+
 def test_a_minion_is_refused_unless_allow_peers_names_it(opts):
     with pytest.raises(Refused, match="The minion web1 may look at this"):
         asked_for(opts, "web2", who=Caller("web1", (), peer=True))
