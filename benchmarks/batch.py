@@ -171,11 +171,15 @@ class Native:
 class Bus:
     """Stands for the bus."""
 
-    listener = None
+    def __init__(self):
+        self.listeners = []
 
     def listen(self, listener, on_ready=None):
-        self.listener = listener
+        self.tell_too(listener)
         on_ready()
+
+    def tell_too(self, listener):
+        self.listeners.append(listener)
 
     def fire(self, tag, data):
         pass
@@ -184,8 +188,10 @@ class Bus:
         """What a real one does with each event."""
         end = event.find(b"\n\n")
         tag = event[:end].decode("utf-8", "replace")
-        if self.listener.wants(tag):
-            self.listener.handle(tag, salt.payload.loads(event[end + 2 :], encoding="utf-8"))
+        if wanted := [listener for listener in self.listeners if listener.wants(tag)]:
+            data = salt.payload.loads(event[end + 2 :], encoding="utf-8")
+            for listener in wanted:
+                listener.handle(tag, data)
 
     def close(self):
         pass
@@ -230,7 +236,7 @@ class Ours:
             log_returns(opts, [return_event("20260101000000000000", "first")])
         self.loop = compat.new_loop()
         self.master, self.bus, self.inbox = Master(), Bus(), Inbox(opts, BATCH_MANAGER)
-        ports = ports_of(opts, self.loop, bus=self.bus, publisher=self.master, inbox=self.inbox)
+        ports = ports_of(opts, self.loop, bus=self.bus, publisher=self.master, inbox=self.inbox, logged=logged)
         self.shell = BatchShell(ports, BatchSettings())
         self.shell.start()
 

@@ -14,6 +14,8 @@ from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import kept_answers
+from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.job_cache import JobCache
@@ -44,19 +46,27 @@ def spec_of(jid, minions, size, **more) -> Spec:
     )
 
 
-def ports_of(opts, loop, *, bus, publisher, inbox) -> Ports:
+def ports_of(opts, loop, *, bus, publisher, inbox, logged=True) -> Ports:
+    """The ports of an engine, on a master that keeps a log, or on one whose job cache keeps none."""
+    clock, cache, worker = Clock(), Cache(opts), Worker(loop)
+
+    def log_for(follower):
+        if logged:
+            return LogOfAll(opts["cachedir"], opts["id"])
+        return Feeder(loop, clock, bus, cache, worker, follower)
+
     return Ports(
         loop=loop,
-        clock=Clock(),
+        clock=clock,
         wall=time.time,
         bus=bus,
         publisher=publisher,
-        questions=Questions(loop, publisher),
-        cache=Cache(opts),
-        log=LogOfAll(opts["cachedir"], opts["id"]),
+        questions=Questions(loop, publisher, kept_answers(cache, worker)),
+        cache=cache,
+        log=log_for,
         store=BatchStore(opts),
         inbox=inbox,
-        cache_worker=Worker(loop),
+        cache_worker=worker,
         disk_worker=Worker(loop),
         runner=_no_runner,
         queue=lambda request: None,

@@ -30,6 +30,8 @@ import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import kept_answers
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
@@ -202,7 +204,7 @@ class Stage:
 
     def build(self, kind=RetryShell):
         """Make the engine, a shell of this kind; its bus and its publisher lead to the fleet."""
-        self.publisher, cache = Publisher(self.to_fleet), JobCache(self.opts)
+        self.publisher, cache, worker = Publisher(self.to_fleet), JobCache(self.opts), Worker(self.loop)
         self.bus = Bus(self.loop, self.opts)
         ports = ports_of(
             self.opts,
@@ -210,7 +212,8 @@ class Stage:
             cache,
             bus=self.bus,
             publisher=self.publisher,
-            questions=Questions(self.loop, self.publisher),
+            questions=Questions(self.loop, self.publisher, kept_answers(cache, worker)),
+            cache_worker=worker,
             clock=self.clock,
         )
         self.shell = kind(self.opts, self.settings, self.loop, ports)

@@ -30,11 +30,13 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import kept_answers
+from saltext.jobs.core.engine.feeder import log_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings, read_settings
@@ -74,18 +76,19 @@ def start(**options: Any) -> None:
 
 def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSettings) -> Ports:
     publisher = Publisher(opts, loop, BATCH_MANAGER, lease)
+    clock, bus, cache, worker = Clock(), Bus(opts, loop, BATCH_MANAGER), JobCache(opts), Worker(loop)
     return Ports(
         loop=loop,
-        clock=Clock(),
+        clock=clock,
         wall=time.time,
-        bus=Bus(opts, loop, BATCH_MANAGER),
+        bus=bus,
         publisher=publisher,
-        questions=Questions(loop, publisher),
-        cache=JobCache(opts),
-        log=site_of(opts).log() if opts.get("master_job_cache") == OURS else None,
+        questions=Questions(loop, publisher, kept_answers(cache, worker)),
+        cache=cache,
+        log=functools.partial(log_of, site_of(opts), loop, clock, bus, cache, worker),
         store=BatchStore(opts, lease),
         inbox=requests.Inbox(opts, BATCH_MANAGER, lease),
-        cache_worker=Worker(loop),
+        cache_worker=worker,
         disk_worker=Worker(loop),
         runner=functools.partial(call_runner, opts, loop),
         # A cancel is kept for the queue's engine if that is away now.

@@ -21,7 +21,9 @@ from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine import process as engine
+from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
@@ -76,15 +78,17 @@ def start(**options: Any) -> None:
 
 def _ports(settings: RetrySettings, loop: Any, lease: Lease) -> Ports:
     publisher = Publisher(__opts__, loop, JOB_RETRY, lease)
+    cache, worker = JobCache(__opts__), Worker(loop)
     return ports_of(
         __opts__,
         loop,
-        JobCache(__opts__),
+        cache,
         settings.trust_job_cache,
         lease,
         bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,
-        questions=Questions(loop, publisher),
+        questions=Questions(loop, publisher, kept_answers(cache, worker)),
+        cache_worker=worker,
         log=site_of(__opts__).log if __opts__.get("master_job_cache") == OURS else None,
     )
 

@@ -21,7 +21,7 @@ from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
-from saltext.jobs.core.engine.answers import Collected, KeptAnswers
+from saltext.jobs.core.engine.answers import Collected
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
@@ -55,7 +55,6 @@ class Effects:
 
     def __init__(self, ports: Ports, close: Callable[[Live], None], read_log: Callable[[], Awaitable[None]]) -> None:
         self._ports, self._close_batch, self._read_log = ports, close, read_log
-        self._answers = KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
         """Start the effects of a batch, in order. Never raises: failures become facts, are retried or are logged."""
@@ -102,11 +101,6 @@ class Effects:
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
-    @property
-    def _kept(self) -> KeptAnswers | None:
-        """Where authenticated answers are kept; None if answers come only by the bus, where any minion can forge them."""
-        return None if self._ports.cache.why_unauthenticated else self._answers
-
     async def _ping(self, live: Live, effect: facts.Ping) -> None:
         spec = live.batch.spec
         tgt, tgt_type = spec.target_for(effect.minions) if effect.minions else (spec.tgt, spec.tgt_type)
@@ -117,7 +111,6 @@ class Effects:
                 tgt_type,
                 spec.gather_job_timeout,
                 told=lambda minion, _: answers.add(minion, True),
-                kept=self._kept,
             )
         except NoMinionMatched:
             pass
@@ -184,7 +177,7 @@ class Effects:
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
         answers = Collected(self._ports.loop, GATHER, lambda found: live.step(_probed(found)))
         try:
-            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add, kept=self._kept)
+            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add)
         except NoMinionMatched:
             live.step(facts.Probed(silent=minions))
             return
@@ -202,9 +195,7 @@ class Effects:
 
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
         try:
-            said = await self._ports.questions.find_either(
-                live.jid, minions, timeout, kept=self._kept, told=told, doubted=minions
-            )
+            said = await self._ports.questions.find_either(live.jid, minions, timeout, told=told, doubted=minions)
         except (NoMinionMatched, PublishFailed, JobCacheError) as exc:
             log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(minions), exc)
             live.step(facts.Probed(unasked=minions))
@@ -286,7 +277,7 @@ class Effects:
             return "no minion of the stage has completed, so there is none to ask"
         try:
             answers = await self._ports.questions.call(
-                check["fun"], check["arg"], check["kwargs"], effect.minions, spec.check_timeout, spec.user, self._kept
+                check["fun"], check["arg"], check["kwargs"], effect.minions, spec.check_timeout, spec.user
             )
         except PublishFailed as exc:
             return f"it could not be published: {exc}"

@@ -2,13 +2,12 @@
 Returns for ended batches: they correct the record of a minion that was given up before it returned.
 
 It must never bring an ended batch back to life: only the record of a minion changes. Returns are gathered, and written in
-other threads, so that even many of them hardly cost the loop anything. Without a log, a return on the bus only makes the
-engine look into the job cache, for all minions whose return would change anything.
+other threads, so that even many of them hardly cost the loop anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
@@ -23,9 +22,6 @@ log = lines.logger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: How many times to look into the job cache after a return is heard, once every ``GATHER`` seconds. After the last look the
-#: event counts as forged.
-LOOKS = 5
 #: Limits of the missing returns in memory: how many batches, and how many minions of all these batches together.
 _REMEMBERED, _MINIONS = 100, 200_000
 
@@ -56,7 +52,7 @@ class LateReturns:
         self._ports, self._gather_time = ports, gather
         self._most_batches, self._most_minions = most_batches, most_minions
         self._gathered: dict[str, Found] = {}  # by jid
-        self._looks: dict[str, int] = {}  # by jid: how many looks into the job cache are left
+        self._to_look_up: dict[str, None] = {}  # jids
         self._timer: Any = None
         self._closed = False
         self._awaited: dict[str, _Waiting] = {}  # by jid; used in the job cache's thread only
@@ -70,24 +66,16 @@ class LateReturns:
         self._gathered.setdefault(jid, {}).setdefault((minion, functions), retcode)
         self._plan()
 
-    def heard(self, jid: str, minion: str, retcode: int, functions: str) -> None:
-        """The bus tells of a return for an ended batch."""
-        if self._ports.cache.why_unauthenticated:
-            self.take(jid, minion, retcode, functions or None)
-        else:
-            self.look_again(jid)
-
-    def look_again(self, jid: str) -> None:
-        """Look a few times for a return for an ended batch in the job cache."""
-        self._looks[jid] = LOOKS
+    def look_up(self, jids: Iterable[str]) -> None:
+        """Soon look in the job cache for all returns that would change the records of ended batches."""
+        self._to_look_up.update(dict.fromkeys(jids))
         self._plan()
 
     def _plan(self) -> None:
         if self._timer is None and not self._closed:
             self._timer = self._ports.loop.call_later(self._gather_time, self._write_down)
 
-    async def catch_up(self, jids: Iterable[str]) -> None:
-        """Look for returns that came for ended batches while no engine ran."""
+    async def _look(self, jids: Iterable[str]) -> None:
         for jid in jids:
             try:
                 found = await self._ports.cache_worker.call(self._look_up, jid)
@@ -109,17 +97,9 @@ class LateReturns:
         gathered, self._gathered = self._gathered, {}
         for jid, found in gathered.items():
             self._ports.loop.spawn_callback(self._correct, jid, found)
-        if self._looks:
-            looks, self._looks = self._looks, {}
-            self._ports.loop.spawn_callback(self._look, looks)
-
-    async def _look(self, looks: Mapping[str, int]) -> None:
-        await self.catch_up(looks)
-        for jid, left in looks.items():
-            if left > 1:
-                self._looks.setdefault(jid, left - 1)
-        if self._looks:
-            self._plan()
+        if self._to_look_up:
+            jids, self._to_look_up = self._to_look_up, {}
+            self._ports.loop.spawn_callback(self._look, jids)
 
     async def _correct(self, jid: str, found: Found) -> None:
         """Write proven returns into the journal of an ended batch."""

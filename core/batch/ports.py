@@ -20,6 +20,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
@@ -33,7 +34,7 @@ from saltext.jobs.core.site import Log
 class Ports:
     """
     * ``loop``: the engine's tornado loop. ``clock``: the time of deadlines. ``wall``: returns Unix time, as files have it.
-    * ``log``: reads the logs of the masters; None if the job cache keeps none.
+    * ``log``: returns the log of the masters for its reader.
     * ``cache`` is used in ``cache_worker`` only; ``queue`` in ``queue_worker``; ``permission`` in ``rights_worker``.
     * ``runner``: calls a runner function, as ``call_runner``.
     * ``queue``: sends the retry queue's engine a request; returns the answer or raises CommandExecutionError.
@@ -54,7 +55,7 @@ class Ports:
     publisher: Publisher
     questions: Questions
     cache: JobCache
-    log: Log | None
+    log: Callable[[Follower], Log]
     store: BatchStore
     inbox: Inbox
     cache_worker: Worker

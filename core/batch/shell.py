@@ -29,7 +29,7 @@ from saltext.jobs.core.engine.alarm import boot
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, NotYet, StateError
+from saltext.jobs.core.errors import LaterVersion, NotYet, StateError
 from saltext.jobs.core.log.records import Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 class BatchShell:
     """
-    An engine.App, the Listener of its bus, and the Listener of the Proof of returns.
+    An engine.App, the Listener of its bus and of the Proof of returns, and the Follower of its log.
 
     :param ports: the ports to the world.
     :param settings: the engine's options.
@@ -57,8 +57,7 @@ class BatchShell:
     def __init__(self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing) -> None:
         self._ports, self._settings = ports, settings
         self._sharing = sharing(settings.max_in_flight, settings.publish_window, ports.loop, ports.clock, self._tell)
-        tail = None if ports.cache.why_unauthenticated else ports.log
-        self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, tail, self)
+        self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log(self), self)
         self._effects = Effects(ports, self._close, self._read_on)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
@@ -76,8 +75,6 @@ class BatchShell:
 
     def start(self) -> None:
         """Subscribe to the bus, and begin once its events come through: answers would be missed before that."""
-        if why := self._ports.cache.why_unauthenticated:
-            log.warning("Returns and answers on the bus are believed, forged ones too: %s", why)
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
@@ -133,15 +130,15 @@ class BatchShell:
         if jid is None:
             return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.is_start(tag))
         if jid in self.live or jid in self.ended:
-            if not self._proof.reads_log or events.returned_by(tag) is None:
+            if events.returned_by(tag) is None:
                 return True
-            self._proof.wake()
+            self.wake()
         elif self._ports.questions.wants(jid):
             return True
         if not self._seeking:
             return False
         minion = events.returned_by(tag)
-        return any(self._seeks(live, minion) for live in self._seeking)
+        return minion is not None and any(live.batch.presence.wants_hint(minion) for live in self._seeking)
 
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
@@ -150,12 +147,9 @@ class BatchShell:
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
-            is_answer = self._ports.questions.wants(fact.jid)
-            if is_answer:
+            if self._ports.questions.wants(fact.jid):
                 self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
-            if not self._proof.reads_log:
-                self._hear(fact)
-            if not is_answer or self._ports.cache.why_unauthenticated:
+            else:
                 self._may_be_there(fact.minion)
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
             if self.live[fact.jid].batch.wants_acknowledgement(fact.minion):
@@ -166,17 +160,6 @@ class BatchShell:
                     live.step(facts.Started(fact.minion))
             self._may_be_there(fact.minion)
 
-    def _hear(self, fact: events.JobReturned) -> None:
-        if self.waits_for(fact.jid, fact.minion):
-            if (
-                not self._ports.cache.why_unauthenticated
-                or fact.fun == ""
-                or self._is_its_own(fact.jid, fact.minion, fact.fun)
-            ):
-                self._proof.heard(fact.jid, fact.minion, fact.retcode)
-        elif fact.jid in self.ended:
-            self._late.heard(fact.jid, fact.minion, fact.retcode, fact.fun)
-
     def _is_its_own(self, jid: str, minion: str, functions: str) -> bool:
         """Tell whether a return is of a batch's own job; log it if not."""
         if functions == self.live[jid].functions:
@@ -186,16 +169,24 @@ class BatchShell:
         )
         return False
 
-    def waits_for(self, jid: str, minion: str) -> bool:
-        """Whether a return would change anything in a running batch."""
+    def functions_of(self, jid: str, minion: str) -> str | None:
+        """Return the functions of a batch that waits for a minion's return; empty if the batch has ended."""
         live = self.live.get(jid)
-        return live is not None and live.batch.wants_return(minion)
+        if live is not None:
+            return live.functions if live.batch.wants_return(minion) else None
+        return "" if jid in self.ended else None
+
+    def wake(self) -> None:
+        """Read the log soon."""
+        self._proof.wake()
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
         """Take returns from the job cache."""
         for minion, retcode in returns.items():
             if jid in self.live:
                 self.live[jid].step(facts.Returned(minion, retcode))
+            elif jid in self.ended:
+                self._late.take(jid, minion, retcode)
 
     def logged(self, record: Record) -> None:
         """
@@ -212,10 +203,10 @@ class BatchShell:
             if is_clear:
                 self._late.take(jid, minion, record.retcode, record.functions)
             else:
-                self._late.look_again(jid)
-        elif self.waits_for(jid, minion):
+                self._late.look_up([jid])
+        elif self.functions_of(jid, minion) is not None:
             if not is_clear:
-                self._proof.heard(jid, minion, record.retcode)
+                self._proof.look_up(jid, [minion])
             elif self._is_its_own(jid, minion, record.functions):
                 self.found(jid, {minion: record.retcode})
 
@@ -231,42 +222,23 @@ class BatchShell:
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._look_for_returns, live)
 
-    def _may_be_there(self, minion: str) -> None:
-        """The bus shows a minion's sign of life. Where answers are authenticated, an answer to a ping must prove it."""
-        for seeking in [live for live in self._seeking if self._seeks(live, minion)]:
-            seeking.step(facts.Seen((minion,)) if self._ports.cache.why_unauthenticated else facts.Hinted(minion))
+    def _look_for_returns(self, live: Live) -> None:
+        self._proof.look_up(live.jid, live.batch.unsettled())
 
-    def _seeks(self, live: Live, minion: str | None) -> bool:
-        """Whether a minion's sign of life on the bus matters to a batch."""
-        presence = live.batch.presence
-        if self._ports.cache.why_unauthenticated:
-            return minion in presence.unseen
-        return minion is not None and presence.wants_hint(minion)
+    def _may_be_there(self, minion: str) -> None:
+        """The bus shows a minion's sign of life, which may be forged: an answer to a ping must prove it."""
+        for seeking in [live for live in self._seeking if live.batch.presence.wants_hint(minion)]:
+            seeking.step(facts.Hinted(minion))
 
     def on_gap(self) -> None:
-        """Events may have been lost: acknowledgements, wake-ups and, without a log, returns."""
+        """Events may have been lost: acknowledgements and wake-ups."""
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._doubt_silence, live)
-        if not self._proof.reads_log:
-            self.on_lost()
         self.take_requests()
 
     def _doubt_silence(self, live: Live) -> None:
         if live.batch.flights:
             live.step(facts.EventsLost())
-
-    def _look_for_returns(self, live: Live) -> None:
-        waiting = tuple(live.batch.unsettled())
-        if waiting:
-            self._ports.loop.spawn_callback(self._reconcile, live, waiting)
-
-    async def _reconcile(self, live: Live, waiting: tuple[str, ...]) -> None:
-        try:
-            found = await self._ports.cache_worker.call(self._ports.cache.returned, live.jid, waiting)
-        except JobCacheError as exc:
-            log.error("Batch %s cannot be reconciled now: %s", live.jid, exc)
-            return
-        self.found(live.jid, found)
 
     def _stepped(self, live: Live) -> None:
         """A batch has taken a fact."""
@@ -419,7 +391,7 @@ class BatchShell:
             return
         self.ended.update(self._ports.store.ended_jids())
         self._knows_ended = True
-        self._ports.loop.spawn_callback(self._late.catch_up, sorted(self.ended))
+        self._late.look_up(sorted(self.ended))
 
     def _adopt_all(self) -> None:
         """Take in the batches that are on the disk."""
@@ -478,8 +450,6 @@ class BatchShell:
         self._sharing.leave(live.jid)
         self.ended.add(live.jid)
         self._tally.add(live.batch)
-        if self._proof.forget(live.jid):
-            self._late.look_again(live.jid)
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
         if live.batch.halted is not None:
             # Tell what became of the minions that were in flight when it was halted.

@@ -1,9 +1,5 @@
 """
-Answers to questions: gathered as they come, or read from the job cache. Any accepted minion can forge an event. So answers
-are read from the job cache if it stores each return under the authenticated name of its minion
-(``JobCache.why_unauthenticated`` is empty). Otherwise the events are believed.
-
-The job cache is used only in its Worker.
+Answers to questions, which the job cache keeps. It is used only in its Worker.
 """
 
 from __future__ import annotations
@@ -48,6 +44,14 @@ class Collected:
 
     def _hand_on_all(self) -> None:
         self._hand_on(self.rest())
+
+
+def kept_answers(cache: JobCache, worker: Worker) -> KeptAnswers | None:
+    """
+    Return the place from which answers are read: any accepted minion can forge an event, but the job cache has each return
+    under the authenticated name of its minion. None if it has not; then events are believed.
+    """
+    return None if cache.why_unauthenticated else KeptAnswers(cache, worker)
 
 
 class KeptAnswers:

@@ -2,11 +2,9 @@
 Proves what the masters that share this cachedir have done: publishes, kills and returns. An event proves nothing: any
 accepted minion can fire one in another's name.
 
-With our own job cache the log of each master is the proof: it has each publish, and each return that the master has
-stored. Then it does not matter what the bus tells or loses: an event only makes the engine read the log sooner. With any
-other job cache, and as long as there is no log, a return on the bus is looked up in the job cache, together with those of
-other minions; ``core/master/hearsay.py`` says when. If the job cache is no better evidence than the event, the event
-counts.
+The log of each master is the proof: it has each publish, and each return that the master has stored. So it does not matter
+what the bus tells or loses: an event only makes the engine read the log sooner. With a job cache that keeps no log, batches
+read one that ``feeder.py`` makes.
 
 It must never conclude from a missing record that there was no return: if the log may lack records, the listener is told.
 """
@@ -14,9 +12,8 @@ It must never conclude from a missing record that there was no return: if the lo
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
@@ -26,7 +23,7 @@ from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import News
 from saltext.jobs.core.log.records import Record
-from saltext.jobs.core.master.hearsay import STORED, Search
+from saltext.jobs.core.master.hearsay import STORED
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import Log
@@ -37,7 +34,7 @@ log = lines.logger(__name__)
 POLL = 0.5
 #: Seconds between the first two reads while the log comes from a server. Each further pause is twice as long.
 _LOOKING = 0.005
-#: Seconds between two searches of the job cache that gaps in the log cause.
+#: Seconds between two searches of the job cache that gaps in the log cause, and before another look after a failed one.
 GAP_PAUSE = 5.0
 
 
@@ -53,9 +50,6 @@ class CatchUp:
 
 class Listener(Protocol):
     """Is told what the masters do."""
-
-    def waits_for(self, jid: str, minion: str) -> bool:
-        """Whether a return would change anything."""
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
         """The job cache has these returns, ``{minion: retcode}``. They are returns of this very job."""
@@ -92,7 +86,8 @@ class Proof:
     ) -> None:
         self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
         self._tail, self._listener, self._poll = tail, listener, poll
-        self._searches: dict[str, Search[int]] = {}  # by jid: the returns to be looked up in the job cache
+        self._unclear: dict[str, dict[str, None]] = {}  # by jid: minions whose returns are to be read in the job cache
+        self._looks_up = False
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._search_after_gap)
         self._searched_at = -GAP_PAUSE
@@ -135,8 +130,7 @@ class Proof:
         """Stop all reading and looking."""
         self._next_read.close()
         self._after_gap.close()
-        for jid in list(self._searches):
-            self.forget(jid)
+        self._unclear.clear()
         if self._tail is not None:
             self._tail.close()
 
@@ -221,42 +215,27 @@ class Proof:
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
-    def heard(self, jid: str, minion: str, retcode: int) -> None:
-        """The bus tells of a return that an engine waits for."""
-        if self._cache.why_unauthenticated:
-            self._listener.found(jid, {minion: retcode})
-            return
-        if jid not in self._searches:
-            self._searches[jid] = Search(
-                self._loop,
-                self._clock.now,
-                functools.partial(self._listener.waits_for, jid),
-                functools.partial(self._look_up, jid),
-                functools.partial(self._listener.found, jid),
-                functools.partial(self._say_failed, jid),
-                functools.partial(self._say_doubted, jid),
-            )
-        self._searches[jid].heard(minion)
+    def look_up(self, jid: str, minions: Iterable[str]) -> None:
+        """Soon read in the job cache what these minions have returned: the log does not tell, or which return counts."""
+        if wanted := dict.fromkeys(minions):
+            self._unclear.setdefault(jid, {}).update(wanted)
+        if self._unclear and not self._looks_up:
+            self._looks_up = True
+            self._loop.spawn_callback(self._look_up)
 
-    def forget(self, jid: str) -> bool:
-        """Stop looking for returns of a job, and tell whether any were still to be looked for."""
-        search = self._searches.pop(jid, None)
-        if search is None:
-            return False
-        search.close()
-        return bool(search.minions())
-
-    def _look_up(self, jid: str, minions: list[str]) -> Awaitable[Mapping[str, int]]:
-        return self._worker.call(self._cache.returned, jid, minions)
-
-    def _say_failed(self, jid: str, exc: Exception) -> None:
-        told = None if isinstance(exc, JobCacheError) else exc
-        self._quiet.error(jid, "Job %s waits for the job cache: %s", jid, exc, exc_info=told)
-
-    def _say_doubted(self, jid: str, minions: list[str]) -> None:
-        self._quiet.warning(
-            jid,
-            "Job %s: returns on the bus that are not in the job cache do not count: %s",
-            jid,
-            ", ".join(minions[:5]) + (" …" if len(minions) > 5 else ""),
-        )
+    async def _look_up(self) -> None:
+        pause = STORED
+        while self._unclear:
+            await compat.sleep(pause)
+            pause, unclear, self._unclear = STORED, self._unclear, {}
+            for jid, minions in unclear.items():
+                try:
+                    found = await self._worker.call(self._cache.returned, jid, tuple(minions))
+                except Exception as exc:
+                    told = None if isinstance(exc, JobCacheError) else exc
+                    self._quiet.error(jid, "Job %s waits for the job cache: %s", jid, exc, exc_info=told)
+                    pause = GAP_PAUSE
+                    self.look_up(jid, minions)
+                else:
+                    self._listener.found(jid, found)
+        self._looks_up = False

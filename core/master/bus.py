@@ -77,7 +77,7 @@ class Bus:
         patience: float = PATIENCE,
     ) -> None:
         self._opts, self._loop = dict(opts), loop
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._beat = Beat()
         #: Whether the publisher's sockets are in use.
@@ -94,9 +94,14 @@ class Bus:
 
     def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
         """Subscribe. ``on_ready`` is called once the bus is heard; until then events may be missed."""
-        self._listener, self._on_ready = listener, on_ready
+        self.tell_too(listener)
+        self._on_ready = on_ready
         self._subscribe()
         self._next_beat()
+
+    def tell_too(self, listener: Listener) -> None:
+        """Let another listener hear what comes from now on."""
+        self._listeners.append(listener)
 
     @property
     def is_heard(self) -> bool:
@@ -151,8 +156,10 @@ class Bus:
         try:
             if tag == self._beat_tag:
                 self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
-            elif self._listener is not None and self._listener.wants(tag):
-                self._listener.handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
+            elif wanted := [listener for listener in self._listeners if listener.wants(tag)]:
+                data = salt.payload.loads(raw[end + 2 :], encoding="utf-8")
+                for listener in wanted:
+                    listener.handle(tag, data)
         except Exception as exc:
             self._quiet.error(
                 type(exc).__name__, "Skipping an event that could not be handled: %.300r", tag, exc_info=exc
@@ -196,8 +203,8 @@ class Bus:
     def _report_gap(self, why: str) -> None:
         self.gaps += 1
         log.warning("Events may have been lost on the bus, so returns are looked for in the job cache: %s", why)
-        if self._listener is not None:
-            self._listener.on_gap()
+        for listener in self._listeners:
+            listener.on_gap()
 
 
 class Beat:

@@ -1,9 +1,9 @@
 """
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
-Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are read from the
-bus, or from a place that keeps them (``asking.py``); then an event only says that it is time to look there. This
-module must never guess: the silence of a minion proves nothing.
+Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are read from a
+place that keeps them (``asking.py``), and an event only says that it is time to look there; without such a place they are
+read from the bus. This module must never guess: the silence of a minion proves nothing.
 """
 
 from __future__ import annotations
@@ -79,11 +79,18 @@ class Questions:
     """
     :param loop: the engine's tornado loop.
     :param publisher: publishes the questions.
+    :param kept: the only place whose answers are believed; None if answers on the bus are believed.
     :param steady: returns seconds that only ever rise.
     """
 
-    def __init__(self, loop: Any, publisher: Publisher, steady: Callable[[], float] = time.monotonic) -> None:
-        self._loop, self._publisher, self._steady = loop, publisher, steady
+    def __init__(
+        self,
+        loop: Any,
+        publisher: Publisher,
+        kept: Place | None = None,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop, self._publisher, self._kept, self._steady = loop, publisher, kept, steady
         self._open: dict[str, Question] = {}
         self._handed_on = HandedOn()
 
@@ -109,14 +116,14 @@ class Questions:
         timeout: float,
         user: str | None = None,
         told: Callable[[str, Any], None] | None = None,
-        kept: Place | None = None,
+        hint: bool = False,
     ) -> Answers:
         """
         Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; later answers still go to
-        ``told`` for a while. Raises as Publisher.publish and as ``kept``.
+        ``told`` for a while. Raises as Publisher.publish and as the place where answers are kept.
 
-        :param told: gets (minion, return) of each answer as soon as it counts; with ``kept`` the return is always True.
-        :param kept: the only place whose answers are believed; by default answers on the bus are believed.
+        :param told: gets (minion, return) of each answer as soon as it counts; the return of a kept one is always True.
+        :param hint: whether answers on the bus do, since nothing is concluded from them.
         """
 
         async def answered(place: Place, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
@@ -125,7 +132,7 @@ class Questions:
         linger = timeout * _LINGER if told is not None else 0.0
         told_all = _one_by_one(told)
         return await self._ask(
-            "test.ping", [], tgt, timeout, kept, told_all, answered, linger, tgt_type=tgt_type, user=user
+            "test.ping", [], tgt, timeout, told_all, answered, linger, hint=hint, tgt_type=tgt_type, user=user
         )
 
     async def call(
@@ -136,14 +143,13 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         user: str | None = None,
-        kept: Place | None = None,
     ) -> Answers:
         """
         Have minions run a function, and wait for their returns, which stay where answers are kept. Returns and raises
         as ``ping``.
         """
         return await self._ask(
-            fun, list(arg), sorted(minions), timeout, kept, user=user, kwarg=kwarg, forget=False, prompt=False
+            fun, list(arg), sorted(minions), timeout, user=user, kwarg=kwarg, forget=False, prompt=False
         )
 
     async def find_job(
@@ -152,7 +158,6 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         told: Callable[[str, bool], None] | None = None,
-        kept: Place | None = None,
     ) -> Probed:
         """
         Ask minions whether they run ``jid``. Returns and raises as ``ping``.
@@ -165,7 +170,7 @@ class Questions:
             if told is not None and minion in asked and isinstance(value, dict):
                 told(minion, bool(value))
 
-        answers = await self._ask("saltutil.find_job", [jid], list(asked), timeout, kept, _one_by_one(hear))
+        answers = await self._ask("saltutil.find_job", [jid], list(asked), timeout, _one_by_one(hear))
         # The function returns the job's proc entry, or {}; anything else is an error text and no evidence.
         valid = {
             minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)
@@ -173,16 +178,10 @@ class Questions:
         running = frozenset(minion for minion, value in valid.items() if value)
         return Probed(running, frozenset(valid) - running, asked - frozenset(valid))
 
-    async def find_running(
-        self, minions: Iterable[str], timeout: float, kept: Place | None = None
-    ) -> dict[str, frozenset[str]]:
-        """
-        Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``find_either``.
-
-        :param kept: as for ``find_either``.
-        """
+    async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
+        """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``find_either``."""
         asked = frozenset(minions)
-        answers = await self._ask("saltutil.running", [], list(asked), timeout, kept)
+        answers = await self._ask("saltutil.running", [], list(asked), timeout)
         # The function returns a list of proc entries; anything else is an error text and no evidence.
         return {
             minion: frozenset(str(entry.get("jid")) for entry in value if isinstance(entry, Mapping))
@@ -193,7 +192,7 @@ class Questions:
     async def find_keeping(self, minions: Iterable[str], timeout: float) -> Keeping:
         """Ask minions whether they keep what they have run. Answers are not proven. Raises as ``find_either``."""
         asked = frozenset(minions)
-        given = (await self._ask(_RECORDED, ["0"], list(asked), timeout, None)).given
+        given = (await self._ask(_RECORDED, ["0"], list(asked), timeout, hint=True)).given
         nothing = frozenset(minion for minion in asked & given.keys() if once.keeps_nothing(given[minion]))
         return Keeping(asked & given.keys() - nothing, nothing, asked - given.keys())
 
@@ -203,7 +202,6 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         target: str | None = None,
-        kept: Place | None = None,
         told: Callable[[Found], None] | None = None,
         doubted: Iterable[str] = (),
     ) -> Found:
@@ -214,8 +212,6 @@ class Questions:
 
         :param doubted: minions that are asked once more, for records alone, if they run nothing and show no records: a
             proxy runs a job of several functions, as this question is, without its executors (Salt's ``metaproxy``).
-
-        :param kept: the only place whose answers are believed; by default answers on the bus are believed.
         :param told: gets answers as soon as they count; only the others are then returned.
         """
         asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
@@ -242,11 +238,11 @@ class Questions:
                 told(part)
 
         each = tell if told is not None else None
-        answers = await self._ask(functions, arguments, list(asked), timeout, kept, each)
+        answers = await self._ask(functions, arguments, list(asked), timeout, each)
         given = named(answers.given)
         rest = read(given)
         if alone := recordless(rest):
-            records = (await self._ask(_RECORDED, [jid], list(alone), timeout, kept)).given
+            records = (await self._ask(_RECORDED, [jid], list(alone), timeout)).given
             more = {minion: {**given[minion], _RECORDED: records[minion]} for minion in alone & records.keys()}
             rest = read({**given, **more})
         return dataclasses.replace(rest, silent=asked - heard - rest.answered, unproven=answers.unproven & asked)
@@ -257,12 +253,12 @@ class Questions:
         arg: list[Any],
         tgt: Any,
         timeout: float,
-        kept: Place | None,
         told: Told | None = None,
         read: Callable[[Place, str, frozenset[str]], Awaitable[Mapping[str, Answer]]] | None = None,
         linger: float = 0.0,
         forget: bool = True,
         prompt: bool = True,
+        hint: bool = False,
         **more: Any,
     ) -> Answers:
         """
@@ -270,10 +266,11 @@ class Questions:
         :param prompt: whether minions answer at once. If they first have to run a function, the time of their answers says
             nothing about the master's backlog.
         :param read: reads kept answers, if only a part of each is needed.
-        :param forget: whether to remove the question and its answers from ``kept`` at the end.
+        :param forget: whether to remove the question and its answers at the end from where they are kept.
+        :param hint: whether answers on the bus are believed in any case.
         :param linger: for how many seconds after the end late answers go to ``told``.
         """
-        jid = self._publisher.new_jid()
+        jid, kept = self._publisher.new_jid(), None if hint else self._kept
 
         def look(minions: frozenset[str]) -> Awaitable[Mapping[str, Answer]]:
             assert kept is not None

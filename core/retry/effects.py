@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.answers import Collected, KeptAnswers
+from saltext.jobs.core.engine.answers import Collected
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
@@ -49,9 +49,6 @@ class Effects:
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
         # releases.
         self._compound = bool(opts.get("minion_data_cache", True))
-        # If the job cache proves answers, an answer counts only once the job cache has it: a forged one could end what
-        # the minion is owed, or make the minion run a job twice.
-        self._kept = None if ports.cache.why_unauthenticated else KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin an effect. A failure is logged, and does not keep the next effect from being done."""
@@ -173,7 +170,7 @@ class Effects:
         # The job's own target: a minion may no longer match it.
         expression = None if job is None or job.obstacle else expression_of(job.load)
         find = self._ports.questions.find_either
-        said = await find(jid, effect.minions, self._timeout, expression, self._kept, told, doubted)
+        said = await find(jid, effect.minions, self._timeout, expression, told, doubted)
         return await self._asked(jid, said, False)
 
     async def _asked(self, jid: str, said: Found, more: bool) -> facts.Asked:
@@ -213,7 +210,7 @@ class Effects:
         return {minion: _SAID.get(record.about(age), Said.NOT_SURE) for minion, record in records.items()}
 
     async def _inquire(self, effect: facts.Inquire) -> facts.Fact:
-        running = await self._ports.questions.find_running(effect.minions, self._timeout, self._kept)
+        running = await self._ports.questions.find_running(effect.minions, self._timeout)
         return facts.Surveyed(effect.number, running)
 
     async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
@@ -281,7 +278,7 @@ class Effects:
             if minion in asked:
                 there.add(minion, True)
 
-        await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard)
+        await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard, hint=True)
 
     async def _check_keys(self, effect: facts.CheckKeys) -> Any:
         found = await self._look(self._ports.reader.check_keys, effect.minions)

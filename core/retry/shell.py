@@ -266,7 +266,10 @@ class RetryShell:
             if self._logs_returns:
                 self._proof.wake()
             elif self.waits_for(fact.jid, fact.minion):
-                self._proof.heard(fact.jid, fact.minion, fact.retcode)
+                if self._ports.cache.why_unauthenticated:
+                    self.found(fact.jid, {fact.minion: fact.retcode})
+                else:
+                    self._proof.look_up(fact.jid, [fact.minion])
             self._seen(fact.minion)
 
     def _handed_on(self, minion: str, jid: str) -> None:
@@ -309,7 +312,7 @@ class RetryShell:
             if is_the_job:
                 self.found(record.jid, {record.minion: record.retcode})
             else:
-                self._proof.heard(record.jid, record.minion, record.retcode)
+                self._proof.look_up(record.jid, [record.minion])
 
     @property
     def _logs_returns(self) -> bool:

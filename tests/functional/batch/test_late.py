@@ -8,7 +8,6 @@ import time
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch import late
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
@@ -42,7 +41,7 @@ class Ports:
     def __init__(self, store, loop):
         self.store, self.loop, self.clock, self.cache = store, loop, Clock(), self
         self.disk_worker, self.cache_worker = Worker(loop), Worker(loop)
-        self.returns, self.why_unauthenticated = {}, ""
+        self.returns = {}
 
     def returned(self, jid, minions):
         return {minion: self.returns[minion] for minion in minions if minion in self.returns}
@@ -76,9 +75,9 @@ def ended(store, minions="abcd", jid=JID):
 
 
 def hear(ports, returns, minion, code=0, jid=JID):
-    """The bus tells of a return that the job cache has."""
+    """The job cache has a return, and the log says that it is not clear which return counts."""
     ports.returns[minion] = code
-    returns.heard(jid, minion, 0, "")
+    returns.look_up([jid])
 
 
 def records(store):
@@ -113,19 +112,6 @@ def test_only_the_first_late_return_of_a_minion_is_written(ports, returns, loop)
     assert len(records(ports.store)) == 2
 
 
-def test_a_return_known_only_from_the_bus_is_looked_for_a_few_times_and_then_forgotten(ports, returns, loop):
-    ended(ports.store)
-    looks, true = [], ports.have_returned
-    ports.have_returned = lambda jid, minions: looks.append(tuple(minions)) or true(jid, minions)
-    for _ in range(100):
-        returns.heard(JID, "b", 0, "")
-    run_until(loop, lambda: len(looks) == late.LOOKS, what="it was looked for")
-    loop.run_sync(lambda: compat.sleep(5 * GATHER))
-    assert len(looks) == late.LOOKS
-    hear(ports, returns, "c")
-    run_until(loop, lambda: completed(ports.store) == {"c"}, what="one that is there is found")
-
-
 def test_a_return_of_another_function_is_not_written_and_does_not_hide_a_genuine_one(ports, returns, loop):
     ended(ports.store)
     for functions, code in (("test.sleep", 0), ("", 0), ("test.ping", 4)):
@@ -134,32 +120,6 @@ def test_a_return_of_another_function_is_not_written_and_does_not_hide_a_genuine
     run_until(loop, lambda: records(ports.store), what="its own is recorded")
     assert ports.store.read(JID).outcomes["b"][2] == 4
     assert completed(ports.store) == set()
-
-
-def test_a_return_that_is_stored_after_it_was_heard_of_is_found(ports, returns, loop):
-    ended(ports.store)
-    returns.heard(JID, "b", 0, "")
-    loop.call_later(0.02, lambda: ports.returns.update(b=5))
-    run_until(loop, lambda: records(ports.store), what="it is recorded")
-    assert ports.store.read(JID).outcomes["b"][2] == 5
-
-
-def test_an_engine_that_ends_looks_for_nothing_any_more(ports, returns, loop):
-    ended(ports.store)
-    looks, true = [], ports.have_returned
-    ports.have_returned = lambda jid, minions: looks.append(returns.close()) or true(jid, minions)
-    returns.heard(JID, "b", 0, "")
-    run_until(loop, lambda: looks, what="it was looked for, and the engine ends meanwhile")
-    loop.run_sync(lambda: compat.sleep(5 * GATHER))
-    assert len(looks) == 1
-
-
-def test_a_return_counts_as_it_was_heard_if_the_job_cache_cannot_tell(ports, returns, loop):
-    ended(ports.store)
-    ports.why_unauthenticated = "job_cache is False"
-    returns.heard(JID, "b", 3, "")
-    run_until(loop, lambda: records(ports.store), what="it is recorded")
-    assert ports.store.read(JID).outcomes["b"][2] == 3
 
 
 def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, returns, loop, tmp_path):
@@ -184,8 +144,8 @@ def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, re
 def test_returns_that_came_while_no_engine_ran_are_found_in_the_job_cache(ports, returns, loop):
     ended(ports.store)
     ports.returns = {"a": 0}
-    loop.run_sync(lambda: returns.catch_up([JID, "20260516101112131499"]))
-    assert ports.store.read(JID).outcomes["a"][0].value == "completed"
+    returns.look_up([JID, "20260516101112131499"])
+    run_until(loop, lambda: completed(ports.store) == {"a"}, what="it is recorded")
 
 
 def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop):
@@ -193,18 +153,20 @@ def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop)
     ended(ports.store, jid="2")
     journal_path(ports.store, "2", ended=True).write_bytes(b"\0" * 100)
     ports.returns = {"a": 0}
-    loop.run_sync(lambda: returns.catch_up(["2", JID]))
+    returns.look_up(["2", JID])
     hear(ports, returns, "a", jid="2")
     hear(ports, returns, "b")
     run_until(loop, lambda: completed(ports.store) == {"a", "b"}, what="both are recorded")
 
 
 def test_only_the_last_of_many_ended_batches_are_remembered(ports, loop):
-    returns = LateReturns(ports, most_batches=3, most_minions=5)
+    returns = LateReturns(ports, GATHER, most_batches=3, most_minions=5)
 
     def read_again(*jids):
         ports.store.read_jids.clear()
-        loop.run_sync(lambda: returns.catch_up(jids))
+        returns.look_up(jids)
+        loop.run_sync(lambda: compat.sleep(5 * GATHER))
+        loop.run_sync(lambda: ports.cache_worker.call(len, jids))
         return ports.store.read_jids
 
     numbers = [str(number) for number in range(10)]

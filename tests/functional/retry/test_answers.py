@@ -203,7 +203,7 @@ def virtual():
 )
 def test_the_records_of_a_minion_come_with_its_answer(told, state, runs, virtual):
     loop = virtual.loop
-    questions = Questions(loop, Publisher(), virtual.steady)
+    questions = Questions(loop, Publisher(), steady=virtual.steady)
     answer = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}}
     loop.call_later(0.1, questions.heard, "20260516102000000000", "a", answer)
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
@@ -230,7 +230,7 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
     runs, cached, free, ordered, virtual
 ):
     loop = virtual.loop
-    questions = Questions(loop, Publisher(), virtual.steady)
+    questions = Questions(loop, Publisher(), steady=virtual.steady)
     parts = [{}, cached, runs]
     answer = parts if ordered else dict(zip(EITHER, parts, strict=True))  # ``multifunc_ordered``
     loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
@@ -253,32 +253,11 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
 )
 def test_a_minion_that_runs_states_says_so(runs, applies, virtual):
     loop = virtual.loop
-    questions = Questions(loop, Publisher(), virtual.steady)
+    questions = Questions(loop, Publisher(), steady=virtual.steady)
     answer = dict(zip(EITHER, [{}, None, runs], strict=True))
     loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert (found.idle, found.applying) == (frozenset("a"), frozenset("a") if applies else frozenset())
-
-
-def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
-    loop, stored = virtual.loop, {}
-    questions = Questions(loop, Publisher(), virtual.steady)
-
-    class Stored:
-        async def read(self, jid, minions):
-            return {minion: answer for minion, answer in stored.items() if minion in minions}
-
-        async def forget(self, jid):
-            pass
-
-    def answer(minion):
-        stored[minion] = (IDLE, 0)
-        questions.heard("20260516102000000000", minion, IDLE)
-
-    for after, minion in ((0.3, "a"), (1.5, "b")):
-        loop.call_later(after, answer, minion)
-    found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5, kept=Stored()))
-    assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
 
 
 class Stored:
@@ -304,9 +283,23 @@ class Numbered(Publisher):
         return f"2026051610200000000{self.questions}"
 
 
+def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
+    loop, stored, jid = virtual.loop, Stored(), "20260516102000000001"
+    questions = Questions(loop, Numbered(), stored, virtual.steady)
+
+    def answer(minion):
+        stored.answers[jid, minion] = (IDLE, 0)
+        questions.heard(jid, minion, IDLE)
+
+    for after, minion in ((0.3, "a"), (1.5, "b")):
+        loop.call_later(after, answer, minion)
+    found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5))
+    assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
+
+
 def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come(virtual):
     loop, stored = virtual.loop, Stored()
-    questions = Questions(loop, Numbered(), virtual.steady)
+    questions = Questions(loop, Numbered(), stored, virtual.steady)
     older, newer = "20260516102000000001", "20260516102000000002"
 
     def answer(jid, minion):
@@ -314,10 +307,10 @@ def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come(virt
         questions.heard(jid, minion, IDLE)
 
     async def ask():
-        first = questions.find_either(JID, "abc", 3.0, kept=stored)
+        first = questions.find_either(JID, "abc", 3.0)
         loop.spawn_callback(lambda: first)
         await compat.sleep(0.1)
-        return await questions.find_either(JID, "d", 0.5, kept=stored)
+        return await questions.find_either(JID, "d", 0.5)
 
     for after, jid, minion in ((0.4, older, "a"), (1.5, older, "b"), (2.5, newer, "d")):
         loop.call_later(after, answer, jid, minion)
@@ -327,7 +320,7 @@ def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come(virt
 
 def test_receipts_of_an_earlier_publish_that_come_only_now_prolong_a_question(virtual):
     loop, stored = virtual.loop, Stored()
-    questions = Questions(loop, Numbered(), virtual.steady)
+    questions = Questions(loop, Numbered(), stored, virtual.steady)
 
     def answer(jid, minion):
         stored.answers[jid, minion] = (IDLE, 0)
@@ -335,19 +328,19 @@ def test_receipts_of_an_earlier_publish_that_come_only_now_prolong_a_question(vi
 
     loop.call_later(0.4, questions.handed_on, 5.0)
     loop.call_later(1.5, answer, "20260516102000000001", "a")
-    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5, kept=stored))
+    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert found.idle == frozenset("a")
 
 
 def test_the_answer_of_a_minion_is_handed_on_once_and_before_the_others_have_answered(virtual):
     loop, stored, told = virtual.loop, Stored(), []
-    questions = Questions(loop, Numbered(), virtual.steady)
+    questions = Questions(loop, Numbered(), stored, virtual.steady)
     jid = "20260516102000000001"
     stored.answers = {(jid, "a"): (IDLE, 0), (jid, "b"): ("nonsense", 0)}
     for minion in "ab":
         loop.call_later(0.1, questions.heard, jid, minion, None)
     loop.call_later(0.9, stored.answers.__setitem__, (jid, "c"), (RUNNING, 0))
-    rest = loop.run_sync(lambda: questions.find_either(JID, "abcd", 1.0, kept=stored, told=told.append))
+    rest = loop.run_sync(lambda: questions.find_either(JID, "abcd", 1.0, told=told.append))
     assert [(part.idle, part.running) for part in told] == [
         (frozenset("a"), frozenset()),
         (frozenset(), frozenset("c")),
@@ -376,7 +369,7 @@ class Proxies(Numbered):
 def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears, virtual):
     loop, told = virtual.loop, []
     publisher = Proxies(loop, {"a": "interrupted", "b": "never", "c": "begun"})
-    publisher.questions_of = questions = Questions(loop, publisher, virtual.steady)
+    publisher.questions_of = questions = Questions(loop, publisher, steady=virtual.steady)
     told_of = told.append if hears else None
     found = loop.run_sync(lambda: questions.find_either(JID, "abcd", 0.5, told=told_of, doubted="abc"))
     assert publisher.asked == [(EITHER, list("abcd")), (EITHER[1], list("abc"))]
@@ -394,7 +387,7 @@ def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears,
 def test_the_answer_of_a_proxy_counts_even_if_it_does_not_answer_the_question_for_its_records(virtual):
     loop = virtual.loop
     publisher = Proxies(loop, {})
-    publisher.questions_of = questions = Questions(loop, publisher, virtual.steady)
+    publisher.questions_of = questions = Questions(loop, publisher, steady=virtual.steady)
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.3, doubted="a"))
     assert len(publisher.asked) == 2
     assert (found.idle, found.records, found.silent) == (frozenset("a"), {}, frozenset())

@@ -14,7 +14,9 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.log.masters import LogOfAll
@@ -86,6 +88,7 @@ class Stage:
         self.log_folder = folder_of(opts["cachedir"], opts["id"])
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
         self.bus, self.clock = Bus(self.loop), clock or Clock()
+        worker = Worker(self.loop)
         ports = ports_of(
             self.opts,
             self.loop,
@@ -93,7 +96,8 @@ class Stage:
             settings.get("trust_job_cache", False),
             bus=self.bus,
             publisher=self.publisher,
-            questions=Questions(self.loop, self.publisher),
+            questions=Questions(self.loop, self.publisher, kept_answers(job_cache, worker)),
+            cache_worker=worker,
             clock=self.clock,
             acks=True,
             log=(lambda positions: LogOfAll(opts["cachedir"], opts["id"], positions)) if has_log else None,

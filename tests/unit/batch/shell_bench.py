@@ -12,6 +12,8 @@ from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import kept_answers
+from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
 from saltext.jobs.core.log.masters import LogOfAll
@@ -36,24 +38,31 @@ class FakeBus:
 
     def __init__(self, loop):
         self._loop = loop
-        self.listener = None
+        self.listeners = []
         self.fired = []
         self.errors = []
 
     def listen(self, listener, on_ready=None):
-        self.listener = listener
+        self.tell_too(listener)
         self._loop.add_callback(on_ready)
+
+    def tell_too(self, listener):
+        self.listeners.append(listener)
 
     def fire(self, tag, data):
         self.fired.append((tag, data))
 
     def deliver(self, tag, data):
-        if self.listener is None or not self.listener.wants(tag):
-            return
-        try:
-            self.listener.handle(tag, data)
-        except Exception as exc:
-            self.errors.append(exc)
+        for listener in [listener for listener in self.listeners if listener.wants(tag)]:
+            try:
+                listener.handle(tag, data)
+            except Exception as exc:
+                self.errors.append(exc)
+
+    def lose(self):
+        """Events may have been lost."""
+        for listener in self.listeners:
+            listener.on_gap()
 
     def kinds(self):
         """What the batches announced, except their progress."""
@@ -61,7 +70,7 @@ class FakeBus:
         return [kind for kind in kinds if kind != "progress"]
 
     def close(self):
-        self.listener = None
+        self.listeners.clear()
 
 
 class FakeMinion:
@@ -305,12 +314,13 @@ class ShellBench:
     :param minions: FakeMinions, or a string with a letter for each.
     :param store: the class of the store.
     :param logged: whether the master keeps a log.
+    :param unproven: why the job cache is no better evidence than events, if it is not.
     """
 
     logged = False
     sharing = Sharing
 
-    def __init__(self, root, minions="abcd", store=BatchStore, logged=None, **settings):
+    def __init__(self, root, minions="abcd", store=BatchStore, logged=None, unproven="", **settings):
         minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)
@@ -321,6 +331,7 @@ class ShellBench:
         self.inbox = FakeInbox()
         self.bus = FakeBus(self.virtual.loop)
         self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
+        self.master.cache.why_unauthenticated = unproven
         self.logged = self.logged if logged is None else logged
         self.log_folder = folder_of(root, "bench_master")
         if self.logged:
@@ -345,19 +356,19 @@ class ShellBench:
         self.virtual.close()
 
     def ports(self):
-        loop = self.virtual.loop
+        loop, cache, worker = self.virtual.loop, self.master.cache, FakeWorker()
         return Ports(
             loop=loop,
             clock=self.clock,
             wall=self.clock.now,
             bus=self.bus,
             publisher=self.master,
-            questions=Questions(loop, self.master, self.virtual.steady),
-            cache=self.master.cache,
-            log=LogOfAll(self.log_folder.parents[2], "bench_master") if self.logged else None,
+            questions=Questions(loop, self.master, kept_answers(cache, worker), self.virtual.steady),
+            cache=cache,
+            log=self.log_for,
             store=self.store,
             inbox=self.inbox,
-            cache_worker=FakeWorker(),
+            cache_worker=worker,
             disk_worker=FakeWorker(),
             runner=self.call_runner,
             queue=self.queue,
@@ -370,6 +381,11 @@ class ShellBench:
             acks=True,
             keep=86400.0,
         )
+
+    def log_for(self, follower):
+        if self.logged:
+            return LogOfAll(self.log_folder.parents[2], "bench_master")
+        return Feeder(self.virtual.loop, self.clock, self.bus, self.master.cache, FakeWorker(), follower)
 
     async def call_runner(self, fun, words, timeout, on_behalf):
         self.called.append((fun, tuple(words)))

@@ -140,8 +140,7 @@ def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
 
 
 def test_the_events_are_believed_if_the_job_cache_cannot_tell_which_minion_answered(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
-        bench.master.cache.why_unauthenticated = "job_cache is False"
+    with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"], unproven="job_cache is False") as bench:
         Liar(bench, "a", test_ping=True)
         bench.begin("ab", "2", presence="ping", **QUICK)
         bench.run(1)

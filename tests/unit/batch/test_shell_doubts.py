@@ -55,18 +55,6 @@ def test_a_minion_that_comes_back_while_the_batch_runs_is_sent_to(tmp_path, afte
         assert bench.states() == {"a": "completed", "b": "completed"}
 
 
-def test_if_events_are_believed_any_return_of_a_minion_that_is_waited_for_is_a_sign_of_life(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=30), FakeMinion("b", there=False)) as bench:
-        bench.master.cache.why_unauthenticated = "job_cache is False"
-        bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
-        bench.run(15)
-        minion = bench.master.minions["b"]
-        minion.there = True
-        bench.master.returns(minion, "20260101000000000000", "test.version", "3008")
-        bench.run(0.5)
-        assert bench.master.jobs() == ["a", "b"]
-
-
 def test_a_minion_that_answers_slowly_is_not_left_out(tmp_path):
     slow = FakeMinion("b")
     slow.latency = 14.0
@@ -185,7 +173,7 @@ def test_a_bus_that_lost_events_makes_silence_no_evidence(tmp_path):
     with bench_of(tmp_path, silent) as bench:
         bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
         bench.run(1)
-        bench.shell.on_gap()
+        bench.bus.lose()
         silent.runs.clear()
         bench.end()
         assert bench.states() == {"a": "lost"}
@@ -214,7 +202,7 @@ def doubtful(bench, *minions):
     """A batch whose engine has lost events, so that silence is no evidence any more."""
     bench.begin("".join(minion.name for minion in minions), str(len(minions)), timeout=5.0, gather_job_timeout=2.0)
     bench.run(1)
-    bench.shell.on_gap()
+    bench.bus.lose()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +230,7 @@ def test_a_minion_that_has_shown_its_records_and_lost_them_counts_as_one_without
         minion.there = True
         assert bench.run(100, lambda: len(bench.master.jobs()) == 2)
         assert bench.batch().inflight.keepers == {"a"}
-        bench.shell.on_gap()
+        bench.bus.lose()
         bench.run(1)
         minion.answers[RECORDS] = "not available", 1
         minion.runs.clear()

@@ -78,16 +78,15 @@ def test_many_returns_are_proven_by_one_look_up(tmp_path):
 def test_a_look_up_delays_the_next_publish_by_no_more_than_a_moment(tmp_path):
     ends = {}
     for unproven in ("", "it cannot tell"):
-        with bench_of(tmp_path / (unproven or "proven"), *(FakeMinion(name, seconds=5) for name in "abcd")) as bench:
-            bench.master.cache.why_unauthenticated = unproven
+        minions = [FakeMinion(name, seconds=5) for name in "abcd"]
+        with bench_of(tmp_path / (unproven or "proven"), *minions, unproven=unproven) as bench:
             bench.begin("abcd", "1")
             ends[unproven] = bench.end().finished
     assert ends[""] - ends["it cannot tell"] < 4 * 0.06
 
 
 def test_the_event_counts_if_the_job_cache_cannot_tell(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b") as bench:
-        bench.master.cache.why_unauthenticated = "job_cache is False"
+    with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b", unproven="job_cache is False") as bench:
         bench.begin("ab", "1")
         bench.run(1)
         forge(bench, "a", 3)
@@ -188,6 +187,88 @@ def test_no_content_of_a_forged_or_genuine_return_stops_the_engine(tmp_path, ret
         bench.end(30)
         assert set(bench.states().values()) == {"completed"}
         assert not bench.bus.errors
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 4.0])
+def test_a_late_return_corrects_the_record_once_it_is_stored(tmp_path, seconds):
+    with bench_of(tmp_path, FakeMinion("a", there=False)) as bench:
+        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.end()
+        forge(bench, "a")
+        bench.run(seconds)
+        bench.master.cache.returns[JID] = {"a": 3}
+        bench.run(10)
+        assert bench.states() == {"a": "failed"}
+
+
+def test_a_late_return_counts_as_it_was_heard_if_the_job_cache_cannot_tell(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", there=False), unproven="job_cache is False") as bench:
+        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.end()
+        forge(bench, "a", 3)
+        bench.run(5)
+        assert bench.states() == {"a": "failed"}
+
+
+KILL = "20260516101113000000"
+OWN = {"executor_opts": {"job_once": {"question": True}}}
+
+
+def kill(bench, minions="a", fun="saltutil.kill_job", stored=True, **more):
+    """The bus tells of a kill, and the job cache has it if it is ``stored``."""
+    load = {"fun": fun, "arg": [JID], "user": "ann", "Minions": list(minions), **more}
+    bench.master.cache.published_load = lambda jid: load if stored and jid == KILL else {}
+    event = {"jid": KILL, "fun": "saltutil.kill_job", "tgt": "*", "minions": list("ab")}
+    bench.bus.deliver(f"salt/job/{KILL}/new", event)
+
+
+@pytest.mark.parametrize(
+    "state, unproven, killed",
+    [
+        ("killed", "", {}),
+        ("lost", "", {"stored": False}),
+        ("lost", "", {"fun": "test.ping"}),
+        ("lost", "", {"minions": "b"}),
+        ("lost", "", {"kwargs": OWN}),
+        ("lost", "job_cache is False", {}),
+    ],
+    ids=["in the job cache", "forged", "another function", "other minions", "our own", "not proven"],
+)
+def test_a_kill_counts_as_the_job_cache_has_it(tmp_path, state, unproven, killed):
+    with bench_of(tmp_path, FakeMinion("a", seconds=900), "b", unproven=unproven) as bench:
+        bench.begin("ab", "1", presence="none")
+        assert bench.run(5.0, lambda: bench.master.minions["a"].runs)
+        kill(bench, **killed)
+        bench.run(10)
+        bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
+        bench.end()
+        assert bench.states() == {"a": state, "b": "completed"}
+
+
+def test_what_a_minion_answers_to_a_kill_is_read_in_the_job_cache(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=900), "b") as bench:
+        bench.master.minions["a"].acknowledges = False
+        bench.begin("ab", "1", presence="none")
+        bench.run(2)
+        kill(bench, minions="ab", fun="saltutil.kill_all_jobs")
+        bench.run(1)
+        bench.master.cache.returns[KILL] = {"a": 0}
+        bench.master.cache.answered[KILL] = {"a": (f"Signal 9 sent to job {JID} at pid 4711", 0)}
+        forge(bench, "a", jid=KILL)
+        bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
+        bench.end()
+        assert bench.states() == {"a": "killed", "b": "completed"}
+
+
+def test_a_minion_is_handed_over_only_once_a_kill_that_was_heard_has_been_looked_for(tmp_path):
+    for stored in (False, True):
+        with bench_of(tmp_path / str(stored), FakeMinion("a", there=False), "b") as bench:
+            bench.begin("ab", "2", presence="none", offline="queue", timeout=5.0, gather_job_timeout=1.0)
+            assert bench.run(60.0, lambda: bench.batch().asked_queue)
+            kill(bench, stored=stored)
+            bench.end()
+            assert bench.queued == ([] if stored else ["a"])
+            assert bench.states() == {"a": "killed" if stored else "offline", "b": "completed"}
 
 
 @pytest.mark.parametrize("seed", range(25))

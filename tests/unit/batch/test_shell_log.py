@@ -152,21 +152,6 @@ def test_a_log_removed_in_the_middle_of_a_batch_costs_no_return(tmp_path):
         assert set(bench.states().values()) == {"completed"}
 
 
-def test_without_a_log_returns_are_looked_for_as_they_are_heard_of(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        for path in bench.log_folder.iterdir():
-            path.unlink()
-        bench.run(2)
-        assert bench.shell.wants(f"salt/job/{JID}/ret/a") is False, "it is no batch yet"
-        bench.master.cache.log.close()
-        bench.master.cache.log = None
-        bench.begin("ab", "1", presence="none", timeout=600.0)
-        assert bench.shell.wants(f"salt/job/{JID}/ret/a")
-        bench.end(60)
-        assert set(bench.states().values()) == {"completed"}
-        assert bench.master.cache.looked
-
-
 def test_returns_from_while_no_engine_ran_are_found_at_its_start(tmp_path):
     with bench_of(tmp_path, *(FakeMinion(name, seconds=5) for name in "abc")) as bench:
         bench.begin("abc", "3", presence="none", timeout=600.0)

@@ -260,6 +260,6 @@ def test_one_batch_that_cannot_be_caught_up_after_lost_events_harms_no_other(ben
     bench.bus.deliver = deliver
     broken = bench.shell.live[JID]
     broken.batch = None
-    bench.shell.on_gap()
+    bench.bus.lose()
     bench.run(1)
     assert OTHER in bench.shell.ended

@@ -31,7 +31,8 @@ class Buses:
 
     def listen(self, listener, on_ready=None):
         self.listeners.append(listener)
-        self._bus.listener = self
+        if self not in self._bus.listeners:
+            self._bus.tell_too(self)
         self._loop.add_callback(on_ready)
 
     def wants(self, tag):

@@ -19,6 +19,7 @@ import re
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.ids import TIME_ZONES, jid_at, jid_time
@@ -575,16 +576,17 @@ class World:
         """Start the engine, and wait until it has read the store."""
         self.life = life = Life(self)
         publisher, self.bus = Publisher(life), Bus(life)
+        cache, worker = self.job_cache(), Worker(life, lambda: self.cache_up)
         self.clock = Clock(0.0, self.virtual.steady)
         self.clock.offset = self._time.offset + self.clock_ahead  # each process starts at the wall clock's time
         ports = Ports(
             bus=self.bus,
             publisher=publisher,
-            questions=Questions(life, publisher, self.virtual.steady),
-            cache=self.job_cache(),
+            questions=Questions(life, publisher, kept_answers(cache, worker), self.virtual.steady),
+            cache=cache,
             reader=Reader(self),
             store=RetryStore(OPTS, open_banks=lambda: Banks(self)),
-            cache_worker=Worker(life, lambda: self.cache_up),
+            cache_worker=worker,
             store_worker=Worker(life, lambda: self.store_up),
             clock=self.clock,
             acks=self.acks,
