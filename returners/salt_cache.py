@@ -115,6 +115,7 @@ def _tell_of_refusal(store: Store, passed: Any, origin: str) -> None:
         )
 
 
+@records.again_after_damage
 def _new_jid(store: Store, tries: int) -> str:
     jid = None
     for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):

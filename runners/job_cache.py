@@ -402,18 +402,18 @@ def backup(path: object) -> dict[str, Any]:
 
 
 @runner.verb
-def recover(path: object = None) -> dict[str, Any]:
+def recover(path: object) -> dict[str, Any]:
     """
     Copy the readable records of a damaged file of ``cache: sqlite`` into the file in use.
 
-    The master does that by itself for each file that it sets aside. Name any other file here. Records in the file in use
-    are not changed. The damaged file stays where it is; remove it when you no longer need it.
+    The master sets a damaged file aside and begins a new one. If the command ``sqlite3`` is installed, it reads the file
+    (``.recover``); else what stands on damaged pages and behind them is left out. Records in the file in use are not
+    changed. The damaged file stays where it is; remove it when you no longer need it.
 
     path
-        The file, ``<cachedir>/cache.sqlite.damaged-<time>``. Default: all such files.
+        The file, ``<cachedir>/cache.sqlite.damaged-<time>``.
 
-    Returns ``{path: {"read", "written", "gaps"}}``: the records that could be read, those of them that were missing in the
-    file in use, and the places that could not be read; or ``{path: {"error"}}``.
+    Returns ``{"read", "written"}``: the records that could be read, and those of them that were missing in the file in use.
 
     The job_retry engine then takes up entries of its queue that are new to it.
 
@@ -421,7 +421,7 @@ def recover(path: object = None) -> dict[str, Any]:
 
     .. code-block:: bash
 
-        salt-run job_cache.recover
+        salt-run job_cache.recover /var/cache/salt/master/cache.sqlite.damaged-20260516120000
     """
     _require_no_limit("recover")
     done = copies.recover(stores.Store(__opts__), path)

@@ -25,7 +25,6 @@ from saltext.jobs.core.sqlite import job_index, removal, stored
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.minion_numbers import MinionNumbers
-from saltext.jobs.core.sqlite.rows import ADD, add, bank_id
 
 FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for the next records
@@ -35,6 +34,7 @@ _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
 _ALIVE = "(expires IS NULL OR expires > ?)"
 _ADD_TO_BANK = """INSERT OR IGNORE INTO records (bank, key, updated, expires, value)
     SELECT id, ?, ?, ?, ? FROM banks WHERE name = ?"""
+_ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)"
 _PUT = """INSERT INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (bank, key) DO UPDATE SET updated = excluded.updated, expires = excluded.expires, value = excluded.value"""
 
@@ -99,7 +99,7 @@ class SqliteBanks:
         """
         name, row = plain_bank(bank), _row(key, value, expires)
         with self.transaction(durable) as sql:
-            sql.execute(_PUT, (bank_id(sql, name), *row))
+            sql.execute(_PUT, (_bank_id(sql, name), *row))
             self._has_stored(sql, name, row[0], value, row[3])
 
     def _has_stored(
@@ -112,9 +112,9 @@ class SqliteBanks:
         name, row = plain_bank(bank), _row(key, value, None)
         with self.transaction(durable) as sql:
             if sql.execute(_ADD_TO_BANK, (*row, name)).rowcount != 1:  # the bank is missing, or there is a value
-                place = (bank_id(sql, name), row[0])
+                place = (_bank_id(sql, name), row[0])
                 sql.execute("DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?", (*place, _now()))
-                if sql.execute(ADD, (place[0], *row)).rowcount != 1:
+                if sql.execute(_ADD, (place[0], *row)).rowcount != 1:
                     return False
             self._has_stored(sql, name, row[0], value, row[3], is_new=True)
             return True
@@ -283,8 +283,14 @@ class SqliteBanks:
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
         """Store rows (bank, key, updated, expires, value) unchanged where there is no value; return how many."""
+        count = 0
         with self.transaction() as sql:
-            return add(sql, rows, self._has_stored)
+            for bank, key, *rest in rows:
+                name, value = plain_bank(bank), stored.loads(rest[-1])
+                if sql.execute(_ADD, (_bank_id(sql, name), key, *rest)).rowcount:
+                    count += 1
+                    self._has_stored(sql, name, key, value, rest[-1])
+        return count
 
     def rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds."""
@@ -293,10 +299,6 @@ class SqliteBanks:
     def is_sound(self) -> bool:
         """Read the whole file, and tell whether it is sound; if it is damaged, it has been set aside."""
         return self._database.check()
-
-    def check_for(self, caller: str) -> None:
-        """As ``Database.check_for``."""
-        self._database.check_for(caller)
 
     def damage(self) -> str | None:
         """Return what a check of the whole file finds; None if it is sound."""
@@ -341,9 +343,7 @@ class SqliteBanks:
 
     def damaged(self) -> list[str]:
         """Return the damaged files that have been set aside, oldest first."""
-        folder, name = os.path.split(self.path)
-        found = (entry for entry in os.listdir(folder) if entry.startswith(f"{name}.damaged-"))
-        return [os.path.join(folder, entry) for entry in sorted(found) if not entry.endswith(("-wal", "-shm"))]
+        return self._database.damaged()
 
     def _rows(self, query: str, bank: str, *values: Any) -> list[Any]:
         return self._database.read(query, (plain_bank(bank), *values))
@@ -367,6 +367,14 @@ def _row(key: Any, value: Any, expires: float | None) -> tuple[Any, ...]:
     now = _now()
     until = None if expires is None else now + int(float(expires) * 1000)
     return (str(key), now, until, stored.dumps(value))
+
+
+def _bank_id(sql: sqlite3.Connection, name: str) -> int:
+    """Return the number of a bank, which is created if it is missing."""
+    found = sql.execute("SELECT id FROM banks WHERE name = ?", (name,)).fetchone()
+    if found is not None:
+        return int(found[0])
+    return int(sql.execute("INSERT INTO banks (name) VALUES (?)", (name,)).lastrowid or 0)
 
 
 def _now() -> int:

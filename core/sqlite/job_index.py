@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core import banks
 from saltext.jobs.core.banks import LOADS, MINIONS
 from saltext.jobs.core.disk.job_summary import has_failed, job_marks, shown_of
-from saltext.jobs.core.sqlite import minion_sets, stored
+from saltext.jobs.core.sqlite import minion_sets
 
 if TYPE_CHECKING:  # Python may have been built without it
     import sqlite3
@@ -53,7 +52,6 @@ TABLES = (
     "CREATE TABLE stretches (first TEXT PRIMARY KEY, who BLOB) WITHOUT ROWID",
     "INSERT INTO stretches (first, who) VALUES ('', NULL)",
 )
-NAMES = ("marks", "jobs", "minions", "jobs_of_minions", "stretches", "failures")
 #: Jobs in a new stretch, and in one that is long enough to be divided.
 STRETCH, LONG_STRETCH = 256, 512
 #: Most jobs that are divided into stretches at a time; and how many jobs are stored, on average, until the length of a
@@ -127,45 +125,6 @@ def has_removed_jobs(sql: sqlite3.Connection, jids: Sequence[str]) -> None:
     """Remove from the index jobs that were removed completely."""
     for table in ("jobs", "failures"):
         sql.execute(f"DELETE FROM {table} WHERE jid IN ({','.join('?' * len(jids))})", tuple(jids))
-
-
-def build(sql: sqlite3.Connection) -> None:
-    """Fill the empty index from the records."""
-    query = "SELECT key, value FROM records WHERE bank = (SELECT id FROM banks WHERE name = ?) ORDER BY key"
-    for key, data in sql.execute(query, (LOADS,)):
-        has_stored(sql, LOADS, key, _read(data))
-    known: dict[str, int] = {}
-
-    def pack(sql: sqlite3.Connection, listed: Sequence[Any]) -> bytes:
-        names = ids_in(listed)
-        new = [name for name in names if name not in known]
-        known.update(zip(new, numbers_of(sql, new), strict=True))
-        return minion_sets.pack([known[name] for name in names])
-
-    for key, data in sql.execute(query, (MINIONS,)):
-        has_stored(sql, MINIONS, key, _read(data), pack)
-    query = """SELECT banks.name, records.key, records.value FROM banks JOIN records ON records.bank = banks.id
-        WHERE banks.name > ? AND banks.name < ? ORDER BY banks.name"""
-    returns = itertools.groupby(sql.execute(query, (RETURNS, f"{RETURNS[:-1]}0")), operator.itemgetter(0))
-    for bank, rows in returns:
-        jid, names = bank[len(RETURNS) :], []
-        for _, name, data in rows:
-            names.append(name)
-            if not _is_plain_success(data) and has_failed(_read(data)):
-                sql.execute("INSERT OR IGNORE INTO failures (jid, minion) VALUES (?, ?)", (jid, name))
-        _add_minions(sql, jid, pack(sql, names))
-
-
-def _is_plain_success(data: bytes) -> bool:
-    """Tell whether a return is certainly a success, without decoding it: it has one retcode, which is 0."""
-    return data.count(b"\xa7retcode") == 1 and b"\xa7retcode\x00" in data and b"\xa7success\xc2" not in data
-
-
-def _read(data: bytes) -> Any:
-    try:
-        return stored.loads(data)
-    except Exception:  # msgpack raises many kinds for a broken value
-        return None
 
 
 def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:

@@ -32,49 +32,21 @@ def backup(store: Store, path: Any) -> dict[str, Any]:
     return {"path": path, "bytes": os.stat(path).st_size}
 
 
-def recover(store: Store, path: Any = None) -> dict[str, Any]:
+def recover(store: Store, path: Any) -> dict[str, int]:
     """
-    Copy the readable records of damaged files into the file in use.
+    Copy the readable records of a damaged file into the file in use, as ``core.sqlite.recovery``.
 
-    :param path: one damaged file; None for all that were set aside.
-    :return: by the path of each file: read, written and gaps, or error.
-    :raises Refused: if there is none.
+    :raises Refused: if that cannot be done.
     """
     banks = _file_of(store, "recover")
-    if path is not None and (not isinstance(path, str) or not _is_another_file(path, banks.path)):
+    if not isinstance(path, str) or not os.path.isfile(path) or os.path.samefile(path, banks.path):
         raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
-    done = {name: _recovered(name, banks) for name in (banks.damaged() if path is None else [path])}
-    if not done:
-        raise Refused(f"There is no damaged file beside {banks.path}")
-    return done
+    from saltext.jobs.core.sqlite.recovery import recover as recovered
 
-
-def _is_another_file(path: str, own: str) -> bool:
     try:
-        return os.path.isfile(path) and not os.path.samefile(path, own)
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError):
-        return False
-
-
-def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
-    import sqlite3
-
-    from saltext.jobs.core.sqlite.salvage import Unreadable
-    from saltext.jobs.core.store.salvage import JobSalvage
-
-    salvage = JobSalvage(path, banks)
-    try:
-        salvage.require_known_format()
-        salvage.run()
-    except Unreadable as exc:
-        return {"error": f"nothing of it can be read: {exc}"}
-    except sqlite3.Error as exc:
-        return {"error": f"the file in use cannot be written: {exc}"}
-    except OSError as exc:
-        return {"error": f"it cannot be read now: {exc}"}
-    return {"read": salvage.read, "written": salvage.written, "gaps": salvage.gaps}
+        return recovered(path, banks)
+    except Exception as exc:  # SQLite and the disk raise many kinds
+        raise Refused(f"{path} cannot be brought back: {exc}") from exc
 
 
 def _file_of(store: Store, what: str) -> SqliteBanks:

@@ -113,10 +113,10 @@ def _about_database(file: OneFile | None, user: str) -> list[str]:
     damage = file.damage()
     if damage:
         found.append(
-            f"{path} is damaged ({damage}): when the master starts, it sets the file aside and keeps what can be read"
+            f"{path} is damaged ({damage}): the master sets it aside when it meets the damage, and begins a new one"
         )
     found += [
-        f"{name} was damaged and set aside; what could be read of it is in use. Check the disk, then remove that file"
+        f"{name} was damaged and set aside. Check the disk, then: salt-run job_cache.recover {name}; then remove the file"
         for name in banks.damaged()
     ]
     return found

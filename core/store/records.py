@@ -62,7 +62,7 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-def _again_after_damage(write: Callable[Concatenate[Store, P], Result]) -> Callable[Concatenate[Store, P], Result]:
+def again_after_damage(write: Callable[Concatenate[Store, P], Result]) -> Callable[Concatenate[Store, P], Result]:
     """Let a function write once more if it met a damaged file: nothing was written, and another file has replaced it."""
 
     @functools.wraps(write)
@@ -97,7 +97,7 @@ class Work(NamedTuple):
 # -- loads --------------------------------------------------------------------------------------------------------
 
 
-@_again_after_damage
+@again_after_damage
 def publish(
     store: Store,
     key: str,
@@ -157,7 +157,7 @@ def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlim
     return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
 
 
-@_again_after_damage
+@again_after_damage
 def store_no_returns(store: Store, key: str) -> None:
     """Note that a job's returns are not to be stored, unless the job was published earlier with its returns."""
     if store.contains(NOCACHE, key):
@@ -172,6 +172,7 @@ def store_no_returns(store: Store, key: str) -> None:
     store.store(NOCACHE, key, True)
 
 
+@again_after_damage
 def is_published(store: Store, key: str) -> bool:
     """Tell whether a master's publish wrote the job's load, so that nothing else may write it."""
     return store.contains(PUBLISHED, key)
@@ -190,7 +191,7 @@ def lacks_publications(store: Store) -> bool:
     return any(isinstance(load, dict) and "cmd" in load and load.get("tgt") != load.get("id") for load in loads)
 
 
-@_again_after_damage
+@again_after_damage
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
     """
     Store a load that comes from a return, a syndic, salt-ssh or a runner, if the job has none.
@@ -274,7 +275,7 @@ def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
 # -- minions ------------------------------------------------------------------------------------------------------
 
 
-@_again_after_damage
+@again_after_damage
 def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
     """Add minions that no publish of this master named, as from the report of a syndic."""
     reported = store.plain_minions(key, minions)
@@ -305,6 +306,7 @@ def minions_of(store: Store, key: str) -> set[str]:
 # -- returns ------------------------------------------------------------------------------------------------------
 
 
+@again_after_damage
 def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
     """
     Tell whether to store a return: None if the job's returns are not stored, False if it is another job's.
@@ -353,7 +355,7 @@ def _learn_work(store: Store, key: str) -> Work:
     return work
 
 
-@_again_after_damage
+@again_after_damage
 def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool:
     """
     Store the return of one minion, and tell whether it was the first. The first one is kept.

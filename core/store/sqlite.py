@@ -8,7 +8,6 @@ keeps the other processes of this machine out.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
 import os
@@ -23,28 +22,16 @@ from saltext.jobs.core.sqlite import OPTIONS, stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
-from saltext.jobs.core.sqlite.salvage import to_come
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Left, OneFile
-from saltext.jobs.core.store.salvage import end
 from saltext.jobs.core.store.tabled import TableDriver, TableIndex
 
 Result = TypeVar("Result")
 
 #: By how many pages the file shrinks at a time, and how often in one sweep.
 PIECE_PAGES, PIECES = 200, 20
-
-
-def process_name(pid: int) -> str:
-    """Return a name that no other process has had or will have; empty if the system does not tell."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            boot = stream.read().strip()
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
-            began = stream.read().rpartition(")")[2].split()[19]  # the name before the ")" may hold anything
-    except (OSError, IndexError):
-        return ""
-    return f"{boot} {pid} {began}"
+#: Bytes from which on the sweep does not check the whole file, which takes some seconds for each GB.
+MOST_CHECKED = 4 << 30
 
 
 class Sqlite(TableDriver):
@@ -134,15 +121,14 @@ class Sqlite(TableDriver):
 
     def tidy(self) -> None:
         """
-        Check the file, copy the jobs of a damaged one, remove hidden records, and give some free space back to the disk.
+        Check the file, remove hidden records, and give some free space back to the disk.
 
-        The file is checked once per run of the master, which restarts its maintenance process every hour.
+        A process checks the file once, unless that would take long. Salt starts its maintenance process anew every hour.
         """
         if self._checked != os.getpid():
             self._checked = os.getpid()
-            self.do(lambda banks: banks.check_for(process_name(os.getppid())), "check", "")
-        for path in self.do(to_come, "list", ""):
-            self.do(functools.partial(end, path), "store", "")
+            if self.banks_file.file_bytes() < MOST_CHECKED:
+                self.do(lambda banks: banks.is_sound(), "check", "")
         while self.do(lambda banks: banks.tidy(), "flush", ""):
             self.banks_file.give_way()
         for _ in range(PIECES):

@@ -1053,7 +1053,7 @@ class TestSqlite(Contract):
             job_cache.store.store("jobs/loads", JID, LOAD)
         assert not os.path.exists(os.path.join(opts["cachedir"], "salt_cache.locks")), "a transaction is the lock"
 
-    def test_a_sweep_gives_free_space_back_and_finds_damage(self, job_cache, opts, caplog):
+    def test_a_sweep_gives_free_space_back_and_finds_damage(self, job_cache, opts):
         path = os.path.join(opts["cachedir"], "cache.sqlite")
         for number in range(20):
             job_cache.returner(a_return(f"web{number}", OLD, os.urandom(200_000)))
@@ -1069,25 +1069,6 @@ class TestSqlite(Contract):
             stream.write(b"\xff" * 4096)
         assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
         assert len(job_cache.store.driver.banks_file.damaged()) == 1
-
-    def test_the_file_is_checked_once_for_each_master(self, opts):
-        """A master starts its maintenance anew every hour; the file may take minutes to read."""
-        path = os.path.join(opts["cachedir"], "cache.sqlite")
-        for number in range(200):
-            Returner(opts).store.store("other", str(number), "x" * 5000)
-        assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
-        database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")
-        with open(path, "r+b") as stream:
-            stream.seek(8192 * 60)
-            stream.write(b"\xff" * 8192)
-
-        def damaged():
-            return [name for name in os.listdir(opts["cachedir"]) if "damaged" in name]
-
-        assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
-        assert damaged() == []
-        in_processes(1, lambda _: in_processes(1, lambda _: Returner(opts).clean_old_jobs()))
-        assert damaged() != []
 
     def test_the_oldest_jobs_are_removed_if_they_take_too_much_space(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"max_bytes": "1M", "sync": "none"}})

@@ -22,11 +22,9 @@ import salt.config
 import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk.job_summary import has_failed, job_marks
+from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.sqlite import job_index, schema
 from saltext.jobs.core.sqlite.banks import banks_of
-from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.store.listing import all_jobs
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
@@ -94,36 +92,6 @@ def path(opts):
     return os.path.join(opts["cachedir"], "cache.sqlite")
 
 
-@pytest.fixture
-def first_version(path):
-    """A file as version 1 left it."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
-        sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        sql.execute("PRAGMA journal_mode=WAL")
-        for statement in FIRST:
-            sql.execute(statement)
-        banks = itertools.count(1)
-
-        def bank(name):
-            sql.execute("INSERT INTO banks VALUES (?, ?)", (next(banks), name))
-            return sql.execute("SELECT max(id) FROM banks").fetchone()[0]
-
-        def record(bank, key, value, fun=None, user=None):
-            row = (bank, key, int(NOW * 1000), fun, user, salt.payload.dumps(value))
-            sql.execute("INSERT INTO records (bank, key, updated, fun, user, value) VALUES (?, ?, ?, ?, ?, ?)", row)
-
-        loads, minions = bank("jobs/loads"), bank("jobs/minions")
-        for jid, load in {**LOADS, **ODD}.items():
-            record(loads, jid, load, *job_marks(load))
-            record(minions, jid, ["web1", "web2"])
-            record(bank(f"jobs/returns/{jid}"), "web1", {"return": True})
-        record(bank("jobs/returns/20260101000000000000"), "db1", {"return": True})
-        record(bank("minions/web1"), "data", {"grains": {}})
-        sql.execute(f"PRAGMA application_id={schema.APPLICATION}")
-        sql.execute("PRAGMA user_version=1")
-    os.chmod(path, 0o600)
-
-
 def dying(statement, number):
     """A ``sqlite3.connect`` for a process that is to be killed when it comes to such a statement; ``number`` come before."""
     calls = itertools.count()
@@ -170,74 +138,8 @@ def in_thread(work):
     return answers[0]
 
 
-def version_of(path):
-    with contextlib.closing(sqlite3.connect(path)) as sql:
-        return sql.execute("PRAGMA user_version").fetchone()[0]
-
-
 def found(store, **query):
     return [row["JID"] for row in search(store, Query(limit=1000, **query))["jobs"]]
-
-
-class TestAFileOfAnEarlierVersion:
-    def test_a_file_of_an_earlier_version_is_upgraded_in_place_and_nothing_is_lost(self, opts, path, first_version):
-        store = Store(opts)
-        assert store.fetch("minions/web1", "data") == {"grains": {}}
-        assert version_of(path) == schema.VERSION
-        assert {jid: store.fetch("jobs/loads", jid) for jid in store.keys("jobs/loads")} == {**LOADS, **ODD}
-        assert set(all_jobs(store, False)) == {*LOADS, *ODD}
-        assert found(store, functions=("state.*",)) == [jid for jid in JIDS if LOADS[jid]["fun"] == "state.apply"]
-        assert sorted(found(store, minion="web2")) == sorted((*LOADS, *ODD))
-        assert found(store, minion="db1") == []
-        assert store.driver.banks_file.is_sound()
-
-    @pytest.mark.parametrize("version", EARLIER)
-    def test_the_index_of_another_version_is_made_again(self, opts, path, first_version, version):
-        assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
-            for name in job_index.NAMES:
-                sql.execute(f"DROP TABLE IF EXISTS {name}")
-            tables, job = EARLIER[version]
-            for statement in (*tables, job, f"PRAGMA user_version={version}"):
-                sql.execute(statement)
-        Database(path).read("SELECT 1")
-        assert version_of(path) == schema.VERSION
-        assert set(all_jobs(Store(opts), False)) == {*LOADS, *ODD}
-        assert sorted(found(Store(opts), minion="web2")) == sorted((*LOADS, *ODD))
-
-    def test_processes_that_open_it_together_upgrade_it_once(self, opts, path, first_version):
-        asked = in_processes(6, lambda _: len(all_jobs(Store(opts), False)))
-        assert asked == [len({**LOADS, **ODD})] * 6
-        with contextlib.closing(sqlite3.connect(path)) as sql:
-            assert sql.execute("SELECT count(*) FROM jobs WHERE mark").fetchone()[0] == len({**LOADS, **ODD})
-
-    def test_an_upgrade_that_is_killed_leaves_the_file_as_it_was(self, opts, path, first_version, monkeypatch):
-        monkeypatch.setattr(sqlite3, "connect", dying("PRAGMA user_version=", 0))
-        process = FORK.Process(target=lambda: Database(path).read("SELECT 1"))
-        process.start()
-        process.join(stretched(SOON))
-        monkeypatch.undo()
-        assert process.exitcode == -signal.SIGKILL and version_of(path) == 1
-        assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
-
-    def test_an_upgraded_file_works_like_a_new_one(self, opts, first_version):
-        job_cache = Returner(opts)
-        jid = jid_at(NOW)
-        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web9"])
-        job_cache.returner({"jid": jid, "id": "web9", "return": 1})
-        assert found(job_cache.store, minion="web9") == [jid]
-        job_cache.sweep_in(86400 * 90)
-        assert sorted(job_cache.get_jids()) == [] and not job_cache.store.driver.banks("jobs/returns")
-
-    def test_the_rest_of_a_damaged_file_of_an_earlier_version_can_be_read(self, opts, path, first_version):
-        aside = f"{path}.damaged-20260101000000"
-        os.rename(path, aside)
-        from saltext.jobs.core.sqlite.salvage import Salvage
-
-        salvage = Salvage(aside, banks_of(opts))
-        salvage.run()
-        assert salvage.read == salvage.written == 3 * len({**LOADS, **ODD}) + 2
-        assert len(found(Store(opts), minion="web1")) == len({**LOADS, **ODD})
 
 
 SHOWN = {

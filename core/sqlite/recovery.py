@@ -1,0 +1,82 @@
+"""Brings what can be read of a database that was set aside into the one in use: ``job_cache.recover``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from saltext.jobs.core.banks import plain_bank
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.sqlite import schema, stored
+from saltext.jobs.core.sqlite.banks import SqliteBanks
+
+_PART = 1000  # rows read and written at a time
+_KINDS: tuple[Any, ...] = (str, str, int, (int, type(None)), bytes)
+_QUERY = f"""SELECT banks.name, key, updated, expires, value FROM records JOIN banks ON banks.id = bank
+    WHERE records.id >= ? AND records.id < ? AND banks.name NOT GLOB '{schema.HIDDEN}*'"""
+
+
+def recover(path: str, banks: SqliteBanks) -> dict[str, int]:
+    """
+    Store the records of a damaged file that can be read and whose places are free.
+
+    :return: ``read`` and ``written``, the numbers of these records.
+    :raises StateError: if nothing can be read.
+    """
+    read = written = 0
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(banks.path), prefix=".recover-") as folder:
+        for part in _parts(_rebuilt(path, folder) or path):
+            whole = list(filter(_is_whole, part))
+            read += len(whole)
+            written += banks.add_rows(whole)
+            banks.give_way()
+    return {"read": read, "written": written}
+
+
+def _rebuilt(path: str, folder: str) -> str | None:
+    """Have the command sqlite3 write all that it finds into a new file. None if it is not there or finds nothing."""
+    command, target = shutil.which("sqlite3"), os.path.join(folder, "rebuilt.sqlite")
+    if command is None:
+        return None
+    script = os.path.join(folder, "rebuilt.sql")
+    with open(script, "wb") as stream:
+        subprocess.run([command, "-readonly", path, ".recover"], stdout=stream, stderr=subprocess.DEVNULL, check=False)
+    with open(script, "rb") as stream:
+        subprocess.run([command, target], stdin=stream, capture_output=True, check=False)
+    with contextlib.suppress(StateError, StopIteration):
+        next(_parts(target))
+        return target
+    return None
+
+
+def _parts(path: str) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield rows (bank, key, updated, expires, value), and leave out ranges that cannot be read. :raises StateError:"""
+    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as sql:
+        try:
+            ((end,),) = sql.execute("SELECT coalesce(max(id), 0) + 1 FROM records").fetchall()
+        except sqlite3.Error as exc:
+            raise StateError(f"nothing of {path} can be read: {exc}") from exc
+        at, step = 0, _PART
+        while at < end:
+            try:
+                yield sql.execute(_QUERY, (at, at + step)).fetchall()
+            except sqlite3.DatabaseError:
+                if step > 1:
+                    step //= 10
+                    continue
+            at, step = at + step, min(_PART, step * 10)
+
+
+def _is_whole(row: tuple[Any, ...]) -> bool:
+    with contextlib.suppress(Exception):  # msgpack raises many kinds for a broken value
+        plain_bank(row[0])
+        stored.loads(row[4])
+        return all(isinstance(value, kind) for value, kind in zip(row, _KINDS, strict=True))
+    return False
