@@ -99,7 +99,7 @@ class Publisher:
         :param question: it is a question: minions announce no start, and unless ``kept``, answers are only on the bus.
         :param kept: the answers to the question are kept in the job cache, which proves their senders. The retry queue
             does not deliver the question later.
-        :param once: options for minions with the executor ``job_once`` (``keep``, ``rerun``: see there).
+        :param once: options for minions with the executor ``job_once`` (``rerun``: see there).
         :param natively: whether minions of Salt 3008 acknowledge it by themselves. That can delay a minion that has
             just started by a minute; the executor's acknowledgement does not wait.
         :raises PublishFailed: with ``certain`` if nothing was published, and ``forbidden`` if the master will refuse it

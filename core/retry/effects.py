@@ -247,7 +247,7 @@ class Effects:
                 user=load.get("user"),
                 ret=load.get("ret") or "",
                 options=options if isinstance(options, Mapping) else None,
-                once={"keep": self._machine.queue.ttl_of(job), **({"rerun": True} if effect.rerun else {})},
+                once={"rerun": True} if effect.rerun else None,
                 natively=not effect.recorded,
             )
         finally:

@@ -121,24 +121,6 @@ def test_a_synced_executor_runs_a_job_once_and_returns_again_what_it_returned(de
     assert seen(desk, "anna", "20300101000000000000")["state"] == "never"
 
 
-def test_a_job_of_several_functions_and_one_that_returns_nothing_run_once_too(desk, anna, tmp_path):
-    trace = tmp_path / "trace"
-    several = (["cmd.run", "test.echo"], [[f"echo x >> {trace}"], ["two"]])
-    jid = desk.client.run_job("anna", several[0], several[1], listen=False)["jid"]
-    nothing = desk.publish("test.raise_exception", "CommandExecutionError", "on purpose", tgt="anna")
-    for each in (jid, nothing):
-        desk.await_return("anna", each)
-    first = desk.returned(jid), desk.returned(nothing)
-    restart(anna, desk)
-    with Ear(desk.master) as ear:
-        desk.client.run_job("anna", several[0], several[1], jid=jid, listen=False)
-        desk.publish("test.raise_exception", "CommandExecutionError", "on purpose", tgt="anna", jid=nothing)
-        for each in (jid, nothing):
-            wait_for(lambda each=each: ear.count(f"salt/job/{each}/ret/anna"), what="it returns again")
-    assert trace.read_text() == "x\n"
-    assert (desk.returned(jid), desk.returned(nothing)) == first
-
-
 @pytest.fixture
 def shut(anna):
     """The file that keeps a recorded job of the minion from its function."""
@@ -165,7 +147,6 @@ def test_a_job_whose_minion_is_killed_after_the_record_is_not_run_again_and_says
     desk.await_return("anna", jid)
     assert job.begun() == int(runs)
     assert "was interrupted" in desk.returned(jid)["anna"]
-    assert f"salt 'anna' job_once.forget {jid}" in desk.returned(jid)["anna"]
 
 
 @story

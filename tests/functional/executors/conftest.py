@@ -17,7 +17,7 @@ from tests.waiting import SOON, stretched
 
 #: An execution module that counts its calls and ends in every way a function can end.
 PROBE = """
-import os, resource, time, salt.exceptions
+import os, resource, subprocess, sys, time, salt.exceptions
 
 def _count(path):
     with open(path, "a") as file:
@@ -47,8 +47,14 @@ def fill(path, value):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     return value
 
-def die(path):
+def die(path, command=None, gate=None):
     _count(path)
+    if command:
+        subprocess.Popen(command, shell=True)
+    if gate and not os.fork():
+        while not os.path.exists(gate):
+            time.sleep(0.02)
+        os._exit(0)
     os.kill(os.getpid(), 9)
 
 def wait(path, gate):
@@ -56,6 +62,12 @@ def wait(path, gate):
     while not os.path.exists(gate):
         time.sleep(0.02)
     return "gate open"
+
+def fork(path, gate):
+    if not os.fork():
+        sys.exit()
+    os.wait()
+    return wait(path, gate)
 
 def told(path, **kwargs):
     _count(path)
@@ -123,11 +135,16 @@ class Minion:
         process.start()
         return process
 
-    def interrupt(self, jid):
-        """Have a job arrive whose process is killed with -9 in the middle."""
-        process = self.deliver_in_process(jid, "probe.die", str(self.trace))
+    def in_process(self, call):
+        """Call a function in a process of its own, and return its exit code."""
+        process = multiprocessing.get_context("fork").Process(target=call)
+        process.start()
         process.join(stretched(SOON))
-        assert process.exitcode == -9
+        return process.exitcode
+
+    def interrupt(self, jid, **data):
+        """Have a job arrive whose process is killed with -9 in the middle."""
+        assert self.in_process(lambda: self.deliver(jid, "probe.die", str(self.trace), **data)) == -9
 
     def seen(self, *jids):
         return self.deliver(new_jid(), "job_once.seen", *jids)[0]

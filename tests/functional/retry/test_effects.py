@@ -46,8 +46,7 @@ def perform(opts, job_cache, effect, load, **others):
         owner="m",
         **others,
     )
-    queue = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
-    machine = types.SimpleNamespace(jobs={JID: job}, queue=queue)
+    machine = types.SimpleNamespace(jobs={JID: job})
     loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
 
     async def learn(fact):
