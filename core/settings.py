@@ -119,8 +119,6 @@ class RetrySettings:
     max_queue: int = option(200_000, whole(1))
     #: Seconds for which an entry that has expired, was cancelled or was given up stays in the list.
     keep: float = option(86400.0, seconds(0))
-    #: Whether to believe a job cache other than salt_cache, to which any accepted minion can write.
-    trust_job_cache: bool = option(False, FLAG)
     #: Whether a job that began and was interrupted is run again, up to ``max_attempts``.
     retry_interrupted: bool = option(False, FLAG)
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.

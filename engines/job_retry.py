@@ -26,14 +26,14 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
 from saltext.jobs.core.retry.ports import Ports, ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.site import Lease, site_of
+from saltext.jobs.core.site import Lease
 
 log = lines.logger(__name__)
 
@@ -68,7 +68,7 @@ def start(**options: Any) -> None:
         engine.run(
             __opts__,
             JOB_RETRY,
-            lambda loop, lease: RetryShell(__opts__, settings, loop, _ports(settings, loop, lease)),
+            lambda loop, lease: RetryShell(__opts__, settings, loop, _ports(loop, lease)),
             settings.metrics_dir,
         )
     except StateError as exc:
@@ -76,20 +76,18 @@ def start(**options: Any) -> None:
         engine.wait_for_the_end()
 
 
-def _ports(settings: RetrySettings, loop: Any, lease: Lease) -> Ports:
+def _ports(loop: Any, lease: Lease) -> Ports:
     publisher = Publisher(__opts__, loop, JOB_RETRY, lease)
     cache, worker = JobCache(__opts__), Worker(loop)
     return ports_of(
         __opts__,
         loop,
         cache,
-        settings.trust_job_cache,
         lease,
         bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,
         questions=Questions(loop, publisher, kept_answers(cache, worker)),
         cache_worker=worker,
-        log=site_of(__opts__).log if __opts__.get("master_job_cache") == OURS else None,
     )
 
 

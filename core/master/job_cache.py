@@ -33,7 +33,7 @@ from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.publication import Publication
 from saltext.jobs.core.store.store import Store, store_of
 
-__all__ = ["BATCH_MARK", "KEEP_MINIONS", "OURS", "JobCache", "OwnLoad", "Publication", "load_of"]
+__all__ = ["BATCH_MARK", "OURS", "JobCache", "OwnLoad", "Publication", "load_of"]
 
 log = lines.logger(__name__)
 
@@ -41,8 +41,6 @@ log = lines.logger(__name__)
 OURS = "salt_cache"
 #: Job caches that give a return back as it was stored.
 EXACT = frozenset((OURS, "local_cache"))
-#: The job caches of Salt's releases that store the minions of a job.
-KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
 #: Returns of a job that are read at a time, if their content is wanted.
 _RETURNS_AT_ONCE = 5
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.

@@ -11,7 +11,7 @@ Publishes and kills come in the order in which the master made them: a kill conc
 a search of the job cache finds them, they count in the order in which they are found.
 
 It must never conclude from a bus event which minion is owed a job and which is not: any accepted minion can forge events.
-The job cache and the log tell that. Without a log, events stand in for it.
+The job cache and the log tell that.
 """
 
 from __future__ import annotations

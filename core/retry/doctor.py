@@ -14,7 +14,7 @@ from saltext.jobs.core.engine.findings import NOBODY, about_folders, about_minio
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
 from saltext.jobs.core.master.caller import Caller
-from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
+from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
 from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.store import RetryStore
@@ -27,24 +27,23 @@ def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
     """Return the engine's options, from ``sources`` as ``read_settings`` takes them. :raises SettingsError:"""
     settings = read_settings(RetrySettings, JOB_RETRY, *sources)
     cache = opts.get("master_job_cache")
-    if cache != OURS and not settings.trust_job_cache:
+    if cache != OURS:
         raise SettingsError(
-            f"master_job_cache is {cache!r}; accepted is {OURS}, which alone tells what this master has published, or any "
-            "other where job_retry has trust_job_cache: True because every accepted minion is trusted"
+            f"master_job_cache is {cache!r}; set master_job_cache: {OURS}, which alone logs what this master has published"
         )
-    if not opts.get("job_cache", True) and not opts.get("ext_job_cache"):
+    if opts.get("ext_job_cache"):
+        raise SettingsError(
+            f"ext_job_cache is {opts['ext_job_cache']!r}, to which minions write themselves; unset it, since only returns "
+            "that the master stores prove what has run (job_recorder records into another database)"
+        )
+    if not opts.get("job_cache", True):
         raise SettingsError("job_cache is False; accepted is True, since without returns it is not known what has run")
     return settings
 
 
 def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
     """Return why jobs may not be delivered although the options are valid."""
-    found, cache = [], opts.get("master_job_cache")
-    if cache not in KEEP_MINIONS:
-        found.append(
-            f"of Salt's job caches only {', '.join(sorted(KEEP_MINIONS))} record which minions a job is for; if {cache} "
-            "does not, nothing is ever queued"
-        )
+    found = []
     keep, due = opts.get("keep_jobs_seconds") or 0, float(opts.get("timeout", 5)) + answer_time(opts)
     if 0 < keep <= due:
         found.append(
@@ -116,8 +115,6 @@ def _about_job_cache(cache: JobCache) -> list[str]:
         unknown = cache.lacks_publications()
     except JobCacheError as exc:
         return [f"the job cache cannot be read: {exc}"]
-    if cache.master_name != OURS:
-        return [f"master_job_cache is {cache.master_name!r}: whatever it says was published is believed"]
     if unknown:
         return [
             "the job cache has published jobs, and no record of a publish (jobs/published): the master writes it with "

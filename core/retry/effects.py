@@ -237,33 +237,20 @@ class Effects:
             return facts.Refused(effect.jid, str(exc))
         if not self._compound:  # each minion has said that the job's target matches it
             tgt, tgt_type = list(effect.minions), "list"
-        try:
-            matched = await self._ports.publisher.publish(
-                load["fun"],
-                load.get("arg") or [],
-                tgt,
-                tgt_type,
-                jid=effect.jid,
-                user=load.get("user"),
-                ret=load.get("ret") or "",
-                options=options if isinstance(options, Mapping) else None,
-                once={"rerun": True} if effect.rerun else None,
-                natively=not effect.recorded,
-            )
-        finally:
-            await self._keep_load(effect.jid, load)
+        matched = await self._ports.publisher.publish(
+            load["fun"],
+            load.get("arg") or [],
+            tgt,
+            tgt_type,
+            jid=effect.jid,
+            user=load.get("user"),
+            ret=load.get("ret") or "",
+            options=options if isinstance(options, Mapping) else None,
+            once={"rerun": True} if effect.rerun else None,
+            natively=not effect.recorded,
+        )
         log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
         return facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched)
-
-    async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
-        """Put the original load back into the job cache, if a publish overwrites it there."""
-        if self._ports.cache.keeps_first_load:
-            return
-        minions = self._machine.minions_of(jid)
-        try:
-            await self._look(self._ports.cache.keep_load, jid, load, minions)
-        except JobCacheError as exc:
-            log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
     async def _ping(self, effect: facts.Ping) -> None:
         asked = frozenset(effect.minions)

@@ -35,9 +35,9 @@ class Published(Fact):
     This master published a job at ``at``. ``signal``: it may be a signal to other jobs; the job cache tells.
 
     ``found``: a search of the job cache has found it. Otherwise the log has it: then ``minions`` are those that it was for,
-    None if they are too many, and ``work`` is the digest of its functions and arguments. ``heard``: an event told of it, in
-    place of the log. So it may be a replay; of the log's records, replays are left out. ``ahead``: seconds by which the
-    wall clock was ahead of the engine's at ``at``; None if that is not known.
+    None if they are too many, and ``work`` is the digest of its functions and arguments. What a search finds may be a
+    replay; of the log's records, replays are left out. ``ahead``: seconds by which the wall clock was ahead of the engine's
+    at ``at``; None if that is not known.
     """
 
     jid: str
@@ -46,7 +46,6 @@ class Published(Fact):
     signal: bool = False
     minions: tuple[str, ...] | None = None
     work: str = ""
-    heard: bool = False
     ahead: float | None = None
 
 
@@ -117,7 +116,7 @@ class KeysChanged(Fact):
 
 @dataclass(frozen=True)
 class Gap(Fact):
-    """Events were lost. ``returns``: no log tells of the returns among them."""
+    """Events were lost. ``returns``: the log may lack returns, too."""
 
     returns: bool = True
 

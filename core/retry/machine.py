@@ -207,8 +207,7 @@ class Retry:
 
     def _published(self, fact: facts.Published) -> None:
         # It may be a replay. To take another publish for a replay does no harm: its minions know the jid already.
-        may_be_ours = fact.found or fact.heard
-        is_replay = may_be_ours and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
+        is_replay = fact.found and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
             self.queue.republished[fact.jid] = fact.at + _SLACK
         if fact.minions is not None and not is_replay:

@@ -33,7 +33,7 @@ class Ports:
     ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
     ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
-    given places; None if the job cache keeps no log. ``owner``: the name under which entries are stored. ``folder``: the
+    given places. ``owner``: the name under which entries are stored. ``folder``: the
     engine's own. ``wall``: returns Unix time by the wall clock.
     """
 
@@ -51,7 +51,7 @@ class Ports:
     checkpoint: Checkpoint
     owner: str
     folder: Folder
-    log: Callable[[Mapping[str, Position]], Log] | None = None
+    log: Callable[[Mapping[str, Position]], Log]
     wall: Callable[[], float] = time.time
 
     def close(self) -> None:
@@ -66,7 +66,6 @@ def ports_of(
     opts: Mapping[str, Any],
     loop: Any,
     cache: JobCache,
-    trust: bool = False,
     lease: Lease | None = None,
     **others: Any,
 ) -> Ports:
@@ -81,7 +80,7 @@ def ports_of(
     folder, banks = site.folder(JOB_RETRY, lease), site.banks(lease) if lease else None
     made = {
         "cache": cache,
-        "reader": JobReader(opts, cache, trust),
+        "reader": JobReader(opts, cache),
         "store": RetryStore(opts, open_banks=banks and (lambda: banks), fence=lease.check if lease else no_fence),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),
@@ -91,5 +90,6 @@ def ports_of(
         "checkpoint": Checkpoint(site, folder),
         "owner": settle_owner(folder, str(opts["id"])),
         "folder": folder,
+        "log": site.log,
     }
     return Ports(**{**made, **others})

@@ -16,12 +16,11 @@ from typing import Any
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.ids import is_plain, jid_time
+from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import EVERY_JOB, ended_by
 from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
-from saltext.jobs.core.master.identity import WHO
-from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache
+from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.capture import NEVER
 from saltext.jobs.core.retry.entry import Asker, Job
@@ -39,7 +38,6 @@ _COARSE = 1.0
 
 class JobReader:
     """
-    :param trust: whether job caches other than this extension's are believed.
     :param access: who may publish what; default: as ``opts`` say.
     :param wall: returns the Unix time of the wall clock, which stamps the records of the job cache.
     """
@@ -48,14 +46,11 @@ class JobReader:
         self,
         opts: Mapping[str, Any],
         cache: JobCache,
-        trust: bool,
         access: Access | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._opts, self._cache, self._wall = dict(opts), cache, wall
-        self._believes_all = trust and cache.master_name != OURS
         self._access = access or Access(self._opts)
-        self._warned = False
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
         self._gone_at: dict[str, float] = {}  # minions without a key -> when that was first seen
@@ -67,27 +62,23 @@ class JobReader:
         :param publishes: the publishes that the log has under this jid: (digest of what it runs, minions).
         :raises JobCacheError: when the job cache cannot be read.
         """
-        publication = None if self._believes_all else self._cache.publication(jid)
-        if publication is None and not self._believes_all:
+        publication = self._cache.publication(jid)
+        if publication is None:
             return JobRead(jid, None, recorded=self._cache.has_publication(jid))
         load = self._cache.published_load(jid)
         if not load:
             return JobRead(jid, None, recorded=False)
-        if publication and not publication.vouches_for(load):
+        if not publication.vouches_for(load):
             log.error("Job %s is not kept: its load in the job cache is not the one that this master published", jid)
             return JobRead(jid, None)
-        added = publication.added if publication else frozenset[str]()
-        minions = self._minions_of(load)
+        minions = frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
         load, work = without_secrets(load), work_of(load)
         minions = minions.union(*(named for runs, named in publishes if runs == work))
-        if self._believes_all:
-            load.pop(WHO, None)  # in a job cache that is not ours, any publisher can write it
-        if kills := self._kills(jid, load, minions - added):
+        if kills := self._kills(jid, load, minions - publication.added):
             return JobRead(jid, None, kills=kills)
         returned = self._cache.have_returned(jid, minions)
-        missing = self._of_the_job(jid, minions - returned, added)
-        at = publication.at if publication else jid_time(jid) or self._wall()
-        return JobRead(jid, job_of(jid, load, at), missing, returned=returned)
+        missing = self._of_the_job(jid, minions - returned, publication.added)
+        return JobRead(jid, job_of(jid, load, publication.at), missing, returned=returned)
 
     def _kills(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
         """
@@ -104,15 +95,6 @@ class JobReader:
                 raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
             minions = minions.difference(standing.denied, standing.unsure)
         return _kills_of(ended if minions else (), minions, load.get("user"))
-
-    def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
-        if "Minions" not in load and self._believes_all and not self._warned:
-            self._warned = True
-            log.warning(
-                "The job cache %s does not say which minions a job is for, so nothing is kept for absent minions",
-                self._cache.master_name,
-            )
-        return frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
 
     def _of_the_job(self, jid: str, minions: frozenset[str], added: frozenset[str]) -> frozenset[str]:
         """Return those of ``minions`` to which this master published a job and whose keys are accepted."""
@@ -190,7 +172,7 @@ class JobReader:
         return KeysRead(gone, renewed, not accepted)
 
 
-def of_record(record: Record, at: float, heard: bool = False) -> Iterable[Published | Kill]:
+def of_record(record: Record, at: float) -> Iterable[Published | Kill]:
     """
     Return what a publish in the log means for the queue. Publishes of this extension's engines mean nothing, except kills.
 
@@ -198,7 +180,6 @@ def of_record(record: Record, at: float, heard: bool = False) -> Iterable[Publis
     the right to some of them, and a signal to minions that the log does not name.
 
     :param at: the Unix time of the publish.
-    :param heard: whether the record was made from an event.
     """
     functions = record.functions.split(",")
     if not record.sent or (NEVER.issuperset(functions) and not record.ends):
@@ -207,7 +188,7 @@ def of_record(record: Record, at: float, heard: bool = False) -> Iterable[Publis
         return _kills_of(record.ends, frozenset(record.minions), record.user, at, record.jid)
     if record.ends or not record.origin:
         ahead = record.at - at
-        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, heard, ahead)]
+        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, ahead)]
     return ()
 
 

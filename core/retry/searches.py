@@ -18,7 +18,6 @@ class Searches:
     :param read: returns ``{jid: time of its newest record}`` of the jobs published since a time; waits for the job
         cache.
     :param found: is given each job whose newest record is newer than what earlier searches have found, the oldest first.
-    :param done: is called when nothing is left to be read.
     """
 
     def __init__(
@@ -27,9 +26,8 @@ class Searches:
         latest: float,
         read: Callable[[float], Awaitable[dict[str, float]]],
         found: Callable[[str, float], None],
-        done: Callable[[], None],
     ) -> None:
-        self._loop, self._latest, self._read, self._found, self._done = loop, latest, read, found, done
+        self._loop, self._latest, self._read, self._found = loop, latest, read, found
         # For each open search (one that is not over): the time from which it looks for jobs.
         self._open: list[float] = []
         # The same for the search that reads now, and for the one to follow it; infinite if there is none.
@@ -59,12 +57,11 @@ class Searches:
                     if last > self._known.get(jid, -math.inf):
                         self._known[jid] = last
                         self._found(jid, last)
-            self._done()
         finally:
             self._now = math.inf
 
-    def forget(self, until: float = math.inf) -> None:
-        """Forget the records that were found, up to a time: a later search gives them again."""
+    def forget(self, until: float) -> None:
+        """Forget the records that were found up to a time: no later search begins earlier."""
         self._known = {jid: last for jid, last in self._known.items() if last > until}
 
     async def _repeat(self, since: float) -> None:

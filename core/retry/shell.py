@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.proof import GAP_PAUSE, POLL, Proof
+from saltext.jobs.core.engine.proof import POLL, Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.log.records import Record, Returned, publish_of
+from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
@@ -39,7 +39,6 @@ from saltext.jobs.core.retry.searches import Searches
 from saltext.jobs.core.retry.verbs import Verbs, heed_times, read_queue
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 
@@ -84,7 +83,6 @@ class RetryShell:
     ) -> None:
         self._loop, self._ports, self.maintenance = loop, ports, maintenance
         self._owner = ports.owner
-        self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         self._is_hot_hot, self._connected = bool(opts.get("saltext_jobs_site")), connected
         self._later: Any = None  # the timer for telling which minions keep nothing
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
@@ -96,14 +94,13 @@ class RetryShell:
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
-        self._audit = Alarm(loop, ports.clock, self._search_without_log)
         self._checkpoint = ports.checkpoint
         self._checkpoint.read(ports.clock)
-        tail = ports.log and ports.log(self._checkpoint.positions)
+        tail = ports.log(self._checkpoint.positions)
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         # When the log was last read to its end, and when the requests were last taken.
         self._read_at = self._requests_taken_at = -math.inf
-        self._searches = Searches(loop, latest, self._published_since, self._found_published, self._on_searched)
+        self._searches = Searches(loop, latest, self._published_since, self._found_published)
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
         verbs = Verbs(
             ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at), self.writer.is_stored
@@ -137,7 +134,6 @@ class RetryShell:
         """Release everything. The next engine finds what is not in the store: it goes on from the checkpoint."""
         self._proof.close()
         self._alarm.close()
-        self._audit.close()
         if self._later is not None:
             self._loop.remove_timeout(self._later)
         self._ports.close()
@@ -192,9 +188,7 @@ class RetryShell:
             jid, kind, minion = parts
             if kind == "new":
                 self._proof.wake()
-                if self._ports.log and not self._proof.reads_log and self._audit.due is None:
-                    self._audit.set(self._ports.clock.now() + GAP_PAUSE)
-                return self._ports.log is None
+                return False
             if (self.restored and self.machine.knows(jid)) or self._ports.questions.wants(jid):
                 return True
             if minion:
@@ -221,19 +215,12 @@ class RetryShell:
             self.take_requests()
             return
         fact = events.fact_of(tag, data)
-        if not self.restored:
-            return
-        if not isinstance(fact, events.JobPublished):
+        if self.restored:
             self._tell(tag, fact, data)
-        # Another master of a cluster keeps what it has published, unless the masters share their queue.
-        elif not (data.get("__peer_id") and self._is_alone) and not self._ports.questions.wants(fact.jid):
-            # Without a log every minion is trusted, and the event of a publish counts as its record.
-            record = publish_of(fact.jid, data, fact.minions, work_of(data), "", True)
-            self.logged(record._replace(at=self._ports.wall()))
 
     def _heard_early(self, minion: str, jid: str) -> None:
         """Remember a claimed start of a job that is not known yet: it may become known in a moment."""
-        if len(self._early) < _MOST_EARLY and (self._ports.log or not self._is_searched):
+        if len(self._early) < _MOST_EARLY:
             self._early.append((minion, jid))
 
     def _place_early(self) -> None:
@@ -263,13 +250,7 @@ class RetryShell:
             self._handed_on(fact.minion, fact.jid)
             # If the master cannot store the return (its disk is full), this event is the only trace that the job began.
             self.step(facts.Acknowledged(fact.minion, fact.jid))
-            if self._logs_returns:
-                self._proof.wake()
-            elif self.waits_for(fact.jid, fact.minion):
-                if self._ports.cache.why_unauthenticated:
-                    self.found(fact.jid, {fact.minion: fact.retcode})
-                else:
-                    self._proof.look_up(fact.jid, [fact.minion])
+            self._proof.wake()
             self._seen(fact.minion)
 
     def _handed_on(self, minion: str, jid: str) -> None:
@@ -279,13 +260,9 @@ class RetryShell:
             self._ports.questions.handed_on(self._ports.clock.now() - since)
 
     def on_gap(self) -> None:
-        """Events were lost. Without a log, search the job cache for what they would have told."""
+        """Events were lost. What they would have told of publishes and returns is in the log."""
         if self.restored:
-            self.step(facts.Gap(returns=not self._logs_returns))
-            if not self._proof.reads_log:
-                if not self._ports.cache.keeps_first_load:
-                    self._searches.forget()  # such a job cache dates all publishes by the jid: none looks newer
-                self._loop.spawn_callback(self._search, self._checkpoint.at)
+            self.step(facts.Gap(returns=False))
             self.take_requests()
 
     # -- what this master has done ------------------------------------------------------------------------------------
@@ -293,13 +270,12 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
-            at, heard = self._time_of(record.at, self._read_at), self._ports.log is None
-            for fact in of_record(record, at, heard):
-                if isinstance(fact, facts.Kill) and not heard:
+            for fact in of_record(record, self._time_of(record.at, self._read_at)):
+                if isinstance(fact, facts.Kill):
                     # Otherwise, after a power cut, the log could tell of a publish again, but not of the later kill.
                     self.writer.first(functools.partial(self._proof.sync, self._proof.positions))
                 self.step(fact)
-        elif self._logs_returns and self.machine.knows(record.jid):
+        elif self.machine.knows(record.jid):
             self._take_return(record)
 
     def _take_return(self, record: Returned) -> None:
@@ -314,14 +290,6 @@ class RetryShell:
             else:
                 self._proof.look_up(record.jid, [record.minion])
 
-    @property
-    def _logs_returns(self) -> bool:
-        return self._proof.reads_log and not self._ports.cache.why_unauthenticated
-
-    def _search_without_log(self) -> None:
-        if not self._proof.reads_log:
-            self.on_lost()
-
     def _time_of(self, wall: float, last_look: float) -> float:
         """
         Return when something was done, by the engine's clock, which is never set.
@@ -333,17 +301,20 @@ class RetryShell:
         return max(now - max(0.0, self._ports.wall() - wall), min(last_look, now))
 
     def on_read(self) -> None:
-        """The log was read to its end: jobs that are not known by now are not this master's."""
-        self._read_at = self._ports.clock.now()
-        if self._is_searched and self._proof.reads_log:
-            self._place_early()
+        """
+        The log was read to its end: jobs that are not known by now are not this master's. As long as there is no log, the
+        checkpoint stays: what is published meanwhile is searched for once there is one.
+        """
+        if self._proof.reads_log:
+            self._read_at = self._ports.clock.now()
+            if self._is_searched:
+                self._place_early()
 
     def waits_for(self, jid: str, minion: str) -> bool:
         return self.machine.entry(minion, jid) is not None
 
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        # If events are believed, the job cache may lack the return when it is asked later.
-        self.step(facts.Returned(jid, frozenset(returns), keep=bool(self._ports.cache.why_unauthenticated)))
+        self.step(facts.Returned(jid, frozenset(returns)))
 
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""
@@ -473,9 +444,8 @@ class RetryShell:
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""
-        now, ahead = self._ports.clock.now(), self._ahead
-        read_at = self._read_at if self._proof.reads_log else now
-        at = read_at - MARGIN if read_at > -math.inf else self._checkpoint.at
+        ahead = self._ahead
+        at = self._read_at - MARGIN if self._read_at > -math.inf else self._checkpoint.at
         self._searches.forget(at - MARGIN + ahead)
         search = self._searches.since
         if search < math.inf or at == self._checkpoint.at:
@@ -506,10 +476,6 @@ class RetryShell:
         if is_plain(jid):
             ahead = self._ahead
             self.step(facts.Published(jid, last - ahead, found=True, ahead=ahead))
-
-    def _on_searched(self) -> None:
-        if not self._proof.reads_log:
-            self._place_early()
 
 
 def _give(future: Any, answer: facts.Answer) -> None:

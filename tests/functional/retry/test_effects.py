@@ -40,7 +40,7 @@ def perform(opts, job_cache, effect, load, **others):
     job = job_of(JID, load, published_at=1000.0)
     ports = types.SimpleNamespace(
         cache=job_cache,
-        reader=JobReader(opts, job_cache, trust=False),
+        reader=JobReader(opts, job_cache),
         clock=types.SimpleNamespace(now=lambda: 1060.0),
         cache_worker=types.SimpleNamespace(call=_called),
         owner="m",

@@ -43,9 +43,14 @@ LAST = (RUNS, "INFO The job_retry engine is off", "CRITICAL")
         ({"job_retry": True, "master_job_cache": "salt_cache"}, {}, [RUNS]),
         ({"job_retry": {"tll": 5}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'tll'", "5", "ttl"]),
         (
-            {"job_retry": {"trust_job_cache": True}, "master_job_cache": "redis"},
+            {"job_retry": True, "master_job_cache": "redis"},
+            {},
+            ["CRITICAL", "'redis'", "set master_job_cache: salt_cache"],
+        ),
+        (
+            {"job_retry": True, "master_job_cache": "salt_cache"},
             {"window": "Sat 02:00-05:00"},
-            ["WARNING", "if redis does not, nothing is ever queued", "WARNING", "jobs will expire", RUNS],
+            ["WARNING", "jobs will expire", RUNS],
         ),
     ],
 )
@@ -75,7 +80,8 @@ USABLE = {"master_job_cache": "salt_cache"}
 @pytest.mark.parametrize(
     "opts, switch, parts",
     [
-        ({"master_job_cache": "local_cache"}, True, ["'local_cache'", "salt_cache", "trust_job_cache"]),
+        ({"master_job_cache": "local_cache"}, True, ["'local_cache'", "set master_job_cache: salt_cache"]),
+        ({**USABLE, "ext_job_cache": "redis"}, True, ["'redis'", "unset it"]),
         (USABLE, {"ttl": "soon"}, ["'soon'", "7d"]),
         (USABLE, {"window": "at night"}, ["window is 'at night'", "'Sat,Sun 02:00-05:00"]),
         (USABLE, {"window": 2}, ["gather"]),
@@ -95,8 +101,6 @@ def test_an_invalid_option_is_refused_with_its_value_and_what_is_accepted(opts, 
     "opts, switch, doubts",
     [
         (USABLE, {"ttl": "2d"}, []),
-        ({"master_job_cache": "local_cache"}, {"trust_job_cache": True}, []),
-        ({"master_job_cache": "redis"}, {"trust_job_cache": True}, ["if redis does not, nothing is ever queued"]),
         (USABLE, {"window": "Sat 02:00-05:00"}, ["jobs will expire before it opens"]),
         (USABLE, {"window": "02:00-05:00", "timezone": "Europe/Berlin"}, []),
         (

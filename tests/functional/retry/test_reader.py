@@ -30,7 +30,7 @@ def test_a_job_that_this_master_published_is_read_with_those_that_have_not_retur
     accept(opts, "a", "b")
     publish(job_cache, ["a", "b"])
     job_cache.store_return({"jid": JID, "id": "a", "return": True, "retcode": 0})
-    read = JobReader(opts, job_cache, trust=False).read(JID)
+    read = JobReader(opts, job_cache).read(JID)
     assert read.missing == {"b"}
     assert (read.job.funs, read.job.load["arg"]) == (("state.apply",), ["web"])
     assert abs(read.job.published_at - time.time()) < 60
@@ -39,16 +39,16 @@ def test_a_job_that_this_master_published_is_read_with_those_that_have_not_retur
 def test_a_load_that_a_minion_or_syndic_brought_is_no_published_job(opts, job_cache):
     returners(opts)["salt_cache.save_load"](JID, load_of())
     returners(opts)["salt_cache.save_minions"](JID, ["a", "b"])
-    read = JobReader(opts, job_cache, trust=False).read(JID)
+    read = JobReader(opts, job_cache).read(JID)
     assert (read.job, read.recorded) == (None, False)
 
 
 def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_master_s(opts, job_cache):
     there = {**opts, "id": "there_master"}
-    assert not JobReader(opts, job_cache, trust=False).read(JID).recorded
+    assert not JobReader(opts, job_cache).read(JID).recorded
     publish(JobCache(there), ["a"])
     shutil.rmtree(folder_of(opts["cachedir"], "there_master"))  # it shares the job cache and has a cachedir of its own
-    read = JobReader(opts, job_cache, trust=False).read(JID)
+    read = JobReader(opts, job_cache).read(JID)
     assert (read.job, read.recorded) == (None, True)
     assert job_cache.published_since(0) == {}
     assert list(JobCache(there).published_since(0)) == [JID]
@@ -57,7 +57,7 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
 def test_a_job_of_another_master_whose_log_is_beside_this_ones_is_this_ones_as_well(opts, job_cache):
     accept(opts, "a")
     publish(JobCache({**opts, "id": "there_master"}), ["a"])
-    assert JobReader(opts, job_cache, trust=False).read(JID).missing == {"a"}
+    assert JobReader(opts, job_cache).read(JID).missing == {"a"}
     assert list(job_cache.published_since(0)) == [JID]
 
 
@@ -66,7 +66,7 @@ def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_
     returners(opts)["salt_cache.save_minions"](JID, ["b"])
     publish(job_cache, ["a"])
     returners(opts)["salt_cache.save_minions"](JID, ["b"])
-    reader = JobReader(opts, job_cache, trust=False)
+    reader = JobReader(opts, job_cache)
     assert reader.read(JID).missing == {"a"}
     assert "not kept for minions that it was not published to: ['b']" in caplog.text
 
@@ -76,7 +76,7 @@ def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(op
     publish(job_cache, ["a"], tgt=["a"], tgt_type="list")
     returners(opts)["salt_cache.save_minions"](JID, ["c"])
     publish(job_cache, ["b", "c"], tgt=["b", "c"], tgt_type="list")
-    assert JobReader(opts, job_cache, trust=False).read(JID).missing == {"a", "b", "c"}
+    assert JobReader(opts, job_cache).read(JID).missing == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_no_minion_is_owed_a_job_because_another_one_was_published_under_its_jid
     accept(opts, "a", "b")
     publish(job_cache, ["a"], user="sudo_anna")
     publish(job_cache, ["a", "b"], **{"user": "sudo_anna", **other})
-    read = JobReader(opts, job_cache, trust=False).read(JID)
+    read = JobReader(opts, job_cache).read(JID)
     assert (read.missing, read.job.load["fun"], read.job.load["user"]) == ({"a"}, "state.apply", "sudo_anna")
     assert "not kept for minions that it was not published to: ['b']" in caplog.text
     publish(job_cache, ["b"], user="sudo_anna")
-    assert JobReader(opts, job_cache, trust=False).read(JID).missing == {"a", "b"}
+    assert JobReader(opts, job_cache).read(JID).missing == {"a", "b"}
 
 
 def test_a_replay_in_the_name_of_another_user_changes_nothing_for_minions_that_are_owed_the_job(opts, job_cache):
     accept(opts, "a", "b")
     publish(job_cache, ["a", "b"], user="fred")
     publish(job_cache, ["b"], user="saltmaster")
-    assert JobReader(opts, job_cache, trust=False).read(JID).missing == {"a", "b"}
+    assert JobReader(opts, job_cache).read(JID).missing == {"a", "b"}
 
 
 @pytest.mark.parametrize("user", ["root", "saltmaster"])
@@ -107,14 +107,14 @@ def test_the_parts_of_a_batch_that_the_master_publishes_in_its_own_name_belong_t
     cache = JobCache(opts)
     publish(cache, ["a"], user="fred")
     publish(cache, ["b"], user=user)
-    assert JobReader(opts, cache, trust=False).read(JID).missing == {"a", "b"}
+    assert JobReader(opts, cache).read(JID).missing == {"a", "b"}
 
 
 def test_a_load_that_took_the_place_of_the_published_one_is_not_kept(opts, job_cache, caplog):
     accept(opts, "a")
     publish(job_cache, ["a"])
     salt.cache.Cache(opts).store("jobs/loads", JID, {**load_of(), "fun": "cmd.run", "arg": ["evil"]})
-    read = JobReader(opts, job_cache, trust=False).read(JID)
+    read = JobReader(opts, job_cache).read(JID)
     assert read.job is None
     assert JID in caplog.text and "not believed" in caplog.text
 
@@ -122,14 +122,14 @@ def test_a_load_that_took_the_place_of_the_published_one_is_not_kept(opts, job_c
 def test_a_damaged_record_of_a_publish_counts_as_missing(opts, job_cache, caplog):
     publish(job_cache, ["a"])
     salt.cache.Cache(opts).store("jobs/published", JID, {"by": opts["id"]})
-    assert JobReader(opts, job_cache, trust=False).read(JID).job is None
+    assert JobReader(opts, job_cache).read(JID).job is None
     assert "cannot be used" in caplog.text
 
 
 def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     accept(opts, "a")
     accept(opts, "b", kind="minions_pre")
-    reader = JobReader(opts, job_cache, trust=False)
+    reader = JobReader(opts, job_cache)
     publish(job_cache, ["a", "b", "c"])
     assert reader.read(JID).missing == {"a"}
     assert reader.look_up(JID, ("a", "b"), load_of()).barred == frozenset({"b"})
@@ -138,7 +138,7 @@ def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
 
 def test_a_look_tells_when_a_job_was_published_if_that_is_asked_for_and_it_was_only_once(opts, job_cache):
     accept(opts, "a")
-    reader = JobReader(opts, job_cache, trust=False)
+    reader = JobReader(opts, job_cache)
     before = time.time()
     publish(job_cache, ["a"])
     assert before <= reader.look_up(JID, ("a",), load_of(), publish=True).only <= time.time()
@@ -158,7 +158,7 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
 def test_a_job_with_arguments_of_any_form_is_read_and_distinguished_from_another(opts, job_cache, odd):
     accept(opts, "a")
     publish(job_cache, ["a"], arg=[{"pillar": odd, "__kwarg__": True}])
-    read = JobReader(opts, job_cache, trust=False).read(JID)
+    read = JobReader(opts, job_cache).read(JID)
     assert read.missing == {"a"}
     assert read.job.digest == job_of(JID, read.job.load, 1.0).digest != job_of(JID, load_of(), 1.0).digest
 
@@ -217,9 +217,9 @@ def test_each_wrong_limit_of_a_job_is_named_once(caplog):
 
 def test_a_job_is_as_old_as_its_first_publish(opts, job_cache):
     publish(job_cache, ["a"])
-    first = JobReader(opts, job_cache, trust=False).read(JID)
+    first = JobReader(opts, job_cache).read(JID)
     publish(job_cache, ["b"], tgt=["b"], tgt_type="list")
-    second = JobReader(opts, job_cache, trust=False).read(JID)
+    second = JobReader(opts, job_cache).read(JID)
     assert second.job.published_at == first.job.published_at
 
 
@@ -237,7 +237,7 @@ def test_a_job_is_as_old_as_its_first_publish(opts, job_cache):
 def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_is(opts, job_cache, fun, arg, jid):
     publish(job_cache, ["a", "b"], fun=fun, arg=arg, user="ann")
     opts["publisher_acl"] = {"ann": ["test.*", "saltutil.*"]}
-    assert JobReader(opts, job_cache, trust=False).read(JID).kills == (Kill(jid, frozenset("ab"), "ann"),)
+    assert JobReader(opts, job_cache).read(JID).kills == (Kill(jid, frozenset("ab"), "ann"),)
 
 
 def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owed(opts, job_cache):
@@ -245,7 +245,7 @@ def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owe
     publish(job_cache, ["a", "b"], fun=["test.ping", "saltutil.kill_all_jobs"], arg=[[], []], user="ann")
 
     def kills(**options):
-        return JobReader({**opts, **options}, job_cache, trust=False).read(JID).kills
+        return JobReader({**opts, **options}, job_cache).read(JID).kills
 
     assert kills(publisher_acl={"ann": ["test.*"]}) == ()
     assert kills(publisher_acl={"ann": ["test.*", {"a": ["saltutil.*"]}]}) == (Kill("", frozenset("a"), "ann"),)
@@ -254,7 +254,7 @@ def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owe
 def test_a_job_may_signal_several_others(opts, job_cache):
     funs = ["saltutil.kill_job", "test.ping", "saltutil.term_job", "saltutil.kill_all_jobs"]
     publish(job_cache, ["a"], fun=funs, arg=[["1"], [], ["2"], []])
-    kills = JobReader(opts, job_cache, trust=False).read(JID).kills
+    kills = JobReader(opts, job_cache).read(JID).kills
     assert [kill.jid for kill in kills] == ["1", "2", ""]
 
 
@@ -264,28 +264,19 @@ def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
     elsewhere = {**opts, "ext_job_cache": "local_cache"}
     forged = {**load_of(), "fun": "cmd.run", "arg": ["rm -rf /"], "Minions": ["a"]}
     returners(elsewhere)["local_cache.save_load"](JID, forged)
-    read = JobReader(opts, JobCache(elsewhere), trust=False).read(JID)
+    read = JobReader(opts, JobCache(elsewhere)).read(JID)
     assert (read.job.load["fun"], read.job.load["arg"]) == ("state.apply", ["web"])
-
-
-def test_a_job_cache_that_does_not_say_which_minions_a_job_is_for_is_named_once(opts, caplog):
-    local = {**opts, "master_job_cache": "local_cache"}
-    returners(local)["local_cache.save_load"](JID, load_of())
-    reader = JobReader(local, JobCache(local), trust=True)
-    for _ in range(2):
-        assert reader.read(JID).missing == frozenset()
-    assert caplog.text.count("does not say which minions a job is for") == 1
 
 
 def test_a_job_of_a_syndic_that_no_minion_here_is_meant_to_run_is_nothing_to_warn_of(opts, job_cache, caplog):
     publish(job_cache, [])
-    assert JobReader(opts, job_cache, trust=False).read(JID).missing == frozenset()
+    assert JobReader(opts, job_cache).read(JID).missing == frozenset()
     assert not caplog.records
 
 
 def test_keys_that_cannot_be_read_do_not_count_as_deleted(opts, job_cache):
     accept(opts, "a")
-    reader = JobReader(opts, job_cache, trust=False)
+    reader = JobReader(opts, job_cache)
     assert reader.check_keys(("a",)) == KeysRead(frozenset())
     with no_more_files(), pytest.raises(OSError, match="Too many open files"):
         reader.check_keys(("a",))
@@ -297,7 +288,7 @@ def test_keys_that_cannot_be_read_do_not_count_as_deleted(opts, job_cache):
 def test_a_new_key_is_distinguished_from_one_that_could_not_be_seen_for_a_while(opts, job_cache):
     accept(opts, "a", "b", "c")
     folder = pathlib.Path(opts["pki_dir"]) / "minions"
-    reader, changed = JobReader(opts, job_cache, trust=False), (folder / "a").stat().st_ctime
+    reader, changed = JobReader(opts, job_cache), (folder / "a").stat().st_ctime
     (folder / "c").unlink()
     wait_for(lambda: time.time() > changed + 2.0)
     folder.rename(folder.with_name("hidden"))
@@ -314,7 +305,7 @@ def test_a_new_key_is_distinguished_from_one_that_could_not_be_seen_for_a_while(
 def test_minions_that_only_the_log_names_so_far_are_owed_the_job_too(opts, job_cache):
     accept(opts, "a", "b", "c")
     publish(job_cache, ["a"])
-    reader = JobReader(opts, job_cache, trust=False)
+    reader = JobReader(opts, job_cache)
     work = reader.read(JID).job.digest
     found = reader.read(JID, ((work, ("b",)), ("of another job", ("c",))))
     assert found.missing == {"a", "b"}

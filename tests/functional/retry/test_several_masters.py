@@ -34,7 +34,7 @@ class Masters:
         for stage in self.stages:
             stage.until(lambda stage=stage: stage.shell.writer.idle)
             stage.close()
-        stage = Stage(self.opts[name], self.job_cache, has_log=True)
+        stage = Stage(self.opts[name], self.job_cache)
         self.stages = [stage]
         stage.start()
         return stage

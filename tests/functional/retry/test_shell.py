@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 
 import pytest
 import salt.cache
@@ -18,14 +17,10 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import LaterVersion
-from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import Stage as Standing
 from saltext.jobs.core.retry.checkpoint import FORMAT
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.notes import Note
@@ -83,7 +78,7 @@ class Bus:
 class Stage:
     """A shell and its simulated surroundings."""
 
-    def __init__(self, opts, job_cache, has_log=False, clock=None, latest=0.5, **settings):
+    def __init__(self, opts, job_cache, clock=None, latest=0.5, **settings):
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
         self.log_folder = folder_of(opts["cachedir"], opts["id"])
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
@@ -93,14 +88,12 @@ class Stage:
             self.opts,
             self.loop,
             job_cache,
-            settings.get("trust_job_cache", False),
             bus=self.bus,
             publisher=self.publisher,
             questions=Questions(self.loop, self.publisher, kept_answers(job_cache, worker)),
             cache_worker=worker,
             clock=self.clock,
             acks=True,
-            log=(lambda positions: LogOfAll(opts["cachedir"], opts["id"], positions)) if has_log else None,
         )
         self.ports = ports
         self.shell = RetryShell(self.opts, RetrySettings(**settings), self.loop, ports, latest=latest)
@@ -181,18 +174,6 @@ def test_a_start_while_the_store_is_read_is_known_afterwards(stage, opts, job_ca
     assert stage.state("a") is State.HELD
 
 
-def test_a_kill_that_this_master_published_cancels_what_is_queued(stage, opts, job_cache):
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
-    stage.start()
-    assert stage.state("a") is State.PENDING
-    kill = load_of(jid=SIGNAL, fun="saltutil.kill_job", arg=[JID], user="ann")
-    job_cache.keep_load(SIGNAL, kill, ["a"])
-    stage.bus.tell(f"salt/job/{SIGNAL}/new", {**kill, "minions": ["a"]})
-    stage.until(lambda: stage.state("a") is State.CANCELLED)
-    assert stage.shell.machine.entry("a", JID).reason == "killed by ann"
-    assert events.retry_tag("a", JID, "cancelled") in [tag for tag, _ in stage.bus.fired]
-
-
 def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, opts, job_cache):
     accept(opts, "a")
     job_cache.keep_load(JID, load_of(), ["a"])
@@ -201,13 +182,6 @@ def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, 
     stage.until(lambda: stage.state("a") is State.PENDING)
     assert ("saltutil.running", ["a"], "list", True) in stage.publisher.published
     stage.until(lambda: [entry.minion for entry in RetryStore(opts).entries(JID, snapshot_of("a"))] == ["a"])
-
-
-def test_a_publish_without_an_event_that_is_stored_after_the_first_search_is_found(stage, opts, job_cache):
-    accept(opts, "a")
-    stage.start()
-    job_cache.keep_load(JID, load_of(), ["a"])
-    stage.until(lambda: stage.state("a") is State.PENDING)
 
 
 def test_the_engine_starts_despite_a_corrupt_record_of_a_publish(stage, opts, job_cache):
@@ -223,39 +197,6 @@ def test_the_engine_starts_despite_a_corrupt_record_of_a_publish(stage, opts, jo
     stage.bus.tell(events.wake_tag(JOB_RETRY), {})
     folder = FileSite(opts).path(JOB_RETRY) / "requests"
     stage.until(lambda: list(folder.glob("*.reply")))
-
-
-def test_a_publish_whose_event_was_lost_is_found_after_the_gap(stage, opts, job_cache):
-    accept(opts, "a")
-    stage.start()
-    began = stage.clock.now()
-    stage.until(lambda: stage.clock.now() > began + 1.5)  # the search at its start is over
-    job_cache.keep_load(JID, load_of(), ["a"])
-    stage.shell.on_gap()
-    stage.until(lambda: stage.state("a") is State.PENDING)
-
-
-def test_a_further_publish_is_found_after_a_gap_even_if_the_job_cache_does_not_say_when_it_was(opts):
-    opts["master_job_cache"] = "local_cache"
-    accept(opts, "a", "b")
-    stage = Stage(opts, JobCache(opts), trust_job_cache=True)
-    try:
-        stage.start()
-        jid = jid_at(time.time())
-        for minions in (["a"], ["a", "b"]):
-            stage.cache.keep_load(jid, load_of(jid=jid), minions)
-            stage.shell.on_gap()
-            stage.until(lambda minions=minions: stage.state(minions[-1], jid) is State.PENDING)
-            stage.end_searches()
-    finally:
-        stage.close()
-
-
-@pytest.mark.parametrize("fun", [None, [], {}, "", "f" * 2000])
-def test_an_event_of_a_publish_without_a_function_makes_the_engine_read_no_job_early(stage, fun):
-    stage.start()
-    stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": fun})
-    assert stage.shell.machine.capture.open[JID].stage is Standing.WAITING
 
 
 def test_a_start_of_a_minion_that_is_owed_nothing_is_not_decoded_and_is_remembered_only_while_a_job_is_open(stage):

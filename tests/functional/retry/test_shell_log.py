@@ -53,7 +53,7 @@ def make(opts, job_cache, master):
     made = []
 
     def start(**more):
-        stage = Stage(opts, job_cache, has_log=True, **more)
+        stage = Stage(opts, job_cache, **more)
         made.append(stage)
         stage.start()
         return stage

@@ -30,7 +30,7 @@ def fleet(factories, **options):
         gather_job_timeout=3,
         minion_data_cache=False,
         master_job_cache="local_cache",
-        job_retry={"trust_job_cache": True},
+        job_retry=False,
         **options,
     )
     daemon.slow_stop = False
@@ -105,21 +105,6 @@ def test_a_target_that_neither_the_master_nor_the_minions_can_decide_is_refused(
     told = complaint("batch.start", "role:db", "test.ping", "tgt_type=grain", "presence=none")
     assert "minion_data_cache: False" in told
     assert not store.open_jids()
-
-
-def test_a_batch_whose_minions_are_all_away_is_delivered_later_with_a_trusted_job_cache(master, run, look, returned):
-    away = master.fleet["n3"]
-    away.terminate()
-    try:
-        jid = run("batch.start", "n3", "test.echo", "later", "offline=queue", *timeouts(2))["jid"]
-        assert ended(look, jid) == {"n3": "offline"}
-        assert run("batch.status", jid)["success"] is False
-        entries = wait_for(lambda: look("job_retry.list", jid=jid), what="it is in the retry queue")
-        assert [entry["minion"] for entry in entries] == ["n3"]
-    finally:
-        away.start()
-    wait_for(lambda: returned(jid).get("n3") == "later", what="the minion has run it")
-    wait_for(lambda: look("batch.status", jid)["completed"] == 1, what="the batch knows")
 
 
 class TestASilentMinion:

@@ -1,5 +1,5 @@
 """
-Job retry with two masters on one redis, with redis going away, and with Salt's own default job cache.
+Job retry with two masters on one redis, which goes away.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ import pytest
 from saltext.jobs.core.errors import Refused
 from tests.functional.cache_servers import redis_server
 from tests.integration.conftest import make_minion
-from tests.integration.job_retry.desk import OPTIONS, Desk, kill, lines, make_retry_master
-from tests.user import USER
-from tests.waiting import wait_for
+from tests.integration.job_retry.desk import Desk, kill, make_retry_master
 
 pytestmark = pytest.mark.slow
 
@@ -68,24 +66,3 @@ def test_masters_that_share_a_redis_keep_to_their_own_jobs(salt_factories, redis
         for desk in desks:
             desk.close()
         stop(carl, dora, one, two)
-
-
-def test_another_job_cache_is_believed_if_trusted_and_shows_the_job_as_it_was(salt_factories, tmp_path):
-    options = {**OPTIONS, "trust_job_cache": True}
-    master = start_master(salt_factories, job_retry=options, master_job_cache="local_cache")
-    carl = start_minion(master, "carl")
-    desk = Desk(master)
-    try:
-        kill(carl)
-        ran = tmp_path / "ran"
-        jid = desk.publish("cmd.run", f"echo x >> {ran}", tgt="c*", metadata={"ticket": "T-1"})
-        desk.await_state("carl", jid, "pending")
-        carl.start()
-        desk.await_return("carl", jid)
-        wait_for(lambda: not desk.queue(), what="the entry is gone")
-        job = wait_for(lambda: (job := desk.run("jobs.list_job", jid))["Target"] == "c*" and job, what="its own target")
-        assert (job["Target"], job["Target-type"], job["User"]) == ("c*", "glob", USER)
-        assert lines(ran) == 1
-    finally:
-        desk.close()
-        stop(carl, master)

@@ -109,10 +109,8 @@ class Adversary(World):
             "ttl": 1e6,
             "keep": 1e6,
             "backoff": self.random.choice([2.0, 60.0]),
-            "has_log": self.random.random() < 0.7,
         }
         super().__init__(minions=names, **{**drawn, **self.options()})
-        self.keeps_order = self.has_log
         for minion in self.minions.values():
             minion.cache_jobs = self.random.random() < 0.3
         self.by_id = self.random.random() < 0.8
@@ -223,8 +221,6 @@ class Adversary(World):
         if self.shell is not None and self.random.random() < self.lossy:
             self.later(self.random.uniform(0.1, 6.0), self.notice)  # the missing beat shows the loss
             return
-        if tag.endswith("/new") and not self.has_log:
-            self.heard.add((data["jid"], self.wall()))
         super().fire(tag, data)
 
     def reads(self, found):
@@ -376,13 +372,12 @@ class Adversary(World):
         return self.random.choice(sorted(self.published)) if self.published else None
 
     def _next_jid(self):
-        return self.new_jid(f"j{len(self.published)}")
+        return f"j{len(self.published)}"
 
     def do_publish(self):
         windows = [None, None, None, "", HALF_HOURS]
         limits = Limits(given=True, window=self.random.choice(windows), timezone="UTC")
-        # Without a log, two publishes of one jid may be indistinguishable until the first is stored.
-        self.lag = self.random.choice([0.0, 0.0, 0.0, self.random.uniform(0.0, 80.0 if self.has_log else 3.0)])
+        self.lag = self.random.choice([0.0, 0.0, 0.0, self.random.uniform(0.0, 80.0)])
         self.publish(self._next_jid(), targets=self._some(), limits=limits)
 
     def do_part(self):
@@ -955,8 +950,6 @@ class Clocks(CutOff):
         for jid in ends or (load["jid"],):
             self._date(jid)
             self.later(self.lag, lambda jid=jid: self._date(jid), engine=False)
-            if not self.has_log:
-                self.unlogged.add(jid)
         super().take_load(load, names, origin, ends)
 
     def _date(self, jid):

@@ -74,12 +74,6 @@ def test_a_fleet_that_takes_the_master_minutes_is_asked_once():
     assert set(world.asked.values()) == {1}
 
 
-def test_without_a_log_no_replay_is_taken_for_a_publish_of_another():
-    world = fleet_that_was_away(1.0, has_log=False)
-    bring_back(world)
-    assert set(world.asked.values()) == {1}
-
-
 @pytest.mark.parametrize("before", [5.0, 8.0, 15.0, 30.0])
 def test_a_look_for_publishes_that_were_missed_takes_no_replay_for_one(before):
     world = fleet_that_was_away(30.0)

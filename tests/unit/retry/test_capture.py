@@ -723,54 +723,6 @@ def test_an_answer_to_the_question_of_another_user_is_not_taken_for_an_answer_to
     assert world.state("b", "j1") is State.PENDING
 
 
-@pytest.mark.parametrize("every", [1.0, 5.0, PATIENCE - 0.5])
-def test_forged_publishes_of_a_job_do_not_keep_it_from_being_captured(every):
-    world = World()
-    world.stop("b")
-    world.publish("j1")
-    for _ in range(30):
-        world.run(every)
-        forge_publish(world, "j1")
-    world.run(PATIENCE + 10)
-    assert world.state("b", "j1") is State.PENDING
-    assert len(world.effects(facts.Inquire)) == 1
-
-
-def test_a_further_publish_that_a_search_finds_while_others_are_asked_is_not_lost():
-    world = World(has_log=False, minions=("a", "b"))
-    for name in ("a", "b"):
-        world.stop(name)
-    world.publish("j1", targets=("b",))
-    world.run(PATIENCE + 2)  # b is being asked
-    with world.deaf():
-        world.publish("j1", targets=("a",))
-    world.notice()
-    world.run(3 * PATIENCE)
-    assert [world.state(name, "j1") for name in "ab"] == [State.PENDING] * 2
-
-
-def test_a_minion_whose_start_is_heard_before_a_search_finds_its_publish_does_not_get_the_job_again():
-    world = World(has_log=False, minions=("a", "c"), duration=500.0)
-    world.run(LATEST + 10)
-    world.stop("a")
-    with world.deaf():
-        world.publish("j1", targets=("a",))
-    world.notice()
-    world.run(0.5)
-    world.lag = 100.0  # the job cache has the second part late
-    with world.deaf():
-        world.publish("j1", targets=("c",))
-    world.lag = 0.0
-    world.run(90)
-    assert (world.state("a", "j1"), world.state("c", "j1")) == (State.PENDING, None)
-    world.stop("c")
-    world.start("c")
-    world.run(30)
-    world.notice()
-    world.run(600)
-    assert (world.runs["c", "j1"], world.state("c", "j1")) == (1, State.HELD)
-
-
 def test_a_further_publish_that_is_stored_after_a_replay_of_the_same_jid_is_not_lost():
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 10)  # and what it looks for at its start is over
@@ -944,16 +896,11 @@ def test_a_kill_of_long_ago_is_not_carried_out_again(why):
     assert world.state("b", "j1") is State.PENDING
 
 
-@pytest.mark.parametrize("how", ["by a search", "in the log"])
 @pytest.mark.parametrize("twice", [False, True])
-def test_a_kill_that_was_carried_out_is_not_carried_out_again_by_an_engine_that_starts_and_searches(how, twice):
-    world = away(duration=300.0, has_log=how == "in the log")
+def test_a_kill_that_was_carried_out_is_not_carried_out_again_by_an_engine_that_starts_and_searches(twice):
+    world = away(duration=300.0)
     world.run(60)
-    with world.deaf() if how == "by a search" else contextlib.nullcontext():
-        world.kill("j1")
-        world.run(0.2)
-    if how == "by a search":
-        world.notice()
+    world.kill("j1")
     world.run(5)
     assert world.state("b", "j1") is State.CANCELLED
     world.enqueue("j1", ["b"])
@@ -1018,20 +965,6 @@ def test_a_job_published_after_a_kill_is_owed_even_if_a_search_finds_the_kill_ag
     world.start("b")
     world.run(600)
     assert world.runs["b", "j1"] == 1
-
-
-def test_a_part_of_a_kill_that_is_stored_late_counts_although_another_one_precedes_it():
-    world = World(has_log=False, duration=300.0)
-    for name in ("a", "b"):
-        world.stop(name)
-    world.publish("j1", targets=("a", "b"))
-    world.run(PATIENCE + ANSWERS + 5)
-    signal = world.kill("j1", targets=("a",))
-    world.run(2)
-    world.lag = 20.0
-    world.kill("j1", targets=("b",), signal=signal)
-    world.run(40)
-    assert [world.state(name, "j1") for name in "ab"] == [State.CANCELLED] * 2
 
 
 def test_a_further_part_of_a_kill_found_by_a_search_leaves_alone_what_was_enqueued_since_the_first_part():
@@ -1164,82 +1097,23 @@ def test_a_purged_entry_is_not_queued_again_by_a_further_publish():
 # -- where the log does not tell of everything ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lag", [0.0, 30.0, 90.0])
-def test_without_a_log_a_publish_and_a_kill_count_in_the_order_of_their_events(lag):
-    world = World(has_log=False, minions=("a", "b", "c"))
-    world.run(LATEST + 10)
-    for name in world.minions:
-        world.stop(name)
-    world.lag = lag
-    world.publish("j1", targets=("a",))
-    world.run(PATIENCE + 5)
-    world.publish("j1", targets=("b",))
-    world.run(1)
-    world.kill("j1")
-    world.run(1)
-    world.publish("j1", targets=("c",))
-    world.run(2 * LATEST)
-    states = [world.state(name, "j1") for name in "abc"]
-    assert states == [State.CANCELLED, State.CANCELLED, State.PENDING]
-
-
-def test_without_a_log_a_kill_that_is_stored_late_while_the_engine_waits_for_its_store_is_searched_for_twice():
-    world = World(has_log=False, minions=("a", "b"))
-    world.run(LATEST + 10)
-    world.stop("b")
-    world.publish("j1")
-    world.run(60)
-    world.store_up = False
-    world.crash()
-    world.boot()
-    world.lag = 20.0
-    world.kill("j1")
-    world.store_up = True
-    world.run(60)
-    assert world.state("b", "j1") is State.PENDING
-    world.run(LATEST)
-    assert world.state("b", "j1") is State.CANCELLED
-
-
-def test_a_return_that_counts_though_the_job_cache_has_not_got_it_counts_when_a_replay_is_taken_for_a_publish():
-    world = World(has_log=False, why_unauthenticated="ext_job_cache is 'redis'", minions=("a", "b"))
-    world.stop("b")
-    world.publish("j1")
-    world.run(60)
-    world.keeps_returns = False
-    world.start("b")
-    world.run_until(lambda: ("b", "done") in world.told("j1"))
-    world.start("b")
-    world.run(60)
-    assert world.runs["b", "j1"] == 1
-    assert world.state("b", "j1") is None
-
-
-def test_as_long_as_the_log_cannot_be_written_each_event_of_a_publish_has_the_job_cache_searched():
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_is_published_as_long_as_the_log_cannot_be_written_is_found_once_it_can(restarts):
     world = World()
     world.run(LATEST + 10)
     world.log_is_there = False
-    world.stop("b")
+    for name in ("a", "b"):
+        world.stop(name)
     world.publish("j1")
-    forge_publish(world, "forged", "saltutil.kill_job", ["j1"])
-    world.run(PATIENCE + ANSWERS + 10)
-    assert world.state("b", "j1") is State.PENDING
+    world.publish("j2")
     world.kill("j1")
-    world.run(10)
-    assert world.state("b", "j1") is State.CANCELLED
-
-
-def test_the_log_has_publishes_even_if_minions_write_their_returns_themselves():
-    world = World(why_unauthenticated="ext_job_cache is 'redis'")
-    world.stop("b")
-    world.publish("j1")
-    world.run(PATIENCE + ANSWERS + 5)
-    forge_publish(world, "forged", "saltutil.kill_job", ["j1"])
-    world.run(60)
-    assert {entry.minion: entry.state for entry in world.machine.entries()} == {"b": State.PENDING}
-    world.hear_return("b", "j1")
-    world.run(1)
-    assert world.machine.total == 0
+    world.run(600)
+    if restarts:
+        world.restart()
+    world.lose_log()
+    world.log_is_there = True
+    world.run(PATIENCE + ANSWERS + 10)
+    assert [world.state("b", jid) for jid in ("j1", "j2")] == [State.CANCELLED, State.PENDING]
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -1289,28 +1163,6 @@ def test_a_clock_that_was_set_back_expires_nothing():
     world.recorded["j1"] = (world.now + 86400.0,) * 2  # the record has another clock's time
     world.run(30)
     assert world.machine.entry("b", "j1").expires_at == pytest.approx(START + 86400, abs=1.0)
-
-
-def test_a_forged_event_about_a_job_that_is_to_be_looked_at_does_not_let_a_crash_lose_the_job():
-    world = World(has_log=False)
-    world.stop("b")
-    world.run(600)
-    world.crash()
-    world.publish("j1")  # unheard
-    world.run(600)
-    world.cache_up = False
-    world.boot()
-    world.tell(facts.Published("j1", world.now))  # forged, before the job was found
-    world.cache_up = True
-    world.run(5)
-    world.cache_up = False
-    world.run(10)
-    world.tell(facts.Requested("pause"))  # its answer waits for the store, and then the checkpoint is moved on
-    world.run(5)
-    world.restart()
-    world.cache_up = True
-    world.run(60)
-    assert world.state("b", "j1") is State.PENDING
 
 
 def test_jobs_go_in_the_order_in_which_they_were_published_whatever_the_clock_is_set_to():

@@ -250,15 +250,6 @@ def test_a_forged_return_removes_nothing():
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_a_return_that_is_stored_late_is_found_without_a_log():
-    world = away(has_log=False)
-    world.hear_return("b", "j1")
-    world.run(4)
-    world.returned.add(("b", "j1"))
-    world.run(20)
-    assert world.machine.total == 0
-
-
 def test_a_job_that_ran_but_whose_return_was_lost_is_not_run_again():
     world = away()
     world.minions["b"].cache_jobs = True
@@ -1071,11 +1062,10 @@ def given_up(**options):
     return world
 
 
-@pytest.mark.parametrize("has_log", [True, False])
 @pytest.mark.parametrize("want", [want_it, enqueue_it])
 @pytest.mark.parametrize(("steps", "runs"), [("want kill", 0), ("kill want", 1)])
-def test_a_kill_counts_for_a_request_made_before_it_and_carried_out_later(want, steps, runs, has_log):
-    world = given_up(has_log=has_log)
+def test_a_kill_counts_for_a_request_made_before_it_and_carried_out_later(want, steps, runs):
+    world = given_up()
     world.crash()
     for step in steps.split():
         {"want": want, "kill": kill_it}[step](world)

@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
-from saltext.jobs.core.ids import TIME_ZONES, jid_at, jid_time
+from saltext.jobs.core.ids import TIME_ZONES
 from saltext.jobs.core.log import records
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import News
@@ -202,10 +202,10 @@ class JobCache:
     """The master's job cache, in memory."""
 
     name = master_name = OURS
-    keeps_first_load = True
+    why_unauthenticated = ""
 
     def __init__(self, world):
-        self._world, self.why_unauthenticated = world, world.why_unauthenticated
+        self._world = world
 
     def _there(self):
         if not self._world.cache_up:
@@ -214,7 +214,7 @@ class JobCache:
 
     def publication(self, jid):
         at, last = self._there().recorded.get(jid, (None, None))
-        return None if at is None or jid in self._world.others else Publication(at, frozenset(), last, OPTS["id"])
+        return None if at is None else Publication(at, frozenset(), last, OPTS["id"])
 
     def has_publication(self, jid):
         return jid in self._there().recorded
@@ -226,10 +226,7 @@ class JobCache:
     def published_since(self, since):
         world = self._there()
         latest = world.wall() + TIME_ZONES
-        return {jid: at for jid, at in self._publishes() if jid not in world.others and since <= at <= latest}
-
-    def _publishes(self):
-        return [(jid, last) for jid, (_, last) in self._world.recorded.items()]
+        return {jid: last for jid, (_, last) in world.recorded.items() if since <= last <= latest}
 
     def have_returned(self, jid, minions):
         world = self._there()
@@ -250,30 +247,6 @@ class JobCache:
         for name in returns:
             self._there().store_return(name, jid)
         return self.have_returned(jid, returns)
-
-
-class OtherJobCache(JobCache):
-    """
-    A job cache that is not ours, as Salt's ``local_cache`` is: it does not know who has published a job, gives each publish
-    the time in its jid, and each load replaces the one before.
-    """
-
-    name = master_name = "local_cache"
-    keeps_first_load = False
-
-    def publication(self, jid):
-        return None
-
-    def has_publication(self, jid):
-        return False
-
-    def _publishes(self):
-        return [(jid, jid_time(jid)) for jid in self._world.recorded]
-
-    def keep_load(self, jid, load, minions):
-        world = self._there()
-        world.loads[jid] = load
-        world.named[jid].update(minions)
 
 
 class Banks:
@@ -319,7 +292,7 @@ class Reader(JobReader):
     """The world decides which minions have a key, and which keys are ``renewed``."""
 
     def __init__(self, world):
-        super().__init__(OPTS, world.job_cache(), not world.has_own_cache, access=world, wall=world.wall)
+        super().__init__(OPTS, JobCache(world), access=world, wall=world.wall)
         self._world = world
 
     def keys(self):
@@ -456,30 +429,25 @@ class World:
 
     opts = OPTS
     start_at = START
-    has_own_cache = True  # if False, the job cache is not ours, and is trusted
     part = (
         10_000  # entries that a request changes in one step, timers that ring in one, and records that are read at once
     )
     maintenance = MAINTENANCE  # seconds between two checkpoints of the engine
 
-    def __init__(
-        self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, why_unauthenticated="", **options
-    ):
+    def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, **options):
         while len(LIVING) >= 4:  # before the new loop: whichever was current before an old one becomes current again
             LIVING[0].close()
         self.virtual = VirtualLoop()
         self._time = Clock(self.start_at, self.virtual.steady)
         self.settle = options.pop("settle", SETTLE)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
-        self.acks, self.duration, self.has_log = acks, duration, has_log
-        self.why_unauthenticated = why_unauthenticated
+        self.acks, self.duration = acks, duration
         self.log_is_there = True  # if False, it cannot be written
         self.minions = {name: Minion() for name in minions}
         self.count = itertools.count()
         # The master's state and behaviour.
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.loads, self.named, self.recorded = {}, collections.defaultdict(set), {}
-        self.others = set()  # jids that another master has published, with which this one shares store and job cache
         self.lag = 0.0  # seconds from a publish until the master has stored it
         self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
         self.keeps_returns = True  # if False, the disk is full: returns reach the bus, and not the job cache
@@ -576,7 +544,7 @@ class World:
         """Start the engine, and wait until it has read the store."""
         self.life = life = Life(self)
         publisher, self.bus = Publisher(life), Bus(life)
-        cache, worker = self.job_cache(), Worker(life, lambda: self.cache_up)
+        cache, worker = JobCache(self), Worker(life, lambda: self.cache_up)
         self.clock = Clock(0.0, self.virtual.steady)
         self.clock.offset = self._time.offset + self.clock_ahead  # each process starts at the wall clock's time
         ports = Ports(
@@ -594,7 +562,7 @@ class World:
             checkpoint=Kept(self),
             owner=OPTS["id"],
             folder=Folder(self.files),
-            log=(lambda positions: Tail(life, positions.get(OPTS["id"]))) if self.has_log else None,
+            log=lambda positions: Tail(life, positions.get(OPTS["id"])),
             wall=self.wall,
         )
         entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
@@ -624,13 +592,6 @@ class World:
         self.shell.start()
         if not self._is_running:
             self.run(5.0, lambda: self.shell is None or self.shell.restored)
-
-    def job_cache(self):
-        return JobCache(self) if self.has_own_cache else OtherJobCache(self)
-
-    def new_jid(self, name):
-        """Return the jid of a publish: a name that is easy to read, or with a job cache that is not ours one as Salt's."""
-        return name if self.has_own_cache else jid_at(self.wall() + 1e-6 * next(self.count))
 
     def find_opening(self, *args):
         """Return when a window opens next. :raises ValueError: while windows are not known."""
@@ -786,7 +747,7 @@ class World:
     def take_load(self, load, names, origin="", ends=()):
         """The master publishes: the log and the bus have it at once, the job cache has it ``lag`` seconds later."""
         jid, fun, at = load["jid"], events.function_of(load), self.wall()
-        if self.has_log and self.log_is_there:
+        if self.log_is_there:
             work, user = work_of(load), load["user"]
             named = tuple(sorted(names))
             self.doings.append(
@@ -796,7 +757,7 @@ class World:
         self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
 
         def record():
-            self.loads[jid] = self.loads.get(jid, load) if self.has_own_cache else load
+            self.loads.setdefault(jid, load)
             self.named[jid].update(names)
             first, last = self.recorded.get(jid, (self.wall(), 0.0))
             self.recorded[jid] = first, max(self.wall(), last + 0.001)  # later, also if the clock was set back
@@ -832,7 +793,7 @@ class World:
         further part of the minions gets that signal. Returns the jid of the signal.
         """
         targets = tuple(self.minions if targets is None else targets)
-        signal = signal or self.new_jid(f"kill-{jid or 'all'}-{next(self.count)}")
+        signal = signal or f"kill-{jid or 'all'}-{next(self.count)}"
         funs = fun.split(",") if jid else ["saltutil.kill_all_jobs"]
         args = [[jid] if "kill" in name and jid else [] for name in funs]
         several = len(funs) > 1
@@ -887,7 +848,7 @@ class World:
         """The master stores a return."""
         is_first = (name, jid) not in self.returned
         self.returned.add((name, jid))
-        if self.has_log and self.log_is_there:
+        if self.log_is_there:
             fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
             self.doings.append(records.Returned(jid, name, fun, 0, is_first, self.wall()))
 
