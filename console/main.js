@@ -145,6 +145,7 @@ export class App {
     this.openedAt = Date.now() / 1000;
     this.tellAge();
     if (again || !this.view?.started) this.load();
+    else if (this.stream.busy) this.view.reader?.want(); // of what happened meanwhile
   }
 
   wasLost(reason) {
@@ -157,11 +158,14 @@ export class App {
   tellAge() {
     if (!this.stream) return;
     const now = Date.now() / 1000;
-    set(this.status, "data-state", this.lost ? "lost" : this.stream.open ? "live" : "waiting");
+    set(this.status, "data-state", this.lost ? "lost" : this.stream.open || this.stream.busy ? "live" : "waiting");
     if (this.lost) {
       const of = this.view?.readAt ? `This page shows the state of ${moment(Math.max(this.view.readAt, this.lost.since))}, ${ago(Math.max(this.view.readAt, this.lost.since), now)}.` : "Nothing has been read.";
       say(this.told, `No connection: ${this.lost.reason}.`);
       say(this.age, `${of} It is tried again.`);
+    } else if (this.stream.busy) {
+      say(this.told, "Much happens:");
+      say(this.age, "this page is read every few seconds");
     } else if (!this.stream.open) {
       say(this.told, "Connecting…");
       say(this.age, "");
@@ -189,7 +193,7 @@ export class App {
     replace(this.main, el("h1", {}, this.view.title), this.view.node);
     this.view.draw();
     // Follow events first, then read: nothing that happens meanwhile is missed.
-    if (this.stream.open || this.lost) this.load();
+    if (this.stream.open || this.stream.busy || this.lost) this.load();
   }
 
   async load() {

@@ -8,6 +8,14 @@ const SHORTEST = 1;
 const LONGEST = 30;
 /** Seconds without an event after which a page that becomes visible again counts the connection as dead. */
 const SILENCE = 30;
+/**
+ * Events a second that are many, if they come for so many seconds. salt-api and the master spend some 7 ms on each event for each
+ * page that listens, so the page then stops listening for REST seconds and reads; after that it listens for a moment.
+ */
+const MANY = 5;
+const LONG = 5;
+const MOMENT = 1;
+const REST = 10;
 /** Most characters of an incomplete event. */
 const MOST = 64 * 1024 * 1024;
 
@@ -22,6 +30,8 @@ export class Parser {
   constructor(wants, take) {
     this.wants = wants;
     this.take = take;
+    /** Events so far, but for calls of runners (the pages' own are among them) and what engines say of themselves. */
+    this.count = 0;
   }
 
   feed(text) {
@@ -39,8 +49,10 @@ export class Parser {
   }
 
   #line(line) {
-    if (line.startsWith("tag: ")) this.tag = line.slice(5);
-    else if (line.startsWith("data: ") && this.tag !== undefined && this.wants(this.tag)) this.#event(line.slice(6));
+    if (line.startsWith("tag: ")) {
+      this.tag = line.slice(5);
+      if (!/^(salt\/run|saltext\/jobs)\//.test(this.tag)) this.count += 1;
+    } else if (line.startsWith("data: ") && this.tag !== undefined && this.wants(this.tag)) this.#event(line.slice(6));
     if (!line) this.tag = undefined;
   }
 
@@ -54,6 +66,9 @@ export class Parser {
     if (event && typeof event.tag === "string" && event.data && typeof event.data === "object") this.take(event.tag, event.data);
   }
 }
+
+/** Many events come. */
+class Busy extends Error {}
 
 export class Stream {
   /**
@@ -69,6 +84,8 @@ export class Stream {
     /** Whether an engine has been heard on the present connection: it must then be heard every few seconds. */
     this.alive = false;
     this.pause = SHORTEST;
+    /** Whether many events have come: then it listens only for moments. */
+    this.busy = false;
     this.wake = () => this.#wake();
     document.addEventListener("visibilitychange", this.wake);
     window.addEventListener("online", this.wake);
@@ -87,20 +104,21 @@ export class Stream {
           this.close();
           this.listener.loggedOut();
         }
-        why = error.message;
+        why = error instanceof Busy ? "" : error.message;
       } finally {
         this.abort.abort(); // if a bad event ended the loop, the connection is still open
       }
       if (this.closed) return;
       this.open = false;
-      this.listener.lost(why);
-      await this.#wait();
+      if (why) this.listener.lost(why);
+      await this.#wait(why ? this.#longer() : REST);
     }
   }
 
   async #follow(reader) {
     const decoder = new TextDecoder();
     const parser = new Parser((tag) => this.listener.wants(tag), (tag, data) => this.listener.take(tag, data));
+    let since = Date.now() / 1000;
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
@@ -112,16 +130,25 @@ export class Stream {
         this.listener.opened();
       }
       parser.feed(decoder.decode(value, { stream: true }));
+      const passed = this.heard - since;
+      if (passed < (this.busy ? MOMENT : LONG)) continue;
+      this.busy = parser.count > MANY * passed;
+      if (this.busy) throw new Busy();
+      [since, parser.count] = [this.heard, 0];
     }
   }
 
-  #wait() {
-    // Spread out, so that not all pages come back at one moment.
-    const seconds = this.pause * (0.75 + Math.random() / 2);
+  #longer() {
+    const seconds = this.pause;
     this.pause = Math.min(this.pause * 2, LONGEST);
+    return seconds;
+  }
+
+  #wait(seconds) {
     return new Promise((go) => {
       this.go = go;
-      setTimeout(go, seconds * 1000);
+      // Spread out, so that not all pages come back at one moment. A page that nobody sees need not know what happens.
+      if (!this.busy || !document.hidden) setTimeout(go, seconds * (0.75 + Math.random() / 2) * 1000);
     });
   }
 

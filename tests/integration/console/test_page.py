@@ -236,6 +236,34 @@ def test_many_events_cause_one_read(page, api):
     assert len(api.calls) == 1
 
 
+def test_while_many_events_come_the_page_stops_listening_and_reads_every_few_seconds(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    page.enter(api.login())
+    page.wait_text("2 of 10", "tbody")
+    api.calls.clear()
+
+    def some():
+        api.fire_all([returned(f"web{n}", "20260101000000000000") for n in range(20)])
+        time.sleep(0.5)
+
+    wait_for(lambda: some() or not api.streams, what="it listens no more")
+    has_batch(api, summary(completed=9, active=1), {})
+    page.wait_text("Much happens", ".status")
+    assert api.calls == []
+    wait_for(lambda: some() or api.count("batch.list") >= 2, what="it is read now and then")
+    page.wait_text("9 of 10", "tbody")
+    begun, heard = time.monotonic(), 0
+    while time.monotonic() < begun + 20:
+        some()
+        heard += bool(api.streams)
+    assert heard <= 20, "of 40 times"
+    assert api.count("batch.list") <= 6
+    wait_for(
+        lambda: api.fire("saltext/jobs/batch_manager/beat/77", {"n": 1}) or "Live" in page.text(".status"),
+        what="it is quiet",
+    )
+
+
 def test_a_batch_that_only_an_event_reports_is_gone_when_the_api_does_not_know_it(page, api):
     page.enter(api.login())
     page.wait_text("There is no batch")
