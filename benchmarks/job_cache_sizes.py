@@ -254,9 +254,6 @@ def removal(column, size, folder, own, module, file_returns):
     old = ((*job[:2], job[2][-(RETURNS if column == "sqlite" else file_returns) :]) for job in jobs(count, 60, 5))
     fill(column, folder, own, old, age=55 * 86400)
     found = {}
-    if hasattr(module, "store_of"):
-        module.store_of(own).swept.clear()
-        module.store_of(own).young.clear()
     if column != "sqlite":
         found["removal of a job of ten returns"] = cpu(module.clean_old_jobs) / count
         return found

@@ -344,7 +344,7 @@ def clean_old_jobs() -> None:
         if keep:
             retention.sweep(store, keep, time.time())
         retention.trim(store, time.time())
-        if store.driver.one_file is not None:
-            store.driver.one_file.tidy()
+        if store.file is not None:
+            store.file.tidy()
     except SaltCacheError as exc:
         log.error("The job cache could not be cleaned: %s", exc)

@@ -338,9 +338,7 @@ def stats() -> dict[str, Any]:
     Return how many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
 
     ``bytes`` is None if the driver keeps its data on a server. With sqlite it is the size of the file, and ``free_bytes`` is
-    the part of it that is free. With mmap_cache each job has an index, and ``bank_bytes`` is its nominal size, from
-    ``mmap_cache_size`` and ``mmap_cache_slot_size``. The index is a sparse file that takes a few pages only, as ``bytes``
-    shows. A tool that copies it must keep it sparse.
+    the part of it that is free.
 
     CLI Example:
 

@@ -20,8 +20,6 @@ import salt.payload
 from saltext.jobs.core.disk import packed
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-#: Seconds by which the time stamp of a file may be behind.
-_COARSE = 10.0
 #: Tries to write a draft: another process may remove the directory along with the last key in it.
 _TRIES = 10
 #: Bytes of a file that are read at a time. Most files have less.
@@ -104,26 +102,6 @@ class LocalBanks:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def changed(self, bank: str, since: float) -> list[str]:
-        """Return the keys that may have been written at or after a Unix time: file systems have coarse clocks."""
-        found = []
-        with (
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            os.scandir(os.path.join(self._root, bank)) as entries,
-        ):
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    if entry.name.endswith(".p") and entry.stat().st_mtime >= since - _COARSE:
-                        found.append(entry.name[:-2])
-        return found
-
-    def bank_updated(self, bank: str) -> float | None:
-        """Return the Unix time at which a key was last written or removed, or None if there is no bank."""
-        try:
-            return os.stat(os.path.join(self._root, bank)).st_mtime
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     def names(self, bank: str) -> list[str]:
         """Return all names in a bank's directory: keys with ``.p``, sub-banks, half-written files."""
         try:
@@ -135,28 +113,17 @@ class LocalBanks:
         """Return the keys of a bank: neither sub-banks nor half-written files."""
         return [name[:-2] for name in self.names(bank) if name.endswith(".p")]
 
-    def drop(self, bank: str) -> None:
-        """Remove a bank with all that is in it."""
+    def flush(self, bank: str, key: str | None = None) -> None:
+        """Remove a key, and the bank with its last key; without a key the whole bank."""
         folder = os.path.join(self._root, bank)
-        try:
-            for name in os.listdir(folder):
-                os.unlink(f"{folder}/{name}")
-            os.rmdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError:  # there are banks in it, or another process writes to it
-            shutil.rmtree(folder)
-
-    def unlink(self, bank: str, key: str) -> None:
-        """Remove a key."""
+        if key is None:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                shutil.rmtree(folder)
+            return
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(os.path.join(self._root, bank, f"{key}.p"))
-
-    def flush(self, bank: str, key: str) -> None:
-        """Remove a key, and the bank with its last key."""
-        self.unlink(bank, key)
+            os.unlink(os.path.join(folder, f"{key}.p"))
         with contextlib.suppress(OSError):
-            os.rmdir(os.path.join(self._root, bank))  # refused as long as there is anything in it
+            os.rmdir(folder)  # refused as long as there is anything in it
 
 
 def _content(path: str) -> bytes:

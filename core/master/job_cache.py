@@ -277,8 +277,7 @@ class JobCache:
 
     def _published_jids(self, since: float) -> list[str]:
         """Return the jids that may have been published at or after ``since``."""
-        index = self._store.driver.index
-        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: index.written_since(PUBLISHED, since))
+        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.driver.written_since(PUBLISHED, since))
         return [jid for jid in map(self._store.decode, keys) if is_plain(jid)]
 
     @property

@@ -82,13 +82,8 @@ class Banks:
         query = f"WITH {before} {last}" if before else last
         self.run(lambda connection: _do(connection, query, [one for _, some in first for one in some] + values))
 
-    def store_new(self, bank: str, key: str, value: Any, is_again: bool = False) -> bool:
-        """
-        Store a value unless there is one. Returns whether it was stored.
-
-        :param is_again: whether this was tried before, with an unknown outcome. Then an equal value that is there counts as
-            stored.
-        """
+    def store_new(self, bank: str, key: str, value: Any) -> bool:
+        """Store a value unless there is one. Returns whether it was stored."""
         row = _Row(bank, key, value, None)
         query, values = row.insert(replace=False)
         tries = 0
@@ -98,7 +93,7 @@ class Banks:
             tries += 1
             if _do(connection, f"{query} RETURNING 1", values):
                 return True
-            return (is_again or tries > 1) and _do(connection, _VALUE, (row.bank, row.key)) == [(row.value,)]
+            return tries > 1 and _do(connection, _VALUE, (row.bank, row.key)) == [(row.value,)]
 
         return self.run(work)
 
@@ -174,22 +169,21 @@ class Banks:
         """Return the names in a bank: keys and sub-banks."""
         return [*dict.fromkeys((*self.keys(bank), *self.banks(bank)))]
 
-    def outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
-        """Return the keys of a bank with since <= key < low; if ``since`` is empty, also those after ``high``."""
-        query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND t.key {{}}"
+    def outside(self, bank: str, low: str, high: str) -> Sequence[str]:
+        """Return the keys of a bank that are before ``low`` or after ``high``."""
+        query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND t.key {{}} %s"
         name = plain_bank(bank)
-        found = self.rows(query.format(">= %s AND t.key < %s"), (name, since, low), LONG)
-        if not since:
-            found += self.rows(query.format("> %s"), (name, high), LONG)
-        return [row[0] for row in found]
+        return [
+            row[0]
+            for edge in (("<", low), (">", high))
+            for row in self.rows(query.format(edge[0]), (name, edge[1]), LONG)
+        ]
 
-    def banks_outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
+    def banks_outside(self, bank: str, low: str, high: str) -> Sequence[str]:
         """As ``outside``, for the names of the banks in a bank."""
         name = plain_bank(bank)
         first, last = below(name)
-        found = self._banks_between(name, f"{name}/{since}" if since else first, f"{name}/{low}")
-        if not since:
-            found += self._banks_between(name, f"{name}/{high}", last)
+        found = [*self._banks_between(name, first, f"{name}/{low}"), *self._banks_between(name, f"{name}/{high}", last)]
         return [each for each in dict.fromkeys(found) if not low <= each <= high]
 
     def items(self, bank: str) -> Iterator[tuple[str, bytes]]:
@@ -215,18 +209,6 @@ class Banks:
         query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND t.key = ANY(%s) AND {_ALIVE}"
         name = plain_bank(bank)
         return {row[0] for part in parts(list(keys)) for row in self.rows(query, (name, part))}
-
-    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
-        """
-        Return the Unix time of the last write of any of the (bank, key) pairs, or in a bank; None if there is no value.
-        """
-        in_bank = f"(SELECT max(updated) FROM {TABLE} WHERE bank = %s)"
-        query = f"""SELECT {_AT.format(f"greatest(max(t.updated), {in_bank})")}
-            FROM unnest(%s::text[], %s::text[]) AS w (bank, key) CROSS JOIN LATERAL (
-                SELECT updated FROM {TABLE} WHERE bank = w.bank AND key = w.key LIMIT 1) AS t"""
-        names = [plain_bank(name) for name, _ in items]
-        found: float | None = self.rows(query, (plain_bank(bank), names, [str(key) for _, key in items]))[0][0]
-        return found
 
     def clean_expired(self, bank: str) -> int:
         """Remove the expired values of a bank, and return their number."""

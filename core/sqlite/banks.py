@@ -185,21 +185,19 @@ class SqliteBanks:
         start = len(name) + 1
         return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in found))
 
-    def outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
-        """Return the keys of a bank with since <= key < low; if ``since`` is empty, also those after ``high``."""
-        query = f"SELECT key FROM records WHERE {_OF} AND key {{}}"
-        found = self._rows(query.format(">= ? AND key < ?"), bank, since, low)
-        if not since:
-            found += self._rows(query.format("> ?"), bank, high)
-        return [row[0] for row in found]
+    def outside(self, bank: str, low: str, high: str) -> list[str]:
+        """Return the keys of a bank that are before ``low`` or after ``high``."""
+        query = f"SELECT key FROM records WHERE {_OF} AND key {{}} ?"
+        return [
+            row[0] for sign, edge in (("<", low), (">", high)) for row in self._rows(query.format(sign), bank, edge)
+        ]
 
-    def banks_outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
+    def banks_outside(self, bank: str, low: str, high: str) -> list[str]:
         """As ``outside``, for the names of the banks in a bank."""
         name = plain_bank(bank)
         first, last = below(name)
         found: list[Any] = []
-        parts = [(f"{name}/{since}" if since else first, f"{name}/{low}"), (f"{name}/{high}", last)]
-        for edges in parts[:1] if since else parts:
+        for edges in ((first, f"{name}/{low}"), (f"{name}/{high}", last)):
             found += self._database.read("SELECT name FROM banks WHERE name >= ? AND name < ?", edges)
         names = dict.fromkeys(str(row[0])[len(name) + 1 :].partition("/")[0] for row in found)
         return [name for name in names if not low <= name <= high]
@@ -226,11 +224,6 @@ class SqliteBanks:
             query = f"SELECT key FROM records WHERE {_OF} AND key IN ({_marks(part)}) AND {_ALIVE}"
             found.update(row[0] for row in self._rows(query, bank, *part, _now()))
         return found
-
-    def bank_updated(self, bank: str) -> float | None:
-        """Return the Unix time of the last write of any key in a bank; None if it has no keys."""
-        found = self._rows(f"SELECT max(updated) FROM records WHERE {_OF} AND {_ALIVE}", bank, _now())
-        return None if found[0][0] is None else found[0][0] / 1000
 
     def clean_expired(self, bank: str) -> int:
         """Remove the expired values of a bank, and return how many there were."""

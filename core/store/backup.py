@@ -50,6 +50,6 @@ def recover(store: Store, path: Any) -> dict[str, int]:
 
 
 def _file_of(store: Store, what: str) -> SqliteBanks:
-    if store.driver.one_file is None:
+    if store.file is None:
         raise Refused(f"job_cache.{what} is for cache: sqlite; the master has cache: {store.driver.name}")
-    return store.driver.one_file.banks_file
+    return store.file.banks_file

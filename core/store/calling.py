@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import salt.loader
@@ -30,6 +30,8 @@ RETRY_SECONDS = 0.2
 _AWAY = frozenset(
     ("ConnectionError", "BusyLoadingError", "TimeoutError", "EtcdConnectionFailed", "MaxRetryError", "EtcdNotFile")
 )
+#: Options by which a client gives up on a frozen server, in seconds, unless operators set them.
+_WAITS = {f"mysql.{what}_timeout": 3 for what in ("connect", "read", "write")} | {"etcd.read_timeout": 1}
 _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
 _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
@@ -58,10 +60,10 @@ class Calls:
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
-        self._opts = dict(opts)
+        self._opts = {**_WAITS, **opts}
         self.name: str = opts.get("cache") or "localfs"
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
-        self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._guard = threading.RLock()  # Salt 3008 stores returns from several threads, and mysql has one connection
 
     @functools.cached_property
     def _base(self) -> str:
@@ -69,47 +71,29 @@ class Calls:
         return own_modules.base_of(self)
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
-        """Call a function of the driver. :raises SaltCacheError: naming driver, bank and key."""
+        """
+        Call a function of the driver, again and again while its server is away, for up to ``patience``.
 
-        def work(modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> Any:
-            return run(modules, calls[name], bank, *args, **fixed)
-
-        return self._try(name, bank, args[0] if args else None, work)
-
-    def _try(
-        self, name: str, bank: str, key: str | None, work: Callable[[Any, dict[str, Any], dict[str, Any]], Any]
-    ) -> Any:
-        """Do ``work`` with the driver, again and again while its server is away, for up to ``patience``."""
-        began, tries = time.monotonic(), 0
+        :raises SaltCacheError: naming driver, bank and key.
+        """
+        began = time.monotonic()
         while True:
             try:
                 with self._guard:
-                    return work(*(self._opened or self._open()))
+                    modules, calls, fixed = self._opened or self._open()
+                    return run(modules, calls[name], bank, *args, **fixed)
             except Exception as exc:  # A driver raises anything that its client library raises.
-                error, tries = self.error(name, bank, key, exc), tries + 1
+                error = self.error(name, bank, args[0] if args else None, exc)
                 if not isinstance(error, Undecodable):
                     self._opened = None  # some drivers never replace a broken connection
                 if not isinstance(error, Outage) or time.monotonic() - began >= self.patience:
                     raise error from exc
-                if tries > 1 and self._is_refusal(name):
-                    raise SaltCacheError(f"{error}: the server is up and refuses just this") from exc
             time.sleep(RETRY_SECONDS)
-
-    def _is_refusal(self, name: str) -> bool:
-        """Tell whether the server is up after all, and refused this very call."""
-        return False
 
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
         """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
         kind = Outage if _is_outage(exc) else Undecodable if name == "fetch" and _is_damage(exc) else SaltCacheError
         return kind(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {_reason(exc)}")
-
-    def decoded(self, bank: str, key: str, data: bytes, loads: Callable[[bytes], Any] = salt.payload.loads) -> Any:
-        """Return a value that was read; an Undecodable if it is damaged."""
-        try:
-            return loads(data)
-        except Exception as exc:  # msgpack raises many kinds
-            return self.error("fetch", bank, key, exc)
 
     def _open(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Load the driver: once, and again after it failed."""
@@ -128,18 +112,13 @@ class Calls:
         # As salt.cache.Cache does it.
         arguments = f"{self.name}.init_kwargs"
         fixed = modules[arguments]({"cachedir": self._opts["cachedir"]}) if arguments in modules else {}
-        self._prepare(modules, calls, fixed)
-        return modules, calls, fixed
-
-    def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
-        """Make the first call, in which a driver makes its client. No driver can do that in two threads at once."""
+        # The first call, in which a driver makes its client. No driver can do that in two threads at once.
         run(modules, calls["contains"], NOCACHE, "first", **fixed)
-
-    @staticmethod
-    def own(calls: dict[str, Any]) -> dict[str, Any]:
-        """Return the globals of the driver's module."""
-        names: dict[str, Any] = getattr(calls["store"], "__globals__", {})
-        return names
+        if self.name == "redis":  # whose driver has no option for it
+            client = run(modules, calls["store"].__globals__["_get_redis_server"])
+            if hasattr(client, "connection_pool"):  # a cluster has several
+                client.connection_pool.connection_kwargs.update(socket_timeout=OUTAGE_SECONDS, retry=None)
+        return modules, calls, fixed
 
 
 def run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:

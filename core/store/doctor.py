@@ -17,7 +17,7 @@ from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files, about_sqlite
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.drivers import OneFile, has_date
+from saltext.jobs.core.store.drivers import has_date
 from saltext.jobs.core.store.store import Store
 
 #: With this many jobs, a driver that keeps files for each is slow to list, and takes many inodes.
@@ -43,7 +43,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     jobs: int | None = None
     try:
         store.contains(NOCACHE, "doctor")
-        jobs = store.driver.index.count_loads()
+        jobs = store.driver.count_loads()
         found += _about_publishes(store, name == _OURS)
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
@@ -69,7 +69,7 @@ def _about_limits(store: Store) -> list[str]:
 
 def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> list[str]:
     if store.driver.name == "sqlite":
-        return _about_database(store.driver.one_file, str(opts.get("user") or "root"))
+        return _about_database(store, str(opts.get("user") or "root"))
     if store.driver.name not in ("localfs", "mmap_cache"):
         return []
     folder, user = pathlib.Path(store.cachedir, "jobs"), str(opts.get("user") or "root")
@@ -90,7 +90,8 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
     return found
 
 
-def _about_database(file: OneFile | None, user: str) -> list[str]:
+def _about_database(store: Store, user: str) -> list[str]:
+    file = store.file
     try:
         banks = None if file is None else file.banks_file
     except Exception:  # an option that is not accepted; the driver itself has said so
@@ -125,21 +126,19 @@ def _about_database(file: OneFile | None, user: str) -> list[str]:
 def figures_of(store: Store) -> dict[str, Any]:
     """
     Return driver; jobs, published and returns, as counts; oldest and newest, as jids; and bytes: the size of the banks on
-    disk without holes, None for a driver with a server. With sqlite also free_bytes, with mmap_cache bank_bytes.
+    disk without holes, None for a driver with a server. With sqlite also free_bytes.
     """
     keys = sorted(store.keys(LOADS))
     timed = [key for key in keys if has_date(key)]
     found: dict[str, Any] = {"driver": store.driver.name, "jobs": len(keys)}
     found["published"] = len(store.keys(PUBLISHED))
-    found["returns"] = store.driver.index.count_returns(RETURNS, keys)
+    found["returns"] = store.driver.count_returns(RETURNS, keys)
     found["oldest"] = store.decode(timed[0]) if timed else None
     found["newest"] = store.decode(timed[-1]) if timed else None
-    if store.driver.one_file is not None:
-        banks = store.driver.one_file.banks_file
+    if store.file is not None:
+        banks = store.file.banks_file
         return {**found, "bytes": banks.file_bytes(), "free_bytes": banks.free_bytes()}
     found["bytes"] = _bytes(store) if store.driver.name in ("localfs", "mmap_cache") else None
-    if store.driver.bank_bytes:
-        found["bank_bytes"] = store.driver.bank_bytes
     return found
 
 

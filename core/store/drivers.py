@@ -1,9 +1,7 @@
 """
-A driver of ``salt.cache`` as the job cache needs it.
+A driver of ``salt.cache`` as the job cache needs it: all is made of the six plain functions that every driver has.
 
-:py:class:`Port` is what a driver must do, and what Salt's own drivers do. A driver that differs has its own module in
-this folder. All else that the job cache needs is written here on top of ``Port``. A driver overrides what it can do
-faster, or with its own index. What only a driver with one file of its own can do is in ``OneFile``.
+The two drivers of this extension keep jobs in tables, and override what they find by an index (``tabled.py``).
 """
 
 from __future__ import annotations
@@ -11,22 +9,25 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any
 
+import salt.payload
+import salt.utils.msgpack
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import LOADS
+from saltext.jobs.core.banks import LOADS, OWED
 from saltext.jobs.core.disk.job_summary import JobTally
+from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
-
-if TYPE_CHECKING:  # Python may have been built without sqlite3
-    from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
 #: A job may be published again under its jid within this many seconds.
 _AGAIN_WITHIN = 2 * 86400.0
+#: Most bytes that mmap_cache may take for a bank: each job has one.
+_MOST_BANK_BYTES = 10_000_000
 
 #: Tells whether a job's function, or its user, matches a search.
 Matches = Callable[[str], bool]
@@ -36,26 +37,27 @@ Marks = Mapping[str, Matches | None]
 Shown = tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[list[Any] | None]]
 
 
-class Left(NamedTuple):
-    """The jobs that were not removed."""
+class Driver(Calls):
+    """
+    A driver that Salt loads.
 
-    #: Those whose last write the driver cannot tell.
-    unknown: list[str]
-    #: A Unix time that is not later than the last write of any other job. None if there are no others.
-    written: float | None
+    :param opts: the master's options.
+    """
 
-
-class Port(Calls):
-    """What a driver must do: eight functions over banks and keys. Here they call the driver that Salt loads."""
-
-    #: Whether the bank of the returns lists the jobs that have returns.
-    lists_banks = True
-    #: Whether it keeps its files where local_cache keeps its own: ``jobs`` in the cache directory.
-    in_jobs_folder = False
+    #: Whether ``banks`` lists the jobs that have returns.
+    lists_banks = False
     #: The longest key in bytes, if the driver's settings limit it.
     longest = 255
-    #: The size in bytes of a bank's index, if banks have one.
-    bank_bytes: int | None = None
+    #: How many jobs are removed at a time. One is removed under the job's lock; several by the driver, in a transaction.
+    removed_at_once = 1
+    #: Whether the newest jids are found without listing the others.
+    orders_jids = False
+
+    def met_damage(self, error: SaltCacheError) -> bool:
+        """Tell whether a write failed on a damaged file that has been replaced since."""
+        return False
+
+    # -- single values -----------------------------------------------------------------------------------------------
 
     def fetch(self, bank: str, key: str) -> Any:
         """Return the value; ``{}`` if there is none."""
@@ -66,7 +68,8 @@ class Port(Calls):
 
     def updated(self, bank: str, key: str) -> float | None:
         """Return the Unix time of the last write; None if there is no value or the driver cannot tell."""
-        found: float | None = self._call("updated", bank, key)
+        # localfs of Salt logs a warning for each key that is not there.
+        found: float | None = self._call("updated", bank, key) if self.contains(bank, key) else None
         return found
 
     def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
@@ -76,6 +79,15 @@ class Port(Calls):
     def flush(self, bank: str, key: str) -> None:
         self._call("flush", bank, key)
 
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+        """Store a value if there is none, and tell whether it was stored. The caller holds the lock of the value."""
+        if self.contains(bank, key):
+            return False
+        self.store(bank, key, value, durable)
+        return True
+
+    # -- many values -------------------------------------------------------------------------------------------------
+
     def keys(self, bank: str) -> list[str]:
         """Return the keys in ``bank``, with its sub-banks if the driver lists them; none if the driver cannot tell."""
         return [name for name in self._call("list", bank) or () if isinstance(name, str)]
@@ -83,55 +95,6 @@ class Port(Calls):
     def banks(self, bank: str) -> list[str]:
         """Return the names of the banks in ``bank``; none if the driver cannot tell."""
         return self.keys(bank)
-
-    def drop_bank(self, parent: str, name: str) -> None:
-        """Remove the bank ``parent/name`` with all that is in it."""
-        self._call("flush", f"{parent}/{name}")
-
-
-class OneFile(Protocol):
-    """What a driver does in addition if it keeps all banks in one file of its own."""
-
-    @property
-    def banks_file(self) -> SqliteBanks:
-        """The file. :raises StateError: for an option that is not accepted."""
-
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Return a transaction that keeps others from writing."""
-
-    def tidy(self) -> None:
-        """Do the regular upkeep. No writer waits long for it."""
-
-    def used_bytes(self) -> int:
-        """Return how many bytes of the file are in use."""
-
-    def damage(self) -> str | None:
-        """Return what a check of the whole file finds; None if it is sound."""
-
-
-class Driver(Port):
-    """
-    A driver with a server, or one that is not known here.
-
-    :param opts: the master's options.
-    """
-
-    #: How many jobs are removed at a time. One is removed under the job's lock; several by the driver, in a transaction.
-    removed_at_once = 1
-
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        super().__init__(opts)
-        #: Finds jobs by more than their keys.
-        self.index = JobIndex(self)
-
-    @property
-    def one_file(self) -> OneFile | None:
-        """The driver itself, if it keeps all banks in one file of its own."""
-        return None
-
-    def met_damage(self, error: SaltCacheError) -> bool:
-        """Tell whether a write failed on a damaged file that has been replaced since."""
-        return False
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a value, without reading the values."""
@@ -144,13 +107,13 @@ class Driver(Port):
         """
         for key in self.keys(bank) if keys is None else keys:
             try:
-                value = self.fetch(bank, key)
-                if value != {} or self.contains(bank, key):
-                    yield key, value
+                value = self._read(bank, key)
             except Outage:
                 raise
             except SaltCacheError as exc:
-                yield key, exc
+                value = exc
+            if value is not ABSENT:
+                yield key, value
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         """
@@ -167,81 +130,42 @@ class Driver(Port):
             return exc
         return value if value != {} or self.contains(bank, key) else ABSENT
 
-    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
-        """Store a value if there is none, and tell whether it was stored. The caller holds the lock of the value."""
-        if self.contains(bank, key):
-            return False
-        self.store(bank, key, value, durable)
-        return True
-
     def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
         """Store (bank, key, value) triples, in this order."""
         for bank, key, value in items:
             self.store(bank, key, value, durable)
 
-    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
-        """Return the Unix time of the last write to ``items``, (bank, key) pairs, or in ``bank``; None if none."""
-        times = [self.updated(*item) for item in items]
-        return max((at for at in (*times, self._last_in(bank)) if at), default=None)
+    # -- whole jobs --------------------------------------------------------------------------------------------------
 
-    def _last_in(self, bank: str) -> float | None:
-        """Return the Unix time of the last write of any key in a bank; None if there is no key."""
-        return max((at for at in (self.updated(bank, key) for key in self.keys(bank)) if at), default=None)
-
-    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
+    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> None:
         """
-        Remove the jobs ``names`` that were last written before the Unix time ``than``, by default all. Returns the others.
+        Remove those of the jobs ``names`` that were last written before the Unix time ``than``, by default all.
 
         For each job the bank ``parent/name`` is removed first, then the key ``name`` in each of ``banks``, in this order.
         """
-        last = {name: self._remove_one([(bank, name) for bank in banks], parent, name, than) for name in names}
-        kept = [at for at in last.values() if at is not None and at >= than]
-        return Left([name for name in names if last[name] is None], min(kept, default=None))
+        for name in names:
+            if than < math.inf and self._last_write(banks, parent, name) >= than:
+                continue
+            self.drop_bank(f"{parent}/{name}")
+            for bank in banks:
+                if self.contains(bank, name):
+                    self.flush(bank, name)
 
-    def _remove_one(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
-        """Remove one job if it is old. Return when it was last written: None if not known, -inf if ``than`` is infinite."""
-        last = self.last_updated(items, f"{parent}/{name}") if than < math.inf else -math.inf
-        if last is not None and last < than:
-            self.drop_bank(parent, name)
-            for item in items:
-                self._flush_if_there(*item)
-        return last
+    def _last_write(self, banks: Sequence[str], parent: str, name: str) -> float:
+        """Return the Unix time of the last write to a job; if the driver cannot tell, the one in the jid, or infinity."""
+        returns = f"{parent}/{name}"
+        places = [*((bank, name) for bank in banks), *((returns, key) for key in self.keys(returns))]
+        return max((at for at in (self.updated(*place) for place in places) if at), default=jid_time(name) or math.inf)
 
-    def _flush_if_there(self, bank: str, key: str) -> None:
-        if self.contains(bank, key):
-            self.flush(bank, key)
+    def drop_bank(self, bank: str) -> None:
+        """Remove a bank with all that is in it."""
+        self._call("flush", bank)
 
-
-class InParts(Driver):
-    """A driver that reads many values in one round trip, by ``read_all``."""
-
-    #: Most values that are read at a time.
-    chunk = 500
-
-    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
-        wanted = list(self.keys(bank) if keys is None else keys)
-        for start in range(0, len(wanted), self.chunk):
-            part = wanted[start : start + self.chunk]
-            values = self.read_all([(bank, key) for key in part])
-            yield from ((key, value) for key, value in zip(part, values, strict=True) if value is not ABSENT)
-
-
-class JobIndex:
-    """
-    Finds and counts jobs. This one has no index: it lists keys and reads records.
-
-    :param driver: the driver with the jobs.
-    """
-
-    #: Whether the newest jids are found without listing the others.
-    orders_jids = False
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    # -- finding jobs: a driver with an index overrides this ---------------------------------------------------------
 
     def count_loads(self) -> int:
         """Return how many loads there are."""
-        return len(self._driver.keys(LOADS))
+        return len(self.keys(LOADS))
 
     def count_returns(self, bank: str, jids: Iterable[str]) -> int:
         """
@@ -250,13 +174,14 @@ class JobIndex:
         :param bank: the bank in which each job has its bank of returns.
         :param jids: the keys of all loads.
         """
-        return sum(len(self._driver.keys(f"{bank}/{jid}")) for jid in jids)
+        return sum(len(self.keys(f"{bank}/{jid}")) for jid in jids)
 
     def oldest_jids(self, count: int) -> list[str]:
         """Return the keys of the oldest loads, oldest first."""
         undated = self.undated_jids()
-        keys = self._driver.keys(LOADS)
-        return heapq.nsmallest(count, keys, lambda key: (jid_at(undated[key]) if key in undated else key, key))
+        return heapq.nsmallest(
+            count, self.keys(LOADS), lambda key: (jid_at(undated[key]) if key in undated else key, key)
+        )
 
     def shown(self) -> Iterator[Shown] | None:
         """
@@ -275,21 +200,19 @@ class JobIndex:
         :param minion: a minion that the job is for, or that has returned.
         :param failed: only jobs that failed on a minion.
         """
-        yield from sorted(
-            (key for key in self._driver.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True
-        )
+        yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
 
     def written_since(self, bank: str, since: float) -> list[str]:
         """Return the jids in a bank that may have been written at or after a Unix time."""
-        return [key for key in self._driver.keys(bank) if not _is_surely_before(key, since)]
+        return [key for key in self.keys(bank) if (jid_time(key) or math.inf) >= since - _AGAIN_WITHIN]
 
     def undated_jids(self) -> dict[str, float]:
         """Return the keys of loads that do not begin with a date, with the Unix times of their last write."""
         found = {}
-        for key in self._driver.keys(LOADS):
+        for key in self.keys(LOADS):
             if not has_date(key):
                 try:
-                    found[key] = self._driver.updated(LOADS, key) or 0.0
+                    found[key] = self.updated(LOADS, key) or 0.0
                 except Outage:
                     raise
                 except SaltCacheError:
@@ -308,22 +231,103 @@ class JobIndex:
         """
         return {}
 
-    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
+    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str]:
         """
-        Return the keys in a bank that are before ``low`` or after ``high``; None if all keys must be listed for that.
+        Return the keys in a bank that are before ``low`` or after ``high``.
 
-        :param since: if it is not empty, only keys from ``since`` on and before ``low``.
         :param of_banks: whether to return the names of the banks in the bank, in place of its keys.
         """
-        return None
+        return [key for key in (self.banks if of_banks else self.keys)(bank) if not low <= key <= high]
+
+
+class Local(Driver):
+    """
+    The six functions over the files of localfs, by ``core/disk/local_banks.py``. Those of Salt do not wait for the disk,
+    list half-written files as keys, and before Salt 3008 cut names that end in ``p``.
+    """
+
+    lists_banks = True
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts)
+        self._files = LocalBanks(opts["cachedir"], readable=True)
+
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
+        self._call("store", bank, key, value, durable)
+
+    def banks(self, bank: str) -> list[str]:
+        names: list[str] = self._call("names", bank)
+        return names
+
+    def _call(self, name: str, bank: str, *args: Any) -> Any:
+        try:
+            return getattr(self._files, name)(bank, *args)
+        except Exception as exc:  # msgpack raises many kinds for a broken file
+            raise self.error(name, bank, args[0] if args else None, exc) from exc
+
+
+class Mmap(Driver):
+    """
+    mmap_cache of Salt 3008. It makes a bank when it is first asked about, keeps each open for ever, shows the writes of
+    other processes up to 0.25 s late, and cannot read a mapping with keys that are not texts.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts)
+        self._root: str = opts["cachedir"]
+        self.longest = opts.get("mmap_cache_key_size", 64)
+
+    def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        size = self._opts.get("mmap_cache_size", 1_000_000) * self._opts.get("mmap_cache_slot_size", 96)
+        if size > _MOST_BANK_BYTES:
+            raise SaltCacheError(
+                f"cache: mmap_cache would take {size // 10**6} MB for each job: set mmap_cache_size, for example to 20000"
+            )
+        return super()._load()
+
+    def fetch(self, bank: str, key: str) -> Any:
+        value = super().fetch(bank, key)
+        if not isinstance(value, bytes):
+            return value
+        try:
+            return salt.payload.loads(value)
+        except Exception as exc:
+            raise self.error("fetch", bank, key, exc) from exc
+
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
+        packed = salt.payload.dumps(value)
+        try:
+            value = salt.utils.msgpack.unpackb(packed, raw=False, strict_map_key=True)
+        except Exception:  # msgpack raises many kinds
+            value = packed
+        super().store(bank, key, value)
+
+    def drop_bank(self, bank: str) -> None:
+        super().drop_bank(bank)
+        with contextlib.suppress(OSError):
+            os.rmdir(f"{self._root}/{bank}")
+
+    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
+        # The retry queue has a bank for each minion, and is kept in files.
+        return (
+            super().present(bank, keys) if bank != OWED else set(keys).intersection(LocalBanks(self._root).list(bank))
+        )
+
+    def _call(self, name: str, bank: str, *args: Any) -> Any:
+        if self._opened is None:
+            self._open()
+        if name != "store" and not os.path.exists(f"{self._root}/{bank}/.mmap_cache.idx"):
+            return {"fetch": {}, "list": []}.get(name)
+        with self._guard:
+            try:
+                return super()._call(name, bank, *args)
+            finally:
+                opened = self._opened[1]["fetch"].__globals__["_caches"] if self._opened else {}
+                for _, file in opened.values():
+                    file.close()
+                opened.clear()
 
 
 def has_date(key: str) -> bool:
     """Tell whether a jid begins with a date, and so tells when the job was published."""
     return key[:8].isdigit() and len(key) > 7 and key[:8].isascii()
-
-
-def _is_surely_before(jid: str, since: float) -> bool:
-    """Tell whether a jid's last publish was before ``since``: a job may be published again long after its first time."""
-    at = jid_time(jid)
-    return at is not None and at < since - _AGAIN_WITHIN

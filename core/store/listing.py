@@ -43,7 +43,7 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
 
 def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str] | None:
     """Add the jobs that the driver's index describes, and return the keys of the others; None if it describes none."""
-    described = store.driver.index.shown()
+    described = store.driver.shown()
     if described is None:
         return None
     unread, day, begun = [], "", ""
@@ -118,9 +118,9 @@ def _newest_first(store: Store, count: int) -> Iterator[str]:
     Usually only a few are wanted, so these are picked without sorting all. A jid without a time in it sorts by when its
     load was written.
     """
-    if store.driver.index.orders_jids:
-        undated = ((jid_at(at), key) for key, at in store.driver.index.undated_jids().items())
-        dated = ((key, key) for key in store.driver.index.jids("", "~", {"fun": None, "user": None}))
+    if store.driver.orders_jids:
+        undated = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
+        dated = ((key, key) for key in store.driver.jids("", "~", {"fun": None, "user": None}))
         yield from (key for _, key in heapq.merge(dated, sorted(undated, reverse=True), reverse=True))
         return
     names = store.keys(LOADS)

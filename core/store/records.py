@@ -43,7 +43,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.calling import Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, Left
+from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.publication import Publication, digest, function_name, ids_in, is_later
 from saltext.jobs.core.store.publication import work_of as work_of  # also for modules that import it from here
 from saltext.jobs.core.store.store import Store
@@ -437,6 +437,6 @@ def drop(store: Store, jid: str) -> None:
     store.driver.remove(BANKS[::-1], RETURNS, [jid])
 
 
-def drop_older(store: Store, jids: Sequence[str], than: float) -> Left:
-    """As ``drop``, for those jobs that were last written before the Unix time ``than``. Returns the others."""
-    return store.driver.remove(BANKS[::-1], RETURNS, jids, than)
+def drop_older(store: Store, jids: Sequence[str], than: float) -> None:
+    """As ``drop``, for those jobs that were last written before the Unix time ``than``."""
+    store.driver.remove(BANKS[::-1], RETURNS, jids, than)

@@ -136,8 +136,8 @@ def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
     before = (_LAST, "") if query.after is None else _place(query.after)
     marks = {"fun": _of_function(query), "user": _globs(query.users)}
     failed = query.outcome == "failed"
-    dated = ((key, key) for key in store.driver.index.jids(low, min(high, before[0]), marks, query.minion, failed))
-    written = ((jid_at(at), key) for key, at in store.driver.index.undated_jids().items())
+    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks, query.minion, failed))
+    written = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
     others = sorted((place for place in written if low <= place[0] <= high), reverse=True)
     return (place for place in heapq.merge(dated, others, reverse=True) if place < before)
 
@@ -162,9 +162,9 @@ def _of_function(query: Query) -> Matches | None:
 
 
 def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    tallies = store.driver.index.tallies(keys, query.minion)
+    tallies = store.driver.tallies(keys, query.minion)
     if query.minion is not None:
-        meant = store.driver.index.with_minion([key for key in keys if key not in tallies], query.minion)
+        meant = store.driver.with_minion([key for key in keys if key not in tallies], query.minion)
         keys = [key for key in keys if key in meant or key in tallies]
     named = _globs(query.minions)
     keys = [key for key in keys if key not in tallies or _is_asked_for(query, tallies[key])]

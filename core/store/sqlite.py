@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from salt.exceptions import SaltCacheError
 
@@ -23,32 +22,31 @@ from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.store.calling import Outage, Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, Left, OneFile
-from saltext.jobs.core.store.tabled import TableDriver, TableIndex
-
-Result = TypeVar("Result")
+from saltext.jobs.core.store.drivers import ABSENT
+from saltext.jobs.core.store.tabled import TableDriver
 
 #: By how many pages the file shrinks at a time, and how often in one sweep.
 PIECE_PAGES, PIECES = 200, 20
+#: A Unix time that is later than any write.
+_NEVER = 1e11
 #: Bytes from which on the sweep does not check the whole file, which takes some seconds for each GB.
 MOST_CHECKED = 4 << 30
 
 
-class Sqlite(TableDriver):
+class Sqlite(TableDriver[SqliteBanks]):
     """The file of the driver sqlite, without a server that could be away."""
-
-    removed_at_once = 500
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         # Salt's loader is not used. To copy all options would touch much memory that a forked process shares.
         super().__init__({name: opts[name] for name in OPTIONS if name in opts})
-        self.index = SqliteIndex(self)
         self._made: SqliteBanks | None = None
         self._checked = 0  # the process that has checked the file
 
-    @property
-    def one_file(self) -> OneFile:
-        return self
+    def tables(self) -> SqliteBanks:
+        return self.banks_file
+
+    def lookup(self) -> JobLookup:
+        return self.banks_file.index
 
     @property
     def banks_file(self) -> SqliteBanks:
@@ -83,12 +81,6 @@ class Sqlite(TableDriver):
         while some := self.do(lambda banks: list(itertools.islice(found, CHUNK)), "fetch", bank):
             yield from ((key, self.decoded(bank, key, data, stored.loads)) for key, data in some)
 
-    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        return self.do(lambda banks: banks.present(bank, keys), "contains", bank)
-
-    def _last_in(self, bank: str) -> float | None:
-        return self.do(lambda banks: banks.bank_updated(bank), "updated", bank)
-
     def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
         self.do(lambda banks: banks.store(bank, key, value, durable), "store", bank, key)
 
@@ -103,18 +95,11 @@ class Sqlite(TableDriver):
 
         self.do(write, "store", *items[0][:2])
 
-    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> Left:
-        def write(file: SqliteBanks) -> None:
-            with file.transaction():
-                for name in names:
-                    file.flush(f"{parent}/{name}")
-                    for bank in banks:
-                        file.flush(bank, name)
+    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = _NEVER) -> None:
+        self.do(lambda file: file.remove_older(banks, parent, names, min(than, _NEVER)), "flush", parent)
 
-        if than < math.inf:
-            return Left([], self.do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent))
-        self.do(write, "flush", parent)
-        return Left([], None)
+    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
+        return self.do(lambda banks: set(banks.with_minion(jids, minion)), "list", "")
 
     def used_bytes(self) -> int:
         return self.do(lambda banks: banks.used_bytes(), "measure", "")
@@ -143,32 +128,8 @@ class Sqlite(TableDriver):
         except SaltCacheError as exc:
             return str(exc)
 
-    def do(self, call: Callable[[SqliteBanks], Result], name: str, bank: str, key: str | None = None) -> Result:
-        """Return what ``call`` returns for the file. :raises SaltCacheError: if it fails, with ``name`` in the message."""
-        try:
-            return call(self.banks_file)
-        except SaltCacheError:
-            raise
-        except Exception as exc:  # SQLite, the disk, and msgpack raise many kinds
-            raise self.error(name, bank, key, exc) from exc
-
-    def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
-        end = object()
-        while (one := self.do(lambda _: next(found, end), name, bank)) is not end:
-            yield one  # type: ignore[misc]
-
-    def lookup(self, banks: SqliteBanks) -> JobLookup:
-        return banks.index
-
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
         found = super().error(name, bank, key, exc)
         if isinstance(exc, (StateError, sqlite3.OperationalError)) and not isinstance(found, Undecodable):
             return Outage(str(found))
         return found
-
-
-class SqliteIndex(TableIndex):
-    """An index that finds the jobs of a minion by its returns too."""
-
-    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        return self._driver.do(lambda banks: set(banks.with_minion(jids, minion)), "list", "")

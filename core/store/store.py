@@ -16,7 +16,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import salt.payload
 from salt.exceptions import SaltCacheError
@@ -29,23 +29,15 @@ from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import FileSite, LogWriter, Site, site_of
 from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading
-from saltext.jobs.core.store.drivers import Driver
-from saltext.jobs.core.store.etcd import Etcd
+from saltext.jobs.core.store.drivers import Driver, Local, Mmap
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
-from saltext.jobs.core.store.local import Local
-from saltext.jobs.core.store.mmap import Mmap
-from saltext.jobs.core.store.mysql import Mysql
-from saltext.jobs.core.store.redis import Redis
+
+if TYPE_CHECKING:  # Python may have been built without sqlite3
+    from saltext.jobs.core.store.sqlite import Sqlite
 
 log = lines.logger(__name__)
 
-_DRIVERS: dict[str, type[Driver]] = {
-    "localfs": Local,
-    "redis": Redis,
-    "mysql": Mysql,
-    "etcd": Etcd,
-    "mmap_cache": Mmap,
-}
+_DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "mmap_cache": Mmap}
 #: The stores of this process, with their options, by the ``id()`` of these options: Salt has several copies of them.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
@@ -56,14 +48,6 @@ _OF_LOADED = ("redis", "mysql", "etcd", "consul", "mmap_cache", "postgresql", "e
 #: The values of ``sync``: which records of a job must survive a power cut once they are stored.
 _SYNC = ("publish", "all", "none")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-class Young(NamedTuple):
-    """All jobs with a jid before ``low`` or after ``high`` were last written at the Unix time ``written`` or later."""
-
-    low: str
-    high: str
-    written: float
 
 
 class Store:
@@ -82,6 +66,8 @@ class Store:
         self._opts = opts
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
+        #: The driver itself, if it keeps all banks in one file of its own.
+        self.file = cast("Sqlite", self.driver) if name == "sqlite" else None
         sync, self.max_jobs, self.max_bytes, self._log_size = _own_options(opts)
         self._is_minion = opts.get("__role") == "minion"
         self._keys = Keys(name, self.driver.longest)
@@ -90,10 +76,6 @@ class Store:
         self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
         #: Whether publishes, and whether all writes, must survive a power cut.
         self.sync_publish, self.sync_all = sync != "none", sync == "all"
-        #: What the last sweep saw of each large bank.
-        self.swept: dict[str, tuple[float, str, str]] = {}
-        #: What the last sweep learned of each bank.
-        self.young: dict[str, Young] = {}
         self._publishing = threading.local()
         #: What jobs run, by the key of the jid: see ``records.expects``.
         self.works: dict[str, Any] = {}
@@ -165,8 +147,7 @@ class Store:
 
     def lock(self, *names: str) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time."""
-        file = self.driver.one_file
-        return self._locks.hold(*names) if file is None else file.alone()
+        return self._locks.hold(*names) if self.file is None else self.file.alone()
 
 
 def _driver(name: str, opts: Mapping[str, Any]) -> Driver:

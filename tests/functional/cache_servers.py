@@ -249,7 +249,9 @@ def driver_options(driver, servers, folder, request_tag):
     os.makedirs(own["cachedir"])
     if driver == "localfs":
         return {**own, "cache": "localfs"}
-    if driver in ("mmap_cache", "sqlite"):
+    if driver == "mmap_cache":
+        return {**own, "cache": driver, "mmap_cache_size": 2000}
+    if driver == "sqlite":
         return {**own, "cache": driver}
     if driver == "postgresql":
         return {**own, **servers(driver).make_database(f"t{request_tag}")}

@@ -248,7 +248,7 @@ def test_records_removed_from_the_store_under_a_running_engine_are_written_again
     stage.start()
     stage.until(lambda: stage.shell.writer.idle)
     whole = kept(store)
-    (banks_of(opts).flush if driver == "sqlite" else LocalBanks(opts["cachedir"]).drop)(bank)
+    (banks_of(opts).flush if driver == "sqlite" else LocalBanks(opts["cachedir"]).flush)(bank)
     assert kept(store) != whole
     with caplog.at_level(logging.ERROR):
         stage.until(lambda: kept(store) == whole)

@@ -33,7 +33,6 @@ from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.sqlite.database import database_at
 from saltext.jobs.core.store import calling, publication, records
 from saltext.jobs.core.store.calling import Outage
-from saltext.jobs.core.store.drivers import Left
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.search import Query, search
@@ -42,7 +41,7 @@ from tests.functional.cache_servers import cache_servers, disk_usage, driver_opt
 from tests.functional.retry.records import changes
 from tests.functional.store.beside import writer
 from tests.open_files import open_files
-from tests.waiting import SOON, stretched, wait_for
+from tests.waiting import SOON, stretched
 
 pytestmark = pytest.mark.story  # drivers differ between the releases
 TAGS = itertools.count()
@@ -92,13 +91,13 @@ class Returner:
     def fetch(self, bank, key):
         return salt.cache.Cache(self.opts).fetch(bank, key)
 
-    def sweep_in(self, seconds, **more):
+    def sweep_in(self, seconds):
         """Sweep as it will be done some time from now."""
-        self.sweep_at(time.time() + seconds, **more)
+        self.sweep_at(time.time() + seconds)
 
-    def sweep_at(self, moment, **more):
+    def sweep_at(self, moment):
         """Sweep as it will be done at that time."""
-        sweep(self.store, self.opts["keep_jobs_seconds"], moment, **more)
+        sweep(self.store, self.opts["keep_jobs_seconds"], moment)
 
 
 def in_processes(count, work):
@@ -728,13 +727,12 @@ class Contract:
         for jid in (*jids, other):
             job_cache.save_load(jid, LOAD, minions=["web1"])
             job_cache.returner(a_return("web1", jid))
-        driver, banks = job_cache.store.driver, records.BANKS[::-1]
-        young = driver.remove(banks, "jobs/returns", jids, time.time() - 60)
-        assert young.unknown == [] and abs(young.written - time.time()) < stretched(60)
+        records.drop_older(job_cache.store, jids, time.time() - 60)
         assert sorted(job_cache.get_jids()) == sorted([*jids, other]), "all were written just now"
-        assert driver.remove(banks, "jobs/returns", jids[:1], time.time() + 60) == Left([], None)
+        records.drop_older(job_cache.store, jids[:1], time.time() + 60)
         assert sorted(job_cache.get_jids()) == sorted([*jids[1:], other]) and job_cache.get_jid(OLD) == {}
-        assert driver.remove(banks, "jobs/returns", jids) == Left([], None)
+        for jid in jids:
+            records.drop(job_cache.store, jid)
         assert list(job_cache.get_jids()) == [other] and list(job_cache.get_jid(other)) == ["web1"]
         assert all(job_cache.get_jid(jid) == {} for jid in jids)
 
@@ -751,7 +749,7 @@ class Contract:
         called = self.watch(job_cache)
         job_cache.clean_old_jobs()
         assert {name for name, _ in called} <= {"banks", "keys"}
-        assert len(called) <= 12
+        assert len(called) <= 6
 
     @staticmethod
     def watch(job_cache):
@@ -768,35 +766,6 @@ class Contract:
             if hasattr(store, name):
                 setattr(store, name, noted)
         return called
-
-    def test_a_sweep_lists_a_large_bank_again_when_something_in_it_can_be_old(self, job_cache):
-        for number in range(3):
-            job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
-        called = self.watch(job_cache)
-        for _ in range(3):
-            job_cache.sweep_in(0, large=2)
-        assert called.count(("keys", "jobs/loads")) == (
-            0 if self.driver in ("sqlite", "postgresql") else 1
-        )  # which have an index
-        job_cache.save_load(OLD, LOAD, minions=["web1"])
-        job_cache.sweep_in(3700, large=2)
-        assert job_cache.get_jids() == {}
-
-    def test_old_jobs_that_were_written_lately_are_not_looked_at_by_every_sweep(self, job_cache):
-        """As jobs are that were copied from another job cache."""
-        jids = [OLD, "20260516-special", "no-time"]
-        for jid in jids:
-            job_cache.save_load(jid, LOAD, minions=["web1"])
-        job_cache.returner(a_return("web1", "20200101120000000000"))
-        job_cache.sweep_in(0)
-        called = self.watch(job_cache)
-        for seconds in (1, 2):
-            job_cache.sweep_in(seconds)
-        assert "remove" not in {name for name, _ in called}
-        fresh = now_jid(0)
-        job_cache.save_load(fresh, LOAD, minions=["web1"])
-        job_cache.sweep_in(3700)
-        assert job_cache.get_jids() == {} and job_cache.get_jid("20200101120000000000") == {}
 
     def test_the_oldest_jobs_are_removed_if_there_are_too_many(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"max_jobs": 3}, "keep_jobs_seconds": 0})
@@ -867,21 +836,6 @@ class ServerContract(Contract):
             server.thaw()
         job_cache.returner(a_return("web1"))  # the server may have taken what it was sent while it was frozen
         assert list(job_cache.get_jid(JID)) == ["web1"]
-
-    def test_one_of_several_masters_with_the_same_return_stores_it(self, opts, tmp_path):
-        masters = [Store({**opts, "cachedir": str(tmp_path / f"master{number}")}) for number in range(4)]
-        for number in range(4):
-            (tmp_path / f"master{number}").mkdir()
-        jids = [f"2026051612000000{number:04}" for number in range(40)]
-
-        def work(number):
-            return [records.add_return(masters[number], jid, "web1", a_return("web1", jid, number)) for jid in jids]
-
-        answers = in_processes(4, work)
-        assert [sum(stored) for stored in zip(*answers, strict=True)] == [1] * len(jids)
-        for number, jid in enumerate(jids):
-            winner = [stored[number] for stored in answers].index(True)
-            assert Returner(opts).get_jid(jid)["web1"]["return"] == winner
 
     def test_a_short_outage_is_ridden_out(self, cache_servers, opts):  # noqa: F811
         job_cache = Returner(opts)
@@ -1153,29 +1107,23 @@ class TestMmapCache(Contract):
     driver = "mmap_cache"
     __test__ = salt.version.__saltstack_version__.major >= 3008  # which brought the driver
 
-    @pytest.mark.parametrize("jobs", [70, 250])
-    def test_a_job_takes_less_than_a_megabyte_of_memory_and_is_released(self, job_cache, opts, jobs, caplog):
-        for number in range(jobs):
-            jid = f"20260516120000{number:06}"
+    def test_banks_that_would_take_much_of_the_disk_are_refused(self, opts):
+        with pytest.raises(SaltCacheError, match="would take 96 MB for each job: set mmap_cache_size"):
+            Returner({**opts, "mmap_cache_size": 1_000_000}).get_load(JID)
+
+    def test_no_bank_stays_open_and_a_removed_job_leaves_nothing(self, job_cache, opts):
+        for number in range(70):
+            jid = f"20200101120000{number:06}"
             job_cache.save_load(jid, LOAD, minions=["web1"])
             job_cache.returner(a_return("web1", jid))
-        ours = [record for record in caplog.records if "mmap" in record.name or record.name.startswith("saltext")]
-        assert not [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
-        assert disk_usage(os.path.join(opts["cachedir"], "jobs")) < jobs * 10**6
-        assert len(open_files(opts["cachedir"])) < 400
+        assert len(job_cache.get_jids()) == 70 and job_cache.get_jid("20200101120000000070") == {}
+        assert not [name for name in open_files(opts["cachedir"]) if "mmap_cache" in name]
+        assert len(os.listdir(os.path.join(opts["cachedir"], "jobs", "returns"))) == 70
         reader = salt.cache.Cache(opts)  # as the cluster runners read it
-        # It sees only after a moment what others have written.
-        returned = os.path.join(opts["cachedir"], "jobs", "returns", jid)
-        told = {"the master's": lambda: list(job_cache.get_jid(jid)), "files": lambda: os.listdir(returned)}
-        wait_for(
-            lambda: reader.list(f"jobs/returns/{jid}") == ["web1"],
-            what=lambda: (
-                f"the return is listed: { ({name: tell() for name, tell in told.items()}) }, {caplog.messages[-5:]}"
-            ),
-        )
+        assert reader.list(f"jobs/returns/{jid}") == ["web1"]
         assert reader.fetch(f"jobs/returns/{jid}", "web1")["return"] is True
-        wait_for(lambda: len(reader.list("jobs/loads")) == jobs, what="all loads are listed")
-        assert len(job_cache.get_jids()) == jobs
+        job_cache.sweep_in(3700)
+        assert job_cache.get_jids() == {} and os.listdir(os.path.join(opts["cachedir"], "jobs", "returns")) == []
 
     @pytest.mark.parametrize("value", [{1: "eth0", 2: "eth1"}, {"disks": {8: "sda"}}, {None: b"\xff"}])
     def test_a_return_whose_keys_are_no_texts_counts_as_a_return(self, job_cache, opts, value):
@@ -1190,56 +1138,24 @@ class TestMmapCache(Contract):
 class TestRedis(ServerContract):
     driver = "redis"
 
-    def test_the_work_of_a_master_for_each_job_takes_few_round_trips(self, job_cache, opts, monkeypatch):
-        from redis.connection import AbstractConnection
-
-        job_cache.save_load(JID, LOAD, minions=["web1"])
-        trips, send = [], AbstractConnection.send_packed_command
-        monkeypatch.setattr(
-            AbstractConnection, "send_packed_command", lambda self, *a, **k: trips.append(1) or send(self, *a, **k)
-        )
-
-        def count(call, *args, **kwargs):
-            trips.clear()
-            call(*args, **kwargs)
-            return len(trips)
-
-        minions = [f"web{number}" for number in range(300)]
-        assert count(job_cache.save_load, OLD, LOAD, minions=minions) <= 2
-        assert count(job_cache.save_load, OLD, LOAD, minions=["another"]) <= 2
-        assert max(count(job_cache.returner, a_return(minion, OLD)) for minion in minions) <= 2
-        assert count(job_cache.get_load, OLD) <= 2
-        assert count(job_cache.get_jid, OLD) <= 3
-        assert len(job_cache.get_jid(OLD)) == 300
-        assert count(records.drop, job_cache.store, OLD) <= 3
-        assert (job_cache.get_jid(OLD), job_cache.get_load(OLD)) == ({}, {})
-        assert list(job_cache.get_jids()) == [JID]
-
-    def test_the_records_stored_here_are_those_of_the_driver(self, job_cache, opts):
-        import redis
-
-        cache = salt.cache.Cache(opts)
-        with redis.Redis(port=opts["cache.redis.port"], db=int(opts["cache.redis.db"])) as client:
-
-            def everything():
-                kinds = {key: client.type(key) for key in client.keys("*")}
-                ask = {b"hash": client.hkeys, b"set": client.smembers, b"zset": lambda key: client.zrange(key, 0, -1)}
-                return {key: sorted(ask[kind](key)) if kind in ask else kind for key, kind in kinds.items()}
-
-            job_cache.store.driver.store_all([("jobs/loads", JID, LOAD)])
-            job_cache.store.driver.store_new(f"jobs/returns/{JID}", "web1", {"return": 1})
-            ours = everything()
-            client.flushdb()
-            cache.store("jobs/loads", JID, LOAD)
-            cache.store(f"jobs/returns/{JID}", "web1", {"return": 1})
-            assert everything() == ours
-            assert cache.fetch(f"jobs/returns/{JID}", "web1") == {"return": 1}
-            records.drop(job_cache.store, JID)
-            assert cache.list("jobs/returns") == [] and cache.list("jobs/loads") == []
-
 
 class TestPostgresql(ServerContract):
     driver = "postgresql"
+
+    def test_one_of_several_masters_with_the_same_return_stores_it(self, opts, tmp_path):
+        masters = [Store({**opts, "cachedir": str(tmp_path / f"master{number}")}) for number in range(4)]
+        for number in range(4):
+            (tmp_path / f"master{number}").mkdir()
+        jids = [f"2026051612000000{number:04}" for number in range(40)]
+
+        def work(number):
+            return [records.add_return(masters[number], jid, "web1", a_return("web1", jid, number)) for jid in jids]
+
+        answers = in_processes(4, work)
+        assert [sum(stored) for stored in zip(*answers, strict=True)] == [1] * len(jids)
+        for number, jid in enumerate(jids):
+            winner = [stored[number] for stored in answers].index(True)
+            assert Returner(opts).get_jid(jid)["web1"]["return"] == winner
 
 
 @pytest.mark.slow
@@ -1248,13 +1164,12 @@ class TestMysql(ServerContract):
 
     def test_a_value_that_is_too_large_does_not_spoil_the_next(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
-        with pytest.raises(SaltCacheError, match=f"mysql.*jobs/returns/{JID}.*web1"):
-            job_cache.returner(a_return("web1", value="x" * 2_000_000))
-        began = time.monotonic()
-        with pytest.raises(SaltCacheError, match=f"mysql.*jobs/returns/{JID}.*web1") as refused:
-            job_cache.returner(a_return("web1", value="x" * 15_000_000))
-        assert time.monotonic() - began < stretched(calling.OUTAGE_SECONDS)
-        assert not isinstance(refused.value, Outage) and len(str(refused.value)) < 1000
+        for size in (2_000_000, 15_000_000):
+            began = time.monotonic()
+            with pytest.raises(SaltCacheError, match=f"mysql.*jobs/returns/{JID}.*web1") as refused:
+                job_cache.returner(a_return("web1", value="x" * size))
+            assert time.monotonic() - began < stretched(4 * calling.OUTAGE_SECONDS)
+            assert len(str(refused.value)) < 1000
         assert job_cache.returner(a_return("web2")) is None
         assert list(job_cache.get_jid(JID)) == ["web2"]
 

@@ -197,7 +197,7 @@ class TestWhatIsShownOfJobs:
         store = Store(opts)
         for remove in (
             lambda: store.flush("jobs/loads", JIDS[0]),
-            lambda: store.driver.drop_bank("jobs", "loads"),
+            lambda: store.driver.drop_bank("jobs/loads"),
         ):
             store.store("jobs/loads", JIDS[0], LOADS[JIDS[0]])
             assert found(store) == list(all_jobs(store, False)) == [JIDS[0]]

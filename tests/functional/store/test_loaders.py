@@ -20,7 +20,6 @@ import salt.version
 
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.store.store import Store
-from tests.open_files import open_files
 
 pytestmark = pytest.mark.story  # the loader differs between the releases
 
@@ -75,17 +74,6 @@ def test_no_job_is_lost_where_another_loader_has_other_sizes_of_mmap_cache(optio
     store.store("jobs/loads", "later", {"y": 2})
     assert sorted(store.keys("jobs/loads")) == sorted([JID, "later"])
     assert sorted(salt.cache.Cache(opts).list("jobs/loads")) == sorted([JID, "later"])
-
-
-@pytest.mark.skipif("mmap_cache" not in DRIVERS, reason="Salt 3008 brought the driver")
-def test_a_store_that_is_gone_has_no_file_open(options, tmp_path):
-    store = Store(options("a", cache="mmap_cache"))
-    for number in range(5):
-        store.store(f"jobs/returns/{number}", "web1", RETURN)
-    assert open_files(tmp_path)
-    del store
-    gc.collect()  # it is part of a cycle
-    assert open_files(tmp_path) == []
 
 
 def test_a_returner_that_is_gone_leaves_no_module_behind(options):

@@ -341,7 +341,7 @@ class TestCountsBesideTheRecords:
                     ["jobs/minions", "jobs/loads", "jobs/published"], "jobs/returns", [jid], time.time() + 60
                 )
         for minion in (None, *minions[:8]):
-            for jid, tally in store.driver.index.tallies(jids, minion).items():
+            for jid, tally in store.driver.tallies(jids, minion).items():
                 if store.contains("jobs/loads", jid):
                     read = searching.count_all(store, jid, minion)
                     assert tally[:3] == read[:3], "for whom it was, who has returned, and who has failed"
