@@ -103,7 +103,7 @@ def measure(count: int, size: int):
         master = Master(ours, minions, store)
         bus, inbox = Bus(opts, loop, BATCH_MANAGER), requests.Inbox(opts, BATCH_MANAGER)
         ports = ports_of(opts, loop, bus=bus, publisher=master, inbox=inbox)
-        shell = BatchShell(ports, BatchSettings(loop_interval=0.5))
+        shell = BatchShell(ports, BatchSettings(), interval=0.5)
 
         async def run():
             shell.start()

@@ -44,18 +44,10 @@ class BatchSettings:
 
     #: How many minions may be in flight at once over all batches, which share it evenly; None for any number.
     max_in_flight: int | None = option(None, whole(1))
-    #: Seconds between two passes of the maintenance loop.
-    loop_interval: float = option(5.0, seconds(0.2, 3600))
-    #: Seconds for which freed slots are gathered into one publish.
-    publish_window: float = option(0.1, seconds(0, 60))
     #: How often a failed publish is tried again before the batch pauses.
     publish_retries: int = option(5, whole())
-    #: Seconds before a failed publish is first tried again; each further try waits twice as long, up to a minute.
-    publish_backoff: float = option(1.0, seconds(0.01, 60))
     #: How often a silent minion is asked before it counts as offline.
     probe_attempts: int = option(3, whole(1))
-    #: How often kill_job is sent to a minion that still runs the job.
-    kill_attempts: int = option(5, whole(1))
     #: Whether a user who starts a batch must be allowed to publish its function to its minions.
     check_acl: bool = option(True, FLAG)
     #: Minions that may start and control batches if ``peer_run`` lets them: they may run anything on any minion.

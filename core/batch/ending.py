@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import Effect
-from saltext.jobs.core.batch.inflight import Flight, Phase
+from saltext.jobs.core.batch.inflight import KILLS, Flight, Phase
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.state import BatchState
 
@@ -117,7 +117,7 @@ def probed(batch: BatchState, fact: facts.Probed, now: float) -> list[Effect]:
         too_long, killed = batch.inflight.has_run_too_long(minion, now), batch.flights[minion].kills
         if too_long and not killed and not batch.killing:
             to_terminate.append(minion)
-        elif (too_long or batch.killing) and killed < batch.spec.kill_attempts:
+        elif (too_long or batch.killing) and killed < KILLS:
             to_kill.append(minion)
     believed = batch.inflight.idle(fact.idle, now)
     in_doubt = tuple(minion for minion in believed if not batch.flights[minion].kills)
@@ -271,8 +271,7 @@ def terminate(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
 
 def kill_sent(batch: BatchState, fact: facts.KillSent, now: float) -> list[Effect]:
     """A kill was tried."""
-    # A journal of the first release does not name the killed minions: the kill was for all.
-    batch.inflight.kill_sent(fact.minions or list(batch.flights), fact.gently, now)
+    batch.inflight.kill_sent(fact.minions, fact.gently, now)
     return []
 
 

@@ -128,7 +128,7 @@ class Recorded:
 class KillSent:
     """A kill was sent, or could not be. Only a probe tells whether it worked."""
 
-    minions: tuple[str, ...] = ()
+    minions: tuple[str, ...]
     gently: bool = False
 
 
@@ -206,8 +206,7 @@ class PauseRequested:
 @dataclasses.dataclass(frozen=True)
 class ResumeRequested:
     """
-    An operator wants a paused batch to go on. ``rights`` are their ``owner`` and ``on_behalf``, as in a Spec; empty in a
-    request of an earlier version.
+    An operator wants a paused batch to go on. ``rights`` are their ``owner`` and ``on_behalf``, as in a Spec.
     """
 
     user: str = ""
@@ -244,9 +243,6 @@ class Recovered:
 
     ``settled_at``: Unix time until which minions are still connecting, if the master has just started too; else 0.0.
 
-    ``boot`` and ``offset`` name the engine's clock: within one boot, the difference of two offsets tells by how much the
-    clock was set between two starts. ``boot`` is empty if it is not known.
-
     ``taken_over``: another master may have driven the batch before, and may have ended together with its engine.
 
     ``shared``: the batch sends only to minions that it is allotted.
@@ -256,8 +252,6 @@ class Recovered:
     """
 
     settled_at: float = 0.0
-    boot: str = ""
-    offset: float = 0.0
     taken_over: bool = False
     shared: bool = False
     history: str = ""

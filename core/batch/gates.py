@@ -77,13 +77,8 @@ def write_pause(pause: Pause | None) -> list[str] | None:
 
 
 def read_pause(data: Any) -> Pause | None:
-    """Return the pause in a snapshot; up to version 0.2.0 it was a sentence. :raises ValueError, TypeError:"""
-    if not isinstance(data, str):
-        return None if data is None else Pause(PausedBy(data[0]), str(data[1]))
-    if data == "paused" or data.startswith("paused by "):
-        return Pause(PausedBy.OPERATOR, data[len("paused by ") :])
-    by = PausedBy.PUBLISH if " publishes failed in a row, the last one: " in data else PausedBy.PERMISSION
-    return Pause(by, data) if data else None
+    """Return the pause in a snapshot. :raises ValueError, TypeError:"""
+    return None if data is None else Pause(PausedBy(data[0]), str(data[1]))
 
 
 def write_code(by: PausedBy | None) -> str | None:
@@ -117,12 +112,12 @@ class Schedule(Kept):
 
     spec: Spec
     #: When the batch may send next, in Unix time, if that is known.
-    opens: float | None = kept(nothing, name="window_opens")
-    closes: float | None = kept(nothing, name="window_closes")  # when it must stop sending again, if ever
-    open: bool = kept(bool, name="window_open")  # according to the last answer it may send now
-    asking: bool = kept(bool, name="window_asking")  # the question is under way
-    ask_at: float | None = kept(nothing, name="window_ask_at")  # when to ask next; None for at once
-    trouble: str = kept(str, name="window_trouble")  # why there is no answer
+    opens: float | None = kept(nothing)
+    closes: float | None = kept(nothing)  # when it must stop sending again, if ever
+    open: bool = kept(bool)  # according to the last answer it may send now
+    asking: bool = kept(bool)  # the question is under way
+    ask_at: float | None = kept(nothing)  # when to ask next; None for at once
+    trouble: str = kept(str)  # why there is no answer
 
     @property
     def bounded(self) -> bool:
@@ -187,15 +182,15 @@ class Rights(Kept):
 
     spec: Spec
     #: The user who has taken the batch over, with their ``owner`` and ``on_behalf``; empty if no user has.
-    taken_over: Mapping[str, Any] = kept(dict, name="rights_taken_over")
-    fresh_until: float | None = kept(nothing, name="rights_fresh_until")
-    question: int = kept(int, name="rights_question")  # the number of the last question
-    asking: bool = kept(bool, name="rights_asking")  # a question is under way
-    ask_at: float | None = kept(nothing, name="rights_ask_at")  # when to ask next; None for at once
-    trouble: str = kept(str, name="rights_trouble")  # why there is no answer
-    lacking: bool = kept(bool, name="rights_lacking")  # the batch is paused because the rights are lacking
+    taken_over: Mapping[str, Any] = kept(dict)
+    fresh_until: float | None = kept(nothing)
+    question: int = kept(int)  # the number of the last question
+    asking: bool = kept(bool)  # a question is under way
+    ask_at: float | None = kept(nothing)  # when to ask next; None for at once
+    trouble: str = kept(str)  # why there is no answer
+    lacking: bool = kept(bool)  # the batch is paused because the rights are lacking
     #: The last stage after which the answer was dropped.
-    looked_after: int | None = kept(nothing, name="rights_looked_after")
+    looked_after: int | None = kept(nothing)
 
     @property
     def owner(self) -> Mapping[str, Any]:
@@ -285,10 +280,10 @@ class Checks(Kept):
     """
 
     spec: Spec
-    stage: int | None = kept(nothing, name="check_stage")  # the stage whose check is under way
-    passed: int | None = kept(nothing, name="check_passed")  # the stage whose check was passed last
-    due: float | None = kept(nothing, name="check_due")  # when the check under way times out
-    began: float = kept(float, name="stage_began")  # when the present stage began
+    stage: int | None = kept(nothing)  # the stage whose check is under way
+    passed: int | None = kept(nothing)  # the stage whose check was passed last
+    due: float | None = kept(nothing)  # when the check under way times out
+    began: float = kept(float)  # when the present stage began
 
     @property
     def by_hand(self) -> bool:
@@ -320,11 +315,6 @@ class Checks(Kept):
         """The check under way was passed."""
         self.passed, self.stage, self.due = self.stage, None, None
 
-    def recover(self, by: float, now: float) -> None:
-        """The engine has restarted: move the deadline by ``by`` seconds, since the engine has another clock now."""
-        self.due = None if self.due is None else self.due + by
-        self.began = min(self.began, now)
-
     def end(self) -> None:
         """The check under way has failed, or no longer matters."""
         self.stage = self.due = None
@@ -353,10 +343,10 @@ class Room(Kept):
     """
 
     spec: Spec
-    shared: bool = kept(bool, name="room_shared")  # it sends only to as many minions as it was allotted
-    wanted: int = kept(int, name="room_wanted")  # how many minions it would send to now
+    shared: bool = kept(bool)  # it sends only to as many minions as it was allotted
+    wanted: int = kept(int)  # how many minions it would send to now
     #: The limit that keeps it from sending to more, as last told; 0 if it is not known, None if nothing keeps it.
-    limit: int | None = kept(nothing, name="room_limit")
+    limit: int | None = kept(nothing)
     allotted: int = made(int)  # how many minions it may send to in this step
 
     def told(self, fact: Allotted) -> None:

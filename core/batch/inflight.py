@@ -23,6 +23,8 @@ CHECK_WINDOW = 1.0
 LONGEST_CHECK = 600.0
 #: Answers in a row after which a minion is believed not to run the job: after the first it may still be about to begin.
 IDLE_ANSWERS = 2
+#: How often a minion that still runs the job is sent a kill.
+KILLS = 5
 #: Seconds between a kill and asking whether it worked.
 KILL_PAUSE = 1.0
 #: The same after a request to terminate: a job may have to clean up.
@@ -61,7 +63,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclasses.dataclass(slots=True)
 class Flight:
-    """One minion in flight. A snapshot holds the fields in this order, so a new one comes last and has a default."""
+    """One minion in flight. A snapshot holds the fields in this order."""
 
     phase: Phase
     since: float  # when it was sent to, or last seen running
@@ -92,7 +94,7 @@ class Flight:
 
     @classmethod
     def from_list(cls, values: Iterable[Any]) -> Flight:
-        """Return the flight in a snapshot; those of earlier releases have fewer values. :raises ValueError, TypeError:"""
+        """Return the flight in a snapshot. :raises ValueError, TypeError:"""
         phase, *rest = values
         return cls(Phase(phase), *rest)
 
@@ -186,8 +188,8 @@ class InFlight(Kept):
         return self.due[0][0] + CHECK_WINDOW if self.due else None
 
     def survivors(self) -> list[str]:
-        """Return the minions that still run the job after ``kill_attempts`` kills."""
-        return [minion for minion, flight in self.flights.items() if flight.kills >= self.spec.kill_attempts]
+        """Return the minions that still run the job after ``KILLS`` kills."""
+        return [minion for minion, flight in self.flights.items() if flight.kills >= KILLS]
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -237,7 +239,7 @@ class InFlight(Kept):
         A minion that keeps saying that it runs the job is asked less and less often, except between two kills.
         """
         flight, limit, wait = self.flights[minion], self.spec.max_runtime, self.spec.timeout
-        if flight.runs > 1 and (not flight.kills or flight.kills >= self.spec.kill_attempts):
+        if flight.runs > 1 and (not flight.kills or flight.kills >= KILLS):
             wait = max(wait, min(wait * 2.0 ** min(flight.runs - 1, 30), LONGEST_CHECK))
         if limit is None or flight.kills:
             return now + wait
@@ -386,12 +388,6 @@ class InFlight(Kept):
         flight = self.flights.get(minion)
         if flight is not None:
             flight.unheard = flight.restarted = True
-
-    def shift(self, by: float) -> None:
-        """Move all times by ``by`` seconds, because the engine has another clock now; ``recover`` sets the due times."""
-        for flight in self.flights.values():
-            flight.since += by
-            flight.began += by
 
     def recover(self, now: float, doubtful_since: float | None) -> tuple[str, ...]:
         """

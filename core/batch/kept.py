@@ -24,19 +24,15 @@ def kept(
     make: Callable[[], Any],
     write: Callable[[Any], Any] = _same,
     read: Callable[[Any], Any] = _same,
-    name: str | None = None,
 ) -> Any:
     """
     Declare a field that every snapshot holds.
 
-    :param make: returns its value in a new batch, and if a snapshot has no such field yet.
+    :param make: returns its value in a new batch.
     :param write: returns its value in the form of a snapshot: numbers, strings, lists and dicts.
     :param read: the inverse of ``write``.
-    :param name: its name in a snapshot; by default that of the attribute.
     """
-    return dataclasses.field(
-        init=False, default_factory=make, metadata={"write": write, "read": read, "name": name or ""}
-    )
+    return dataclasses.field(init=False, default_factory=make, metadata={"write": write, "read": read})
 
 
 def made(make: Callable[[], Any]) -> Any:
@@ -51,13 +47,12 @@ class Kept:
 
     def values(self) -> dict[str, Any]:
         """Return ``{name: value}`` of the kept fields, as plain values."""
-        return {_key(field): field.metadata["write"](getattr(self, field.name)) for field in _kept_fields(self)}
+        return {field.name: field.metadata["write"](getattr(self, field.name)) for field in _kept_fields(self)}
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Set the kept fields from what ``values`` returned. :raises ValueError, KeyError, TypeError:"""
         for field in _kept_fields(self):
-            if _key(field) in values:
-                setattr(self, field.name, field.metadata["read"](values[_key(field)]))
+            setattr(self, field.name, field.metadata["read"](values[field.name]))
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -66,7 +61,3 @@ class Kept:
 
 def _kept_fields(part: Any) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(part) if "write" in field.metadata]
-
-
-def _key(field: dataclasses.Field[Any]) -> str:
-    return field.metadata["name"] or field.name

@@ -31,7 +31,7 @@ from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, holding, sending
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, Fact, LookUp, Recovered
-from saltext.jobs.core.batch.state import POLICY, BatchState
+from saltext.jobs.core.batch.state import BatchState
 
 
 class Batch(BatchState):
@@ -92,7 +92,7 @@ DOUBTFUL = 5.0
 
 
 def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
-    """Recover a batch: the outcomes of what was under way are unknown, and the clock may have changed."""
+    """Recover a batch: the outcomes of what was under way are unknown."""
     batch.room.recover(fact.shared)
     lacks_facts = bool(batch.history) and batch.history != fact.history
     batch.history = fact.history
@@ -108,15 +108,13 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     if batch.finished:
         return [*_halted_again(batch), Close()] if batch.halted else [Announce("complete"), Close()]
     master_may_have_ended, last_step = fact.taken_over or fact.settled_at > now, batch.stepped_at
-    ahead = _follow_clock(batch, fact, now)
     batch.pace.recover(now)
     batch.publish_window.reset()
     batch.schedule.recover()
     batch.rights.recover()
+    batch.checks.began = min(batch.checks.began, now)  # the clock may have been set
     _recover_presence(batch, fact.settled_at, now)
-    if batch.policy != POLICY:
-        _doubt_everything(batch, now)
-    elif lacks_facts:
+    if lacks_facts:
         _doubt_sendable(batch, now)
     effects = [*began, *_halted_again(batch)] if batch.halted else began
     batch.asked_queue = False  # ask again: the request may be lost, and the queue takes a minion once
@@ -124,7 +122,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
         batch.checks.end()  # it is made again once the owner's right is confirmed
-    in_flight = batch.inflight.recover(now, last_step + ahead - DOUBTFUL if master_may_have_ended else None)
+    in_flight = batch.inflight.recover(now, last_step - DOUBTFUL if master_may_have_ended else None)
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
     batch.catching_up = {*in_flight, *given_up}
     return [*effects, LookUp(in_flight + given_up)] if batch.catching_up else effects
@@ -132,20 +130,6 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
 
 def _halted_again(batch: BatchState) -> list[Effect]:
     return [Announce("halted"), *batch.take_back()]
-
-
-def _follow_clock(batch: BatchState, fact: Recovered, now: float) -> float:
-    """
-    Move all times to the clock of the restarted engine, and return by how many seconds it is ahead of the previous one.
-
-    If the two clocks cannot be compared, the time without an engine is not known, and is left out of run times.
-    """
-    is_known = bool(fact.boot) and fact.boot == batch.boot
-    ahead = fact.offset - batch.clock_offset if is_known else now - batch.stepped_at
-    batch.go_by(fact.boot, fact.offset)
-    batch.inflight.shift(ahead)
-    batch.checks.recover(ahead if is_known else 0.0, now)
-    return ahead
 
 
 def _recover_presence(batch: BatchState, settled_at: float, now: float) -> None:
@@ -156,12 +140,6 @@ def _recover_presence(batch: BatchState, settled_at: float, now: float) -> None:
     if settled_at > now:
         batch.presence.settled_at = settled_at
         batch.await_signs()
-
-
-def _doubt_everything(batch: BatchState, now: float) -> None:
-    """Another policy processed the facts so far: every minion that has not ended may have been sent to."""
-    _may_have_been_sent_to(batch, batch.pending(), now)
-    batch.policy = POLICY
 
 
 def _doubt_sendable(batch: BatchState, now: float) -> None:

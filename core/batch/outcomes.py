@@ -58,7 +58,7 @@ class Outcomes(Kept):
 
     spec: Spec
     membership: Membership
-    ended: dict[str, Ended] = kept(dict, _write, _read, name="outcomes")
+    ended: dict[str, Ended] = kept(dict, _write, _read)
     budget_used: int = kept(int)
     group_used: list[int] = kept(list, list, list)  # used part of the budget, by group
     counts: collections.Counter[Outcome] = made(collections.Counter)

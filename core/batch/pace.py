@@ -17,8 +17,8 @@ from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.plan import Stage, stages_of
 from saltext.jobs.core.batch.spec import Spec
 
-#: Longest wait between two attempts of a publish, in seconds.
-LONGEST_BACKOFF = 60.0
+#: Seconds before a failed publish is first tried again. Each further try waits twice as long, up to the longest wait.
+FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 60.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -111,7 +111,7 @@ class Pace(Kept):
         self.publish_failures += 1
         if self.failures > self.spec.publish_retries:
             return False
-        self.not_before = now + min(self.spec.publish_backoff * 2 ** (self.failures - 1), LONGEST_BACKOFF)
+        self.not_before = now + min(FIRST_BACKOFF * 2 ** (self.failures - 1), LONGEST_BACKOFF)
         return True
 
     def forget_failures(self, now: float) -> None:
@@ -167,7 +167,7 @@ class PublishWindow(Kept):
         self.later += max(0.0, now - self.first)
 
     def reset(self) -> None:
-        """Forget the waiting slots: they are used, or the engine has restarted with another clock."""
+        """Forget the waiting slots: they are used, or the engine has restarted."""
         self.first, self.count, self.later = None, 0, 0.0
 
     def left(self, now: float, flying: int, gathers: bool) -> float:

@@ -108,12 +108,12 @@ class Presence(Kept):
     spec: Spec
     unseen: dict[str, int] = kept(dict, dict, dict)  # {minion: pings without an answer} of those not known to be there
     there: set[str] = kept(set, sorted, set)  # with ``presence=none``: minions known to be there
-    first_ping: bool = kept(bool, name="gathering")  # the first ping is not over, and nothing is sent before it is
+    first_ping: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
     pinging: bool = kept(bool)  # a ping is under way
     ping_at: float = kept(float)  # no ping before this Unix time
     #: Minions with a sign of life on the bus since the last ping, and those that were pinged once more because of that.
-    seen_on_bus: set[str] = kept(set, sorted, set, name="hinted")
-    pinged_again: set[str] = kept(set, sorted, set, name="heeded")
+    seen_on_bus: set[str] = kept(set, sorted, set)
+    pinged_again: set[str] = kept(set, sorted, set)
     settled_at: float = kept(
         float
     )  # no minion is given up before this time: the master is young, and minions still connect

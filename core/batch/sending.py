@@ -137,8 +137,6 @@ def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effe
 
 def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> list[Effect]:
     """The publish under way was not confirmed: put its minions back, or find out whether they received it."""
-    if not batch.is_publishing():
-        batch.presence.pinging = False  # in a journal of the first release this also means a failed ping
     sending = batch.inflight.end_publish()
     effects: list[Effect] = []
     if fact.certain:

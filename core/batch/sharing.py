@@ -19,6 +19,7 @@ from typing import Any
 from saltext.jobs.core.batch.facts import Allotted
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.pace import PublishWindow
+from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.engine.alarm import Clock
 
 #: Shortest pause in seconds between two checks of whether freed slots have been gathered for long enough.
@@ -60,24 +61,16 @@ def share(free: int, demands: Mapping[str, Demand]) -> collections.Counter[str]:
 class Sharing:
     """
     :param limit: how many minions may be in flight; None for any number, and then nothing is shared.
-    :param publish_window: least seconds for which freed slots are gathered.
     :param loop: the engine's tornado loop.
     :param clock: the time of deadlines.
     :param tell: has the batch of a jid take a fact.
     """
 
-    def __init__(
-        self,
-        limit: int | None,
-        publish_window: float,
-        loop: Any,
-        clock: Clock,
-        tell: Callable[[str, Allotted], None],
-    ) -> None:
+    def __init__(self, limit: int | None, loop: Any, clock: Clock, tell: Callable[[str, Allotted], None]) -> None:
         self.limit, self._loop, self._clock, self._tell = limit, loop, clock, tell
         self._batches: dict[str, Batch] = {}
         self._demands: dict[str, Demand] = {}  # of each of them, as of its last fact
-        self._window = PublishWindow(publish_window, 0.0)
+        self._window = PublishWindow(PUBLISH_WINDOW, 0.0)
         self._wanting: set[str] = set()
         self._urgent = False  # one of ``_wanting`` has no answer yet, and gets one without gathering slots
         self._changed = self._complete = False

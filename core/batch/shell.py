@@ -25,7 +25,6 @@ from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.signals import Signals
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
-from saltext.jobs.core.engine.alarm import boot
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
@@ -39,6 +38,8 @@ from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 
+#: Seconds between two passes of the maintenance.
+INTERVAL = 5.0
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
 
@@ -52,11 +53,14 @@ class BatchShell:
     :param ports: the ports to the world.
     :param settings: the engine's options.
     :param sharing: says to how many minions each batch may send beside the others.
+    :param interval: seconds between two passes of the maintenance.
     """
 
-    def __init__(self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing) -> None:
-        self._ports, self._settings = ports, settings
-        self._sharing = sharing(settings.max_in_flight, settings.publish_window, ports.loop, ports.clock, self._tell)
+    def __init__(
+        self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing, interval: float = INTERVAL
+    ) -> None:
+        self._ports, self._settings, self._interval = ports, settings, interval
+        self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log(self), self)
         self._effects = Effects(ports, self._close, self._read_on)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
@@ -291,7 +295,6 @@ class BatchShell:
         if known is None:
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())
-            batch.go_by(boot(), ports.clock.offset)
             batch.history = ports.history
             known = self._take_in(batch, ports.store.new_journal(spec.jid))
             batch.room.shared = self._sharing.limit is not None
@@ -322,11 +325,8 @@ class BatchShell:
         settings = self._settings
         return dataclasses.replace(
             spec,
-            publish_window=settings.publish_window,
             publish_retries=settings.publish_retries,
-            publish_backoff=settings.publish_backoff,
             probe_attempts=settings.probe_attempts,
-            kill_attempts=settings.kill_attempts,
             acks=self._ports.acks,
         )
 
@@ -351,7 +351,7 @@ class BatchShell:
 
     def _maintain(self) -> None:
         """Do the regular work, also at the start. A step that fails is repeated next time, and does not stop the others."""
-        self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
+        self._timer = self._ports.loop.call_later(self._interval, self._maintain)
         self._attempt("the ended batches", self._learn_ended)
         self._attempt("the batches", self._adopt_all)
         self.take_requests()  # first, so that a batch that is to stop sends no more
@@ -374,7 +374,7 @@ class BatchShell:
         clock = self._ports.clock
         settled_at, shared = clock.now() + left if left > 0 else 0.0, self._sharing.limit is not None
         ports = self._ports
-        return facts.Recovered(settled_at, boot(), clock.offset, ports.is_takeover, shared, ports.history)
+        return facts.Recovered(settled_at, ports.is_takeover, shared, ports.history)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Call a function; an error is logged, and the next pass calls it again."""

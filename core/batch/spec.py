@@ -14,6 +14,8 @@ from saltext.jobs.core.ids import as_compound
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")
+#: Least seconds for which freed slots are gathered into one publish.
+PUBLISH_WINDOW = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +58,9 @@ class Spec:
     presence: str = "ping"
     offline: str = "skip"
     parent: str | None = None
-    publish_window: float = 0.1
+    publish_window: float = PUBLISH_WINDOW
     publish_retries: int = 5
-    publish_backoff: float = 1.0
     probe_attempts: int = 3
-    kill_attempts: int = 5
     acks: bool = False
     unsure: frozenset[str] = frozenset()
     condition: str = ""
@@ -100,12 +100,10 @@ class Spec:
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
         """:raises TypeError: if the dict is not that of a Spec."""
         values = dict(data)
-        for name in ("arg", "minions", "sizes"):
+        for name in ("arg", "minions", "sizes", "approve_by", "group_failures_allowed"):
             values[name] = tuple(values[name])
-        values["unsure"] = frozenset(values.get("unsure", ()))
-        values["groups"] = tuple((name, count) for name, count in values.get("groups", ()))
-        values["approve_by"] = tuple(values.get("approve_by", ()))
-        values["group_failures_allowed"] = tuple(values.get("group_failures_allowed", ()))
+        values["unsure"] = frozenset(values["unsure"])
+        values["groups"] = tuple((name, count) for name, count in values["groups"])
         return cls(**values)
 
 

@@ -34,11 +34,11 @@ from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
-#: The number of the policy by which facts become state. If a journal was written under another policy, its facts do not tell
-#: which minions were sent to.
-POLICY = 5
 #: The format of snapshots and of the facts after them: see ``core/formats.py``.
-FORMAT = 6
+FORMAT = 1
+
+#: The parts of a batch that keep state of their own.
+PARTS = ("inflight", "record", "pace", "presence", "publish_window", "room", "schedule", "rights", "checks")
 
 #: How many starts on the bus are believed of a minion that is in doubt or was given up.
 _STARTS_BELIEVED = 3
@@ -69,11 +69,11 @@ class BatchState(Kept):
     rights: Rights
     checks: Checks
     membership: Membership
-    waiting: Pending = kept(Pending, list, Pending, name="pending")
-    maybe_received: set[str] = kept(set, sorted, set, name="tried")  # they are pending again
-    resends: Counter[str] = kept(Counter, dict, _counts, name="resent")
-    doubtful_starts: Counter[str] = kept(Counter, dict, _counts, name="begun_after_all")
-    to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys, name="to_queue")  # to the retry queue
+    waiting: Pending = kept(Pending, list, Pending)
+    maybe_received: set[str] = kept(set, sorted, set)  # they are pending again
+    resends: Counter[str] = kept(Counter, dict, _counts)
+    doubtful_starts: Counter[str] = kept(Counter, dict, _counts)
+    to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys)  # to the retry queue
     asked_queue: bool = made(bool)  # whether the retry queue has been asked to take all ``to_hand_over``
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
@@ -89,10 +89,7 @@ class BatchState(Kept):
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
     catching_up: set[str] = kept(set, sorted, set)  # minions whose returns from before this engine are looked for
-    boot: str = kept(str)  # the clock of all times: see the fact ``Recovered``
-    clock_offset: float = kept(float)
     history: str = kept(str)  # that of the database with the journal: see the fact ``Recovered``
-    policy: int = kept(lambda: POLICY)
 
     def __init__(self, spec: Spec, now: float) -> None:
         for field in dataclasses.fields(self):
@@ -112,18 +109,10 @@ class BatchState(Kept):
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
-    @property
-    def parts(self) -> tuple[Kept, ...]:
-        """The parts that keep state of their own."""
-        sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
-        return (*sending, self.room, self.schedule, self.rights, self.checks)
-
     def snapshot(self) -> dict[str, Any]:
         """Return the whole state as plain values."""
-        data = {"format": FORMAT, "spec": self.spec.as_dict(), **self.values()}
-        for part in self.parts:
-            data.update(part.values())
-        return data
+        parts = {name: getattr(self, name).values() for name in PARTS}
+        return {"format": FORMAT, "spec": self.spec.as_dict(), **self.values(), **parts}
 
     @classmethod
     def restore(cls: type[S], data: Mapping[str, Any]) -> S:
@@ -133,14 +122,10 @@ class BatchState(Kept):
         :raises ValueError, KeyError, TypeError: if it is not a snapshot.
         """
         batch = cls(Spec.from_dict(data["spec"]), data["created"])
-        parts: tuple[Kept, ...] = (batch, *batch.parts)
-        for part in parts:
-            part.load(data)
+        batch.load(data)
+        for name in PARTS:
+            getattr(batch, name).load(data[name])
         batch.waiting = Pending(batch.waiting, batch.membership, batch.pace.group)
-        if "policy" not in data:
-            batch.policy = 1
-            if batch.presence.first_ping:
-                batch.await_signs()
         return batch
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -339,10 +324,6 @@ class BatchState(Kept):
         self.record.settle(minion, outcome, now, retcode)
         self.to_hand_over.pop(minion, None)
         self.last_progress = now
-
-    def go_by(self, boot: str, offset: float) -> None:
-        """Note by which clock all times go from now on."""
-        self.boot, self.clock_offset = boot, offset
 
     def put_back(self, minions: list[str]) -> None:
         """Make minions pending again, before all others."""

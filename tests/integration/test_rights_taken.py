@@ -119,7 +119,7 @@ def world(salt_factories, tmp_path_factory):
         external_auth=before,
         module_dirs=[str(folder / "modules")],
         listed=str(folder / "lists"),
-        engines=[{"job_retry": {"gather": 0.3}}, {"batch_manager": {"loop_interval": 1}}],
+        engines=[{"job_retry": {"gather": 0.3}}, {"batch_manager": {}}],
         **{**fronts("rest_cherrypy"), "netapi_enable_clients": ["runner", "local_async"]},
     )
     daemon.slow_stop = False

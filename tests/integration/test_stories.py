@@ -221,8 +221,8 @@ def alive(master):
 # Masters whose engines must not run, and what each engine must say about it, once.
 ODD = {
     "unknown option": (
-        {"engines": [{"batch_manager": {"loop_intervall": 5}}]},
-        {("CRITICAL", "batch_manager"): ["loop_intervall", "5", "loop_interval"]},
+        {"engines": [{"batch_manager": {"publish_retrys": 5}}]},
+        {("CRITICAL", "batch_manager"): ["publish_retrys", "5", "publish_retries"]},
     ),
     "wrong type, and switched off": (
         {"batch_manager": {"publish_retries": "many"}, "job_retry": False},

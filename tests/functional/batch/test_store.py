@@ -10,7 +10,6 @@ import salt.payload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
@@ -83,9 +82,9 @@ def test_a_journal_without_a_batch_is_an_error(store):
         {"created": "late"},
         {"last_progress": None},
         {"spec": {}},
-        {"outcomes": 7},
-        {"flights": {"a": []}},
-        {"pending": 5},
+        {"record": 7},
+        {"inflight": {"flights": {"a": []}}},
+        {"waiting": 5},
     ],
 )
 def test_a_journal_whose_snapshot_has_a_field_of_a_wrong_type_is_an_error(store, nonsense):
@@ -190,22 +189,3 @@ def test_other_files_in_the_directory_of_a_job_stay_when_its_batch_is_forgotten(
     os.utime(journal_path(store, "1", ended=True), (1000, 1000))
     store.forget_ended(before=2000)
     assert os.listdir(load.parent) == [".load.p"]
-
-
-def test_the_facts_of_a_journal_survive_being_written(store):
-    bench = Bench("abc", "2", presence="ping", offline="queue", batch_wait=1.0)
-    for fact in (
-        facts.Pinged(("a", "b")),
-        facts.PublishFailed("no", certain=False),
-        facts.LookedUp(("a", "b"), (("a", 0),)),
-        facts.Probed(("b",), (), ("a",), ()),
-        facts.Queued(("c",)),
-        facts.PauseRequested("ann"),
-        facts.ResumeRequested("ann"),
-        facts.StopRequested(True, "ann"),
-        facts.KillSent(),
-        facts.Recovered(),
-    ):
-        bench.tell(fact, after=1.0)
-    write(store, bench)
-    assert store.read(JID).snapshot() == bench.batch.snapshot()

@@ -367,7 +367,7 @@ def plain(salt_factories):
         "master_job_cache": "local_cache",
         "job_retry": False,
         "engines": [{"batch_manager": {}}],
-        "batch_manager": {"publish_retries": 1, "publish_backoff": 0.1},
+        "batch_manager": {"publish_retries": 1},
         "publisher_acl_blacklist": {"modules": ["test.refused"]},
     }
     with batch_master(salt_factories, "r1", "r2", **options) as daemon:

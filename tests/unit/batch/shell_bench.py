@@ -9,7 +9,8 @@ from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
-from saltext.jobs.core.batch.shell import BatchShell
+from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
+from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
@@ -315,19 +316,22 @@ class ShellBench:
     :param store: the class of the store.
     :param logged: whether the master keeps a log.
     :param unproven: why the job cache is no better evidence than events, if it is not.
+    :param interval: seconds between two passes of the engine's maintenance.
     """
 
     logged = False
     sharing = Sharing
 
-    def __init__(self, root, minions="abcd", store=BatchStore, logged=None, unproven="", **settings):
+    def __init__(
+        self, root, minions="abcd", store=BatchStore, logged=None, unproven="", interval=INTERVAL, **settings
+    ):
         minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)
         self.opts = {"cachedir": str(root), "id": "bench_master", "hash_type": "sha256"}
         FileSite(self.opts).path(BATCH_MANAGER).joinpath("batches").mkdir(parents=True, exist_ok=True)
         self.store = store(self.opts)
-        self.settings = BatchSettings(**settings)
+        self.settings, self.interval = BatchSettings(**settings), interval
         self.inbox = FakeInbox()
         self.bus = FakeBus(self.virtual.loop)
         self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
@@ -406,7 +410,7 @@ class ShellBench:
         self.queued += request["minions"]
 
     def start(self, **ports):
-        self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings, self.sharing)
+        self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings, self.sharing, self.interval)
         self.shell.start()
         self.run(2 * LATENCY)
 
@@ -429,7 +433,8 @@ class ShellBench:
     def begin(self, minions=None, batch="2", **more):
         """Start a batch; returns its summary."""
         names = sorted(self.master.minions) if minions is None else minions
-        reply = self.ask("start", spec=spec(names, batch, **{"fun": "state.apply", **more}).as_dict())
+        options = {"fun": "state.apply", "publish_window": PUBLISH_WINDOW, **more}
+        reply = self.ask("start", spec=spec(names, batch, **options).as_dict())
         assert self.run(1.0, lambda: reply in self.inbox.replies)
         return self.inbox.replies[reply][1]
 

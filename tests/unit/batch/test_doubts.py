@@ -9,7 +9,6 @@ import pytest
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.inflight import Phase
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.state import POLICY
 from tests.unit.batch.bench import Bench, kinds, published
 
 # -- acknowledged or not received --------------------------------------------------------------------------------------
@@ -187,24 +186,6 @@ def test_a_minion_that_keeps_running_is_asked_less_and_less_often():
     waits = [round(after - before) for before, after in itertools.pairwise(asked)]
     assert max(waits) <= 1302
     assert len([wait for wait in waits if wait > 590]) >= 3
-
-
-def test_a_journal_of_another_policy_leads_to_questions_and_not_to_a_second_run():
-    bench = Bench("abcd", "2")
-    bench.sent()
-    data = bench.batch.snapshot()
-    del data["policy"]
-    bench.batch = batch = Batch.restore(data)
-    effects = bench.tell(facts.Recovered())
-    assert sorted(effects[0].minions) == ["a", "b", "c", "d"]
-    assert not published(effects)
-    assert batch.policy == POLICY
-    bench.looked(effects, a=0, c=0)
-    bench.probed(running="b", idle="d")
-    bench.until_probe(12)
-    bench.probed(idle="d")
-    assert published(bench.looked(bench.wait(12))) == ["d"]
-    assert bench.states() == {"a": "completed", "b": "active", "c": "completed", "d": "active"}
 
 
 def test_if_the_database_may_have_lost_the_last_facts_every_minion_is_asked_before_anything_is_sent():

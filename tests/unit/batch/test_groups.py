@@ -55,7 +55,7 @@ def test_batch_wait_of_a_group_passes_before_the_next_begins():
 
 
 def test_a_minion_put_back_is_sent_to_before_the_next_group_begins():
-    bench = Bench("ab", "1", groups=(("x", 1), ("y", 1)), publish_backoff=1.0)
+    bench = Bench("ab", "1", groups=(("x", 1), ("y", 1)))
     bench.tell(facts.PublishFailed("no", certain=True))
     assert published(bench.wait(1)) == ["a"]
     bench.sent()

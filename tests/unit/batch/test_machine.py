@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.inflight import KILLS
 from saltext.jobs.core.batch.machine import Batch
 from tests.unit.batch.bench import Bench, kinds, published
 
@@ -100,7 +101,7 @@ def test_a_wave_that_fails_its_budget_is_the_last():
 
 
 def test_a_minion_put_back_in_a_wave_is_sent_to_in_the_same_wave():
-    bench = Bench("abcd", "2,4", publish_backoff=1.0)
+    bench = Bench("abcd", "2,4")
     bench.tell(facts.PublishFailed("no", certain=True))
     assert published(bench.wait(1)) == ["ab"]
 
@@ -234,7 +235,7 @@ def test_a_batch_whose_minions_are_all_away_ends_and_is_no_success():
 
 
 def test_a_ping_that_fails_is_tried_again_and_then_pauses_the_batch():
-    bench = Bench("ab", "2", presence="ping", publish_retries=1, publish_backoff=1.0)
+    bench = Bench("ab", "2", presence="ping", publish_retries=1)
     assert not bench.tell(facts.PingFailed("busy"))
     assert kinds(bench.wait(1)) == ["Ping"]
     assert kinds(bench.tell(facts.PingFailed("busy"))) == ["paused"]
@@ -421,7 +422,7 @@ def test_a_minion_that_never_answered_is_no_failure():
 
 
 def test_a_refused_publish_is_tried_again_with_backoff():
-    bench = Bench("ab", "2", publish_backoff=1.0)
+    bench = Bench("ab", "2")
     assert not bench.tell(facts.PublishFailed("refused", certain=True))
     assert bench.states() == {"a": "pending", "b": "pending"}
     assert not bench.wait(0.9)
@@ -432,7 +433,7 @@ def test_a_refused_publish_is_tried_again_with_backoff():
 
 
 def test_a_publish_without_an_answer_is_probed_before_it_is_sent_again():
-    bench = Bench("ab", "2", publish_backoff=1.0)
+    bench = Bench("ab", "2")
     effects = bench.tell(facts.PublishFailed("timed out", certain=False))
     assert effects == [facts.LookUp(("a", "b"))]
     assert bench.looked(effects) == [facts.Probe(("a", "b"))]
@@ -444,7 +445,7 @@ def test_a_publish_without_an_answer_is_probed_before_it_is_sent_again():
 
 
 def test_after_its_retries_a_batch_pauses_with_the_reason():
-    bench = Bench("ab", "2", publish_retries=2, publish_backoff=1.0)
+    bench = Bench("ab", "2", publish_retries=2)
     for _ in range(2):
         bench.tell(facts.PublishFailed("refused", certain=True))
         assert published(bench.wait(5)) == ["ab"]
@@ -456,7 +457,7 @@ def test_after_its_retries_a_batch_pauses_with_the_reason():
 
 
 def test_a_minion_put_back_that_returns_after_all_is_not_sent_to_again():
-    bench = Bench("ab", "2", publish_backoff=1.0)
+    bench = Bench("ab", "2")
     bench.tell(facts.PublishFailed("refused", certain=True))
     bench.returns("a")
     assert published(bench.wait(2)) == ["b"]
@@ -498,21 +499,21 @@ def test_a_kill_comes_after_the_halt_and_frees_no_slot():
     effects = bench.tell(facts.StopRequested(kill=True))
     assert kinds(effects) == ["halted", "Kill"]
     assert effects[1].minions == ("a", "b")
-    bench.tell(facts.KillSent())
+    bench.tell(facts.KillSent(("a", "b")))
     effects = bench.gone("ab", 3)
     assert kinds(effects) == ["Close"]
     assert bench.states() == {"a": "killed", "b": "killed", "c": "pending", "d": "pending"}
 
 
 def test_a_kill_is_repeated_until_the_job_is_gone():
-    bench = Bench("a", "1", kill_attempts=3)
+    bench = Bench("a", "1")
     bench.sent()
     bench.tell(facts.StopRequested(kill=True))
-    for _ in range(2):
-        bench.tell(facts.KillSent())
+    for _ in range(KILLS - 1):
+        bench.tell(facts.KillSent(("a",)))
         bench.until_probe(3)
         assert kinds(bench.probed(running="a")) == ["Kill"]
-    bench.tell(facts.KillSent())
+    bench.tell(facts.KillSent(("a",)))
     bench.until_probe(3)
     assert not bench.probed(running="a"), "it was killed as often as it may be"
     assert bench.batch.inflight.survivors() == ["a"]
@@ -628,7 +629,7 @@ def test_a_clock_that_was_set_while_the_engine_was_away_moves_no_deadline_far(st
 def test_a_batch_whose_engine_died_before_it_began_begins_at_once_though_the_clock_was_set_since(presence, step):
     recorded = Bench("ab", "2", presence=presence)
     batch, now = Batch.restore(recorded.first), recorded.now + step
-    batch.step(facts.Recovered(boot="this one", offset=step), now)
+    batch.step(facts.Recovered(), now)
     assert kinds(batch.step(facts.Tick(), now))[-1] == {"ping": "Ping", "none": "Publish"}[presence]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.inflight import KILLS
 from tests.unit.batch.bench import Bench, kinds, published
 
 
@@ -125,10 +124,10 @@ def test_a_late_return_corrects_a_time_out_and_a_late_beginning_does_not():
 
 
 def test_a_minion_that_survives_every_kill_keeps_its_slot_and_is_named():
-    bench = Bench("ab", "1", max_runtime=100.0, timeout=200.0, kill_attempts=3)
+    bench = Bench("ab", "1", max_runtime=100.0, timeout=200.0)
     bench.sent()
     assert [effect.gently for effect in running_too_long(bench)] == [True]
-    for attempt in range(2):
+    for attempt in range(KILLS - 1):
         bench.tell(facts.KillSent(("a",), gently=not attempt))
         bench.until_probe(12)
         assert bench.probed(running="a") == [facts.Kill(("a",))]
@@ -155,37 +154,15 @@ def test_a_stop_with_kill_goes_on_where_a_job_was_told_to_end():
 def test_after_a_crash_the_time_goes_on_where_it_was():
     bench = Bench("a", "1", max_runtime=100.0, timeout=200.0)
     bench.sent()
-    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
+    bench.looked(bench.tell(facts.Recovered()))
     bench.tell(facts.Acknowledged("a"), after=10)
     bench.now += 95
     bench.batch = bench.replayed()
-    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
+    bench.looked(bench.tell(facts.Recovered()))
     bench.now += 10
-    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
+    bench.looked(bench.tell(facts.Recovered()))
     bench.until_probe(2)
     assert bench.probed(running="a") == [facts.Kill(("a",), gently=True)]
-
-
-@pytest.mark.parametrize("step", [-3600.0, 3600.0])
-def test_a_clock_that_was_set_between_two_engines_ends_no_job_before_its_time(step):
-    bench = Bench("a", "1", max_runtime=100.0, timeout=30.0)
-    bench.sent()
-    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
-    bench.now += 50 + step
-    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0 + step)))
-    bench.until_probe(40)
-    assert bench.probed(running="a") == []
-    bench.until_probe(40)
-    assert bench.probed(running="a") == [facts.Kill(("a",), gently=True)]
-
-
-def test_the_time_between_two_runs_of_the_machine_is_not_known_and_not_counted():
-    bench = Bench("a", "1", max_runtime=100.0, timeout=30.0)
-    bench.sent()
-    bench.looked(bench.tell(facts.Recovered(boot="one", offset=5.0)))
-    bench.looked(bench.tell(facts.Recovered(boot="another", offset=9.0), after=5000.0))
-    bench.until_probe(40)
-    assert bench.probed(running="a") == []
 
 
 def test_after_a_crash_a_job_that_was_told_to_end_is_killed():
@@ -207,11 +184,3 @@ def test_each_of_two_kills_under_way_ends_with_its_own_outcome():
     bench.probed(running="b")
     bench.tell(facts.KillSent(("b",), gently=True))
     assert [flight.phase.value for flight in bench.batch.flights.values()] == ["killing", "sent"]
-
-
-def test_a_journal_of_the_first_release_has_a_kill_without_minions():
-    bench = Bench("ab", "2")
-    bench.sent()
-    bench.tell(facts.StopRequested(kill=True))
-    bench.batch.step(facts.fact_of(["kill", bench.now])[0], bench.now)
-    assert {flight.phase.value for flight in bench.batch.flights.values()} == {"sent"}

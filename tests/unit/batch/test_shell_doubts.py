@@ -429,7 +429,7 @@ def test_a_batch_that_is_paused_while_the_retry_queue_is_gone_hands_over_when_it
 
 @pytest.mark.parametrize("name", ["state.apply", "test.ping", "saltutil.find_job"])
 def test_an_exception_while_an_effect_is_performed_becomes_a_fact(tmp_path, name):
-    with bench_of(tmp_path, FakeMinion("a", seconds=20), "b", publish_backoff=1.0) as bench:
+    with bench_of(tmp_path, FakeMinion("a", seconds=20), "b") as bench:
         publish, failures = bench.master.publish, [RuntimeError("odd")]
 
         async def odd(fun, *args, **kwargs):
@@ -491,10 +491,10 @@ def test_a_batch_ends_whatever_retcode_a_return_has(tmp_path, retcode):
 
 
 def test_the_engine_s_own_options_hold_for_a_batch(tmp_path):
-    with bench_of(tmp_path, "a", probe_attempts=7, kill_attempts=2, publish_window=1.5) as bench:
+    with bench_of(tmp_path, "a", probe_attempts=7, publish_retries=2) as bench:
         bench.begin("a", "1")
         spec = bench.batch().spec
-        assert (spec.probe_attempts, spec.kill_attempts, spec.publish_window, spec.acks) == (7, 2, 1.5, True)
+        assert (spec.probe_attempts, spec.publish_retries, spec.acks) == (7, 2, True)
 
 
 # -- targets -----------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_does_not_go_
 
 def test_a_batch_runs_in_its_windows_only(tmp_path):
     minions = [FakeMinion(name, seconds=25 * 60) for name in "abcd"]
-    with ShellBench(tmp_path, minions, loop_interval=3600) as bench:
+    with ShellBench(tmp_path, minions, interval=3600) as bench:
         window = f"{utc(HOUR)}-{utc(2 * HOUR)}; {utc(4 * HOUR)}-{utc(5 * HOUR)}"
         bench.begin("abcd", "1", timeout=60.0, window=window, timezone="UTC")
         bench.run(10)

@@ -222,7 +222,7 @@ class SlowSync(FakeWorker):
 
 
 def test_the_end_is_announced_even_if_maintenance_comes_during_the_last_sync(tmp_path):
-    with ShellBench(tmp_path, loop_interval=0.1) as bench:
+    with ShellBench(tmp_path, interval=0.1) as bench:
         bench.restart(disk_worker=SlowSync())
         bench.begin("a", "1")
         bench.end()

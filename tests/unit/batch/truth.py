@@ -102,7 +102,8 @@ class Truth:
             if not self.world.batch.killing:
                 limit = self.spec.max_runtime
                 assert limit is not None, f"{name} is killed, and nobody wanted that"
-                assert self.world.now - minion.intended >= limit, f"{name} is killed before its time"
+                is_time = self.world.now - minion.intended >= limit or self.world.was_set
+                assert is_time, f"{name} is killed before its time"
                 assert effect.gently or minion.signals, f"{name} is killed before it was told to terminate"
             minion.signals += 1
 

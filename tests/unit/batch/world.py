@@ -114,14 +114,14 @@ class World:
         self.down_until = 0.0
         self.full_until = 0.0
         self.wall_is_off = self.clock_is_off = 0.0  # the seconds by which the wall clock, and the engine's, are wrong
+        self.was_set = False  # then an engine that starts takes jobs for younger or older than they are
         self.heeded = 0.0  # how wrong the wall clock was when the engine looked last
         self.failing_until = 0.0  # the job cache takes and gives nothing
         self.back_at = 0.0  # minions reach a master that was away again
         self.batch = machine(self.spec, self.now)
-        self.batch.go_by("boot 0", 0.0)
         self.snapshot, self.journal = self.batch.snapshot(), []
         self.first = self.durable = 0  # numbers of the journal's first record, and of the first one that may be lost
-        self.life = self.boots = 0  # of the engine, and of its machine
+        self.life = 0  # of the engine
         self.truth = Truth(self)
         self.tell(facts.Tick())
         for minion in self.minions.values():
@@ -196,6 +196,7 @@ class World:
     def set_clock(self, by):
         """The wall clock is set. An engine looks at it every few seconds."""
         self.wall_is_off += by
+        self.was_set = True
         self.at(5.0, self.look_at_clock)
 
     def look_at_clock(self):
@@ -279,7 +280,6 @@ class World:
         for name in [name for name, (_, when) in self.cache.items() if self.now - when < 5.0]:
             if self.fate.random() < 0.5:
                 del self.cache[name]
-        self.boots += 1
 
     def recover(self, life, young):
         if life != self.life:
@@ -297,7 +297,7 @@ class World:
         )  # the master has been started a moment ago, though this engine was not
         settled_at = self.clock() + 30.0 if is_young else 0.0
         # Every other one is another master's, which has run for long.
-        self.tell(facts.Recovered(settled_at, f"boot {self.boots}", self.clock_is_off, self.life % 2 == 0))
+        self.tell(facts.Recovered(settled_at, self.life % 2 == 0))
 
     def request(self, fact):
         if self.now < self.down_until:
