@@ -48,8 +48,6 @@ class BatchSettings:
     publish_retries: int = option(5, whole())
     #: How often a silent minion is asked before it counts as offline.
     probe_attempts: int = option(3, whole(1))
-    #: Whether a user who starts a batch must be allowed to publish its function to its minions.
-    check_acl: bool = option(True, FLAG)
     #: Minions that may start and control batches if ``peer_run`` lets them: they may run anything on any minion.
     allow_peers: tuple[str, ...] = option((), IDS)
     #: Grains and pillar keys that are not secret, such as ``grains:rack``: users who may start a batch may group it by

@@ -17,7 +17,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import LaterVersion, Refused, StateError
+from saltext.jobs.core.errors import Refused, StateError
 
 log = lines.logger(__name__)
 
@@ -42,13 +42,11 @@ class Catalog:
         self.master = driver_of(opts, BATCH_MANAGER)
 
     def ours(self, jid: str) -> Batch | None:
-        """Return a batch of ours, or None. :raises Refused: if its journal is damaged, or of a later version."""
+        """Return a batch of ours, or None. :raises Refused: if its journal cannot be read."""
         try:
             return self._store.read(jid)
-        except LaterVersion as exc:
-            raise Refused(str(exc)) from exc
         except StateError as exc:
-            raise Refused(f"{exc}; the batch_manager engine sets it aside when it starts") from exc
+            raise Refused(str(exc)) from exc
 
     def need(self, jid: str) -> Batch:
         """Return a batch of ours. :raises Refused: if there is none."""

@@ -32,11 +32,6 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     aside = store.jids_aside()
     found = [*_about_options(opts), *around(opts, BATCH_MANAGER), *about_returns(opts, cache)]
     found += about_minions(opts, who)
-    if later := store.jids_of_later_versions():
-        found.append(
-            f"{len(later)} batches are left alone, since a later version of saltext-jobs has written their journals: "
-            f"install it again. They are {', '.join(later[:5])}{' …' if len(later) > 5 else ''}"
-        )
     if aside:
         found.append(
             f"the journals of {len(aside)} batches could not be read, and these batches stand still: see "

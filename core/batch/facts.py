@@ -15,28 +15,33 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """Minions are there: they have answered a ping or, where answers cannot be proven, shown another sign of life."""
+class Fact:
+    """What has happened to a batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen(Fact):
+    """Minions are there: they have answered a ping."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Pinged:
+class Pinged(Fact):
     """A presence ping is over; ``answered`` are the minions that answered and are not yet reported as Seen."""
 
     answered: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class PingFailed:
+class PingFailed(Fact):
     """The presence ping under way was not confirmed."""
 
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Returned:
+class Returned(Fact):
     """A minion returned the job, now or earlier."""
 
     minion: str
@@ -44,40 +49,33 @@ class Returned:
 
 
 @dataclasses.dataclass(frozen=True)
-class Acknowledged:
+class Acknowledged(Fact):
     """A minion said that it has begun."""
 
     minion: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Started:
+class Started(Fact):
     """A minion process has started, or may have: it has forgotten which jobs it received."""
 
     minion: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Hinted:
-    """The bus shows a minion's sign of life. Only an answer to a ping would prove it."""
-
-    minion: str
-
-
-@dataclasses.dataclass(frozen=True)
-class EventsLost:
+class EventsLost(Fact):
     """The bus may have lost events: the silence of a minion is no evidence any more."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Published:
+class Published(Fact):
     """The publish under way has succeeded; ``missed`` are those of its minions that the master does not know."""
 
     missed: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class PublishFailed:
+class PublishFailed(Fact):
     """The publish under way was not confirmed; ``certain`` if no minion can have received it."""
 
     reason: str
@@ -85,7 +83,7 @@ class PublishFailed:
 
 
 @dataclasses.dataclass(frozen=True)
-class LookedUp:
+class LookedUp(Fact):
     """The job cache was read for these minions; ``found`` are (minion, retcode) of those that have returned."""
 
     minions: tuple[str, ...]
@@ -93,7 +91,7 @@ class LookedUp:
 
 
 @dataclasses.dataclass(frozen=True)
-class Probed:
+class Probed(Fact):
     """What minions said when asked whether they run the job; ``unasked`` are those that could not be asked."""
 
     running: tuple[str, ...] = ()
@@ -103,7 +101,7 @@ class Probed:
 
 
 @dataclasses.dataclass(frozen=True)
-class NeverBegun:
+class NeverBegun(Fact):
     """
     The records of these minions (the executor ``job_once``) say that they have not begun the job; minions ``without``
     answered, but no longer keep records.
@@ -114,7 +112,7 @@ class NeverBegun:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
+class Recorded(Fact):
     """
     Minions were asked for their records. The records of ``minions`` have been reported, and their returns stored. ``silent``
     ones did not answer, which says nothing about the job.
@@ -125,7 +123,7 @@ class Recorded:
 
 
 @dataclasses.dataclass(frozen=True)
-class KillSent:
+class KillSent(Fact):
     """A kill was sent, or could not be. Only a probe tells whether it worked."""
 
     minions: tuple[str, ...]
@@ -133,7 +131,7 @@ class KillSent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Signalled:
+class Signalled(Fact):
     """
     An operator has published a signal, beside the batch, that ends the job on these minions. With ``every_job`` it ends
     whatever runs there.
@@ -144,14 +142,14 @@ class Signalled:
 
 
 @dataclasses.dataclass(frozen=True)
-class Queued:
+class Queued(Fact):
     """The retry queue has taken minions over."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class QueueRefused:
+class QueueRefused(Fact):
     """The retry queue refuses to take minions over, for this reason."""
 
     minions: tuple[str, ...]
@@ -159,7 +157,7 @@ class QueueRefused:
 
 
 @dataclasses.dataclass(frozen=True)
-class OpeningFound:
+class OpeningFound(Fact):
     """
     The present or next period in which the batch may send, in Unix time; ``closes`` is None if it has no end.
 
@@ -172,7 +170,7 @@ class OpeningFound:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checked:
+class Checked(Fact):
     """The result of the check of a stage; ``reason`` says why it failed."""
 
     stage: int
@@ -181,7 +179,7 @@ class Checked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Approved:
+class Approved(Fact):
     """An operator lets the batch go on after this stage."""
 
     stage: int
@@ -189,7 +187,7 @@ class Approved:
 
 
 @dataclasses.dataclass(frozen=True)
-class StopRequested:
+class StopRequested(Fact):
     """An operator wants the batch to send to no more minions and, with ``kill``, to kill the job on those in flight."""
 
     kill: bool
@@ -197,14 +195,14 @@ class StopRequested:
 
 
 @dataclasses.dataclass(frozen=True)
-class PauseRequested:
+class PauseRequested(Fact):
     """An operator wants the batch to send to no more minions for now."""
 
     user: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class ResumeRequested:
+class ResumeRequested(Fact):
     """
     An operator wants a paused batch to go on. ``rights`` are their ``owner`` and ``on_behalf``, as in a Spec.
     """
@@ -214,7 +212,7 @@ class ResumeRequested:
 
 
 @dataclasses.dataclass(frozen=True)
-class RightsChecked:
+class RightsChecked(Fact):
     """
     The answer to a CheckRights: ``reason`` says why the batch may not send, and is empty if it may. ``trouble`` says why
     there is no answer.
@@ -226,7 +224,7 @@ class RightsChecked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Allotted:
+class Allotted(Fact):
     """
     The batch may send to ``count`` more minions now. If it wants more, ``limit`` says how many may be in flight over all
     batches; 0 if that is not known yet.
@@ -237,7 +235,7 @@ class Allotted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recovered:
+class Recovered(Fact):
     """
     The engine has restarted: nothing that was under way has a known outcome.
 
@@ -258,46 +256,14 @@ class Recovered:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tick:
+class Tick(Fact):
     """Time has passed beyond ``Batch.next_due``."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Closed:
+class Closed(Fact):
     """The batch has ended, and all its last effects are done."""
 
-
-Fact = (
-    Seen
-    | Pinged
-    | PingFailed
-    | Returned
-    | Acknowledged
-    | Started
-    | Hinted
-    | EventsLost
-    | Published
-    | PublishFailed
-    | LookedUp
-    | Probed
-    | NeverBegun
-    | Recorded
-    | KillSent
-    | Signalled
-    | Queued
-    | QueueRefused
-    | OpeningFound
-    | Checked
-    | Approved
-    | StopRequested
-    | PauseRequested
-    | ResumeRequested
-    | RightsChecked
-    | Allotted
-    | Recovered
-    | Tick
-    | Closed
-)
 
 _NAMES: dict[type, str] = {
     Seen: "seen",
@@ -306,7 +272,6 @@ _NAMES: dict[type, str] = {
     Returned: "ret",
     Acknowledged: "ack",
     Started: "started",
-    Hinted: "hint",
     EventsLost: "gap",
     Published: "pub",
     PublishFailed: "pubfail",
@@ -359,7 +324,12 @@ def _frozen(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ping:
+class Effect:
+    """What a batch wants done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ping(Effect):
     """
     Ping these minions; the whole target if there are none. Report minions as Seen when they answer. After this you must
     report Pinged or PingFailed.
@@ -369,28 +339,28 @@ class Ping:
 
 
 @dataclasses.dataclass(frozen=True)
-class Publish:
+class Publish(Effect):
     """Publish the job to these minions. After this you must report Published or PublishFailed."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class LookUp:
+class LookUp(Effect):
     """Look in the job cache for returns of these minions. After this you must report LookedUp."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe:
+class Probe(Effect):
     """Ask these minions whether they run the job. After this you must report Probed for each minion once, as they answer."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class AskRecords:
+class AskRecords(Effect):
     """
     Ask these minions, which do not run the job, for their records of it. Store in the job cache the returns that they
     have kept. Report NeverBegun for those that never began it, if any. Report those that could not be asked, or whose
@@ -402,7 +372,7 @@ class AskRecords:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kill:
+class Kill(Effect):
     """Send SIGKILL to the job's processes on these minions; ``gently``: SIGTERM. After this you must report KillSent."""
 
     minions: tuple[str, ...]
@@ -410,14 +380,14 @@ class Kill:
 
 
 @dataclasses.dataclass(frozen=True)
-class Queue:
+class Queue(Effect):
     """Hand these minions over to the retry queue. After this you must report Queued or QueueRefused."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class TakeBack:
+class TakeBack(Effect):
     """
     Have the retry queue cancel the hand-over of these minions, even if it has not taken them yet. The request must
     follow that of Queue.
@@ -427,12 +397,12 @@ class TakeBack:
 
 
 @dataclasses.dataclass(frozen=True)
-class FindOpening:
+class FindOpening(Effect):
     """Work out when the batch may send, from its start time and windows. After this you must report OpeningFound."""
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckRights:
+class CheckRights(Effect):
     """
     Find out whether the owner of the batch may still run it on these minions. After this you must report RightsChecked with
     the same ``question``.
@@ -443,7 +413,7 @@ class CheckRights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
+class Check(Effect):
     """
     Check whether the batch may go on after this stage, in which these minions have completed. After this you must report
     Checked.
@@ -454,7 +424,7 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True)
-class Announce:
+class Announce(Effect):
     """
     Fire an event of this kind: new, progress, paused, resumed, check, checked, complete or halted. ``details`` go into
     its payload.
@@ -465,22 +435,5 @@ class Announce:
 
 
 @dataclasses.dataclass(frozen=True)
-class Close:
+class Close(Effect):
     """The batch has ended. After the effects before this one you must report Closed."""
-
-
-Effect = (
-    Ping
-    | Publish
-    | LookUp
-    | Probe
-    | AskRecords
-    | Kill
-    | Queue
-    | TakeBack
-    | FindOpening
-    | CheckRights
-    | Check
-    | Announce
-    | Close
-)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
+from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.hearsay import MOST
 
@@ -136,7 +135,7 @@ class LateReturns:
     def _waiting(self, jid: str) -> _Waiting:
         """Return the minions whose returns would change anything, and the job's functions."""
         if jid not in self._awaited:
-            batch = self._read(jid)
+            batch = self._ports.store.read(jid)
             if batch is None:
                 self._awaited[jid] = _Waiting("", set())
             else:
@@ -145,13 +144,6 @@ class LateReturns:
             while len(self._awaited) > 1 and self._are_too_many():
                 del self._awaited[next(iter(self._awaited))]
         return self._awaited[jid]
-
-    def _read(self, jid: str) -> Batch | None:
-        try:
-            return self._ports.store.read(jid)
-        except LaterVersion as exc:
-            log.debug("Late returns are in the job cache only: %s", exc)
-            return None
 
     def _are_too_many(self) -> bool:
         return (

@@ -164,7 +164,6 @@ def _closed(batch: BatchState, _fact: facts.Closed, _now: float) -> list[Effect]
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Seen: sending.seen,
-    facts.Hinted: sending.hinted,
     facts.Pinged: sending.pinged,
     facts.PingFailed: sending.ping_failed,
     facts.Queued: ending.queued,

@@ -111,12 +111,8 @@ class Presence(Kept):
     first_ping: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
     pinging: bool = kept(bool)  # a ping is under way
     ping_at: float = kept(float)  # no ping before this Unix time
-    #: Minions with a sign of life on the bus since the last ping, and those that were pinged once more because of that.
-    seen_on_bus: set[str] = kept(set, sorted, set)
-    pinged_again: set[str] = kept(set, sorted, set)
-    settled_at: float = kept(
-        float
-    )  # no minion is given up before this time: the master is young, and minions still connect
+    #: No minion is given up before this time: the master is young, and minions still connect.
+    settled_at: float = kept(float)
 
     def doubt(self, minions: Iterable[str]) -> None:
         """Wait for a sign of life of pending minions."""
@@ -129,11 +125,6 @@ class Presence(Kept):
             self.there.update(found)
         return found
 
-    def wants_hint(self, minion: str) -> bool:
-        """Tell whether a minion's sign of life on the bus changes anything. It does once, during the minion's last ping."""
-        last = self.pinging and self.unseen.get(minion, -1) + 1 >= self.spec.probe_attempts
-        return last and minion in self.unseen and minion not in self.seen_on_bus and minion not in self.pinged_again
-
     def was_there(self, minion: str) -> bool:
         """Tell whether a minion that was sent to is known to have been there: then its silence does not mean absence."""
         return self.spec.presence == "ping" or minion in self.there
@@ -145,7 +136,6 @@ class Presence(Kept):
     def ping(self) -> tuple[str, ...]:
         """Begin a ping: return the minions to ping, or an empty tuple for the whole target."""
         self.pinging = True
-        self.seen_on_bus.clear()
         return () if self.first_ping else tuple(self.unseen)
 
     def ping_over(self, now: float) -> list[str]:
@@ -157,9 +147,7 @@ class Presence(Kept):
             self.ping_at = now + self.spec.gather_job_timeout
             return []
         self.ping_at = now
-        silent = [minion for minion, pings in self.unseen.items() if pings >= self.spec.probe_attempts]
-        given_up = [minion for minion in silent if minion not in self.seen_on_bus or minion in self.pinged_again]
-        self.pinged_again.update(self.seen_on_bus.intersection(silent))
+        given_up = [minion for minion, pings in self.unseen.items() if pings >= self.spec.probe_attempts]
         for minion in given_up:
             del self.unseen[minion]
         return given_up

@@ -54,7 +54,7 @@ class Permission:
         :raises Exception: anything that an eauth module raises if it cannot tell now.
         """
         who = Identity.from_record(owner)
-        if who is None or not self._settings.check_acl:
+        if who is None:
             return ""
         if who.kind == PEER_RUN:
             allowed = who.name in self._settings.allow_peers
@@ -133,7 +133,7 @@ class CallerRights:
         :param load: the job's load from the job cache.
         """
         self.require_allowed_peer()
-        if self._is_limited():
+        if not self._who.peer:
             require_right(self._opts, self._who, load, job_minions(load), f"all minions of job {jid}")
 
     def permit_approval(self, batch: Batch) -> None:
@@ -169,7 +169,7 @@ class CallerRights:
     def permit_options(self, names: Iterable[str]) -> None:
         """Refuse options that say where returns go or how a job is run: as root on the minion, whatever the job may do."""
         chosen = sorted({"ret", "ret_config", "ret_kwargs", "module_executors", "executor_opts"}.intersection(names))
-        if chosen and self._who.grants is not None and self._is_limited():
+        if chosen and self._who.grants is not None and not self._who.peer:
             raise Refused(
                 f"{self._who.name} may not set {chosen[0]}: only users without limits choose returners and executors"
             )
@@ -186,7 +186,7 @@ class CallerRights:
     def permit_groups(self, by: Any, minions: tuple[str, ...]) -> None:
         """Refuse groups by values that the caller may not read, since the groups show them."""
         who = self._who
-        if by is None or who.grants is None or not self._is_limited():
+        if by is None or who.grants is None or who.peer:
             return
         wanted = arguments.accepted(parse_by, by)
         if is_shown(wanted, self.settings.show_groups_of):
@@ -208,12 +208,9 @@ class CallerRights:
     ) -> None:
         """Refuse a caller who may not run this function on the minions; the refusal calls them ``named_as``."""
         self.require_allowed_peer()
-        if self._is_limited():
+        if not self._who.peer:
             load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
             require_right(self._opts, self._who, load, minions, named_as)
-
-    def _is_limited(self) -> bool:
-        return self.settings.check_acl and not self._who.peer
 
 
 def _person(owner: Any, name: str) -> str:

@@ -30,16 +30,6 @@ def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
     return []
 
 
-def hinted(batch: BatchState, fact: facts.Hinted, _now: float) -> list[Effect]:
-    """
-    The bus shows a minion's sign of life: ping the minion once more before it is left out, because the ping under way
-    may have come too early for it. Only once: anyone can fire such events in the minion's name.
-    """
-    if batch.presence.wants_hint(fact.minion):
-        batch.presence.seen_on_bus.add(fact.minion)
-    return []
-
-
 def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
     """A ping is over: leave out the minions that have been pinged often enough."""
     first, batch.pace.failures = batch.presence.first_ping, 0

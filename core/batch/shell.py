@@ -73,7 +73,6 @@ class BatchShell:
         self._adopted: dict[Live, None] = {}  # those of ``live`` that were not told yet that this engine has started
         self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals are damaged, or written by a later version
-        self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
         self._knows_ended = False
         self._tally = Tally(ports.clock.now())
 
@@ -137,12 +136,8 @@ class BatchShell:
             if events.returned_by(tag) is None:
                 return True
             self.wake()
-        elif self._ports.questions.wants(jid):
-            return True
-        if not self._seeking:
             return False
-        minion = events.returned_by(tag)
-        return minion is not None and any(live.batch.presence.wants_hint(minion) for live in self._seeking)
+        return self._ports.questions.wants(jid)
 
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
@@ -153,8 +148,6 @@ class BatchShell:
         if isinstance(fact, events.JobReturned):
             if self._ports.questions.wants(fact.jid):
                 self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
-            else:
-                self._may_be_there(fact.minion)
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
             if self.live[fact.jid].batch.wants_acknowledgement(fact.minion):
                 self.live[fact.jid].step(facts.Acknowledged(fact.minion))
@@ -162,7 +155,6 @@ class BatchShell:
             for live in list(self.live.values()):
                 if live.batch.wants_start(fact.minion):
                     live.step(facts.Started(fact.minion))
-            self._may_be_there(fact.minion)
 
     def _is_its_own(self, jid: str, minion: str, functions: str) -> bool:
         """Tell whether a return is of a batch's own job; log it if not."""
@@ -229,11 +221,6 @@ class BatchShell:
     def _look_for_returns(self, live: Live) -> None:
         self._proof.look_up(live.jid, live.batch.unsettled())
 
-    def _may_be_there(self, minion: str) -> None:
-        """The bus shows a minion's sign of life, which may be forged: an answer to a ping must prove it."""
-        for seeking in [live for live in self._seeking if live.batch.presence.wants_hint(minion)]:
-            seeking.step(facts.Hinted(minion))
-
     def on_gap(self) -> None:
         """Events may have been lost: acknowledgements and wake-ups."""
         for live in list(self.live.values()):
@@ -248,10 +235,6 @@ class BatchShell:
         """A batch has taken a fact."""
         self._effects.plan_progress(live)
         self._sharing.stepped(live.batch)
-        if live.batch.presence.unseen and not live.batch.finished:
-            self._seeking[live] = None
-        else:
-            self._seeking.pop(live, None)
 
     # -- requests -----------------------------------------------------------------------------------------------------
     # Each gives its batch a fact at once, and is answered when the fact is durable.

@@ -181,18 +181,6 @@ class BatchStore:
         """Return the jids of batches whose journals were set aside, oldest first."""
         return self._jids(_ASIDE)
 
-    def jids_of_later_versions(self) -> list[str]:
-        """Return the jids of open batches with journals of a later version, oldest first. Reads all journals."""
-        found = []
-        for jid in self.open_jids():
-            try:
-                self.read(jid)
-            except LaterVersion:
-                found.append(jid)
-            except StateError:
-                continue
-        return found
-
     def sweep(self) -> None:
         """Remove the unfinished files that a killed engine has left. :raises OSError:"""
         self.folder.sweep(BATCHES)

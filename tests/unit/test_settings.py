@@ -42,7 +42,6 @@ def test_another_duration_is_refused(given):
         ({"bogus": 1}, ["'bogus'", "1", "publish_retries"]),
         ({"publish_retries": "3"}, ["publish_retries", "'3'", "a whole number"]),
         ({"publish_retries": True}, ["publish_retries", "True"]),
-        ({"check_acl": "yes"}, ["check_acl", "'yes'", "True or False"]),
         ([1], ["batch_manager", "[1]", "a mapping"]),
         (False, ["batch_manager", "False", "a mapping"]),
     ],

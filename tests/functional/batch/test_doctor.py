@@ -9,17 +9,11 @@ import pytest
 import salt.config
 
 from saltext.jobs.core.batch import doctor
-from saltext.jobs.core.batch.catalog import Catalog
-from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.site import FileSite
 from tests.batches import journal_path, journals
-from tests.unit.batch.bench import spec
 from tests.user import USER
 
 UNPROVEN = [
@@ -101,15 +95,3 @@ def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
     store.forget_aside(since + KEPT_ASIDE + 1)
     assert doctor.examine(opts)["set_aside"] == []
     assert not aside.exists()
-
-
-def test_a_batch_of_a_later_version_is_named_and_never_shown_as_something_else(opts):
-    jid = "20260516101112131415"
-    journal = Journal(journal_path(BatchStore(opts), jid))
-    journal.rewrite({**Batch(spec("ab", "1", jid=jid), 1.0).snapshot(), "format": FORMAT + 1})
-    journal.close()
-    (finding,) = [one for one in doctor.examine(opts)["findings"] if "later version" in one]
-    assert jid in finding and "install it again" in finding
-    with pytest.raises(Refused, match=f"is of format {FORMAT + 1}, from a later version"):
-        Catalog(opts).need(jid)
-    assert Catalog(opts).newest(10, None) == []

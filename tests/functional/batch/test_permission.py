@@ -68,9 +68,8 @@ def test_a_lost_right_is_reported_with_the_number_of_minions_and_no_names(opts, 
     assert reason == f"{name} may not publish test.ping to {count} of its minions any more"
 
 
-def test_no_right_is_needed_if_no_user_was_kept_or_access_is_not_checked(opts):
+def test_no_right_is_needed_if_no_user_was_kept(opts):
     assert Permission(opts, BatchSettings()).lacking(spec(), {}, {}, ("a",)) == ""
-    assert lacking(opts, TOKEN, "gone", "sharedsecret", settings=BatchSettings(check_acl=False)) == ""
 
 
 def test_the_function_of_a_check_is_a_job_as_well(opts):

@@ -126,8 +126,6 @@ def test_a_limited_user_chooses_no_returner_and_no_executor(opts, given):
     with pytest.raises(Refused, match=f"anna may not set {name}:"):
         asked_for(opts, "web1", who=may, **given)
     assert asked_for(opts, "web1", **given).user == "root"
-    opts["batch_manager"] = {"check_acl": False}
-    assert asked_for(opts, "web1", who=may, **given).user == "anna"
 
 
 def test_a_minion_is_refused_unless_allow_peers_names_it(opts):

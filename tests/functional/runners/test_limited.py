@@ -129,12 +129,6 @@ def test_a_user_who_may_publish_the_job_may_start_a_batch_like_it(opts, made):
     assert (told["fun"], told["minions"]) == ("cmd.run", ["web1"])
 
 
-def test_without_the_check_of_access_a_batch_like_any_may_be_started(opts):
-    a_job(opts)
-    answered, told = ask({**opts, "batch_manager": {"check_acl": False}}, user([]), "batch.preview", like=JID)
-    assert answered, told
-
-
 @pytest.mark.parametrize("tgt", ["*", "web2", "nobody"])
 def test_minions_are_asked_what_they_run_only_for_users_who_may_ask_all_of_them(opts, tgt):
     for limits in (user(OF_WEB1), user([]), MINION):

@@ -322,9 +322,7 @@ class ShellBench:
     logged = False
     sharing = Sharing
 
-    def __init__(
-        self, root, minions="abcd", store=BatchStore, logged=None, unproven="", interval=INTERVAL, **settings
-    ):
+    def __init__(self, root, minions="abcd", store=BatchStore, logged=None, unproven="", interval=INTERVAL, **settings):
         minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)

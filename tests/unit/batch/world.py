@@ -139,7 +139,6 @@ class World:
             )
         for _ in range(self.fate.randint(0, self.FAILS)):
             self.at(self.fate.uniform(0, 120), self.fail, self.fate.choice([1.0, 10.0, 40.0]))
-        self.proven = self.forger.random() < 0.7  # a minion is there only if its answer to a ping says so
         if not self.calm and self.forger.random() < self.FORGED:
             victims = [self.forger.choice(names)] if self.forger.random() < 0.5 else sorted(names)
             self.at(1.0, self.forge, victims, self.forger.choice([0.7, 3.0, 11.0]))
@@ -555,14 +554,13 @@ class World:
         if self.fate.random() < self.LOST_STARTS:
             return
         self.hear(minion, facts.Started(minion.name))
-        self.hear(minion, facts.Hinted(minion.name) if self.proven else facts.Seen((minion.name,)))
 
     def forge(self, victims, pause):
         """A minion forges events in the names of others, without end."""
         if self.batch.closed:
             return
         name = self.forger.choice(victims)
-        kind = self.forger.choice([facts.Acknowledged, facts.Started, facts.Hinted])
+        kind = self.forger.choice([facts.Acknowledged, facts.Started])
         if self.now >= self.down_until and self.cares(kind(name)):
             self.tell(kind(name))
             self.minions[name].slandered |= kind is facts.Acknowledged
@@ -573,7 +571,6 @@ class World:
         wanted = {
             facts.Acknowledged: self.batch.wants_acknowledgement,
             facts.Started: self.batch.wants_start,
-            facts.Hinted: self.batch.presence.wants_hint,
         }
         return type(fact) not in wanted or wanted[type(fact)](fact.minion)
 
