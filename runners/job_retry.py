@@ -223,8 +223,7 @@ def doctor() -> dict[str, Any]:
 def coverage(tgt: object = "*", tgt_type: object = "glob", timeout: object = None) -> dict[str, Any]:
     """
     Return which minions have the executor ``job_once``, which runs each job at most once even if the minion crashes. The
-    minions are asked, so a user with limited rights needs the right to ``saltutil.find_cached_job``, ``config.get`` and
-    ``cp.is_cached`` on them.
+    minions are asked, so a user with limited rights needs the right to ``saltutil.find_cached_job`` on them.
 
     tgt, tgt_type
         The minions to ask, by default all. The master resolves the target, and asks each matched minion by its name.

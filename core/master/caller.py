@@ -151,18 +151,17 @@ def require_right(
 
 
 def minions_to_ask(
-    opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, *questions: tuple[str, Iterable[Any]]
+    opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, fun: str, arg: Iterable[Any] = ()
 ) -> list[str]:
     """
     Return the minions that a target matches, if the caller may ask them all. Blocks.
 
-    :param questions: functions and their arguments.
+    :param fun: the function that asks, and its arguments.
     :raises Refused: when ``who`` may not ask them, or the target matches no minion.
     """
     matched = matched_minions(opts, tgt, tgt_type)
-    for fun, arg in questions:
-        named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
-        require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], named_as)
+    named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
+    require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], named_as)
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     return matched

@@ -92,7 +92,7 @@ def ask_what_runs(
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
     require_no_peer(who)
-    matched = minions_to_ask(opts, who, tgt, tgt_type, (_QUESTION, []))
+    matched = minions_to_ask(opts, who, tgt, tgt_type, _QUESTION)
     with asking(opts) as client:
         answers = client.cmd(matched, _QUESTION, tgt_type="list", timeout=timeout) or {}
     given = {minion: answers[minion] for minion in matched if isinstance(answers.get(minion), list)}

@@ -1,6 +1,6 @@
 """
 Reads what minions with the executor ``job_once`` (executors/job_once.py) answer about a job, and finds out which minions
-have the executor and what the others lack.
+have the executor.
 
 A missing record of a job proves that the minion has not begun the job only if its records reach back to the job's
 publish. This module must never take silence for an answer.
@@ -112,18 +112,15 @@ def _named(fun: Any) -> str:
 #: The executor adds a record to the answer. This function is asked for alone, because a proxy runs several functions
 #: without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
-#: What minions without the executor are asked.
-_FUNCTIONS = ("config.get", "cp.is_cached")
-_ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
-
 #: The outputter of the text that Salt's client returns for a minion that has not answered.
 _SILENT = "no_return"
 #: Most minions that a sentence names.
 _NAMED = 20
 
 NOTHING_RUNS = "module_executors names job_once, but the minion does not have the file: nothing runs there"
-NOT_CONFIGURED = "it has the file, but module_executors does not name job_once, or it was not restarted since"
-NEITHER = "it has not been synced (saltutil.sync_executors) or is not configured (module_executors)"
+LACKS = (
+    "it has not been synced (saltutil.sync_executors), is not configured (module_executors), or was not restarted since"
+)
 
 
 def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, timeout: int) -> dict[str, Any]:
@@ -137,15 +134,11 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         silent (list of minions).
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
-    matched = minions_to_ask(opts, who, tgt, tgt_type, _QUESTION, *zip(_FUNCTIONS, _ARGUMENTS, strict=True))
+    matched = minions_to_ask(opts, who, tgt, tgt_type, *_QUESTION)
     options = {"timeout": timeout, "executor_opts": {NAME: {"question": True}}}
     with asking(opts) as client:
         told = _answers(client.cmd(matched, *_QUESTION, tgt_type="list", full_return=True, **options))
-        without = [minion for minion, answer in told.items() if record_of(answer) is None]
-        functions, arguments = list(_FUNCTIONS), [list(each) for each in _ARGUMENTS]
-        more = client.cmd(without, functions, arguments, tgt_type="list", **options) if without else {}
-    answers = {minion: (answer, (more or {}).get(minion)) for minion, answer in told.items()}
-    lacks = {minion: lack_of(*answer) for minion, answer in answers.items() if minion in matched}
+    lacks = {minion: lack_of(answer) for minion, answer in told.items() if minion in matched}
     return {
         "asked": {"tgt": tgt, "tgt_type": tgt_type, "minions": len(matched)},
         "has": sorted(minion for minion, lack in lacks.items() if not lack),
@@ -201,19 +194,8 @@ def _some(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:_NAMED]) + (", …; job_retry.coverage names all" if len(names) > _NAMED else "")
 
 
-def lack_of(told: Any, more: Any) -> str:
-    """
-    Return what a minion lacks; an empty string if it has the executor.
-
-    :param told: its answer to the first question.
-    :param more: its answers to the others.
-    """
+def lack_of(told: Any) -> str:
+    """Return what a minion lacks; an empty string if it has the executor. :param told: its answer to the question."""
     if record_of(told) is not None:
         return ""
-    if NAME in str(told) and "not available" in str(told):
-        return NOTHING_RUNS
-    given = by_function(_FUNCTIONS, more)
-    given = given if isinstance(given, Mapping) else {}
-    executors, synced = (given.get(name) for name in _FUNCTIONS)
-    named = isinstance(executors, (list, str)) and NAME in executors
-    return NOT_CONFIGURED if not named and str(synced).endswith("job_once.py") else NEITHER
+    return NOTHING_RUNS if NAME in str(told) and "not available" in str(told) else LACKS

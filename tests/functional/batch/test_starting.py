@@ -74,7 +74,7 @@ def test_what_has_no_key_of_its_own_is_in_no_batch_though_salt_targets_it(boxes)
     targeted = salt.utils.minions.CkMinions(boxes).check_minions("web*", "glob")["minions"]
     assert {"web-box", *(["web-resource"] if compat.HAS_RESOURCES else [])} < set(targeted)
     assert asked_for(boxes, "web*").minions == ("web1", "web2")
-    assert minions_to_ask(boxes, ROOT, "web*", "glob") == ["web1", "web2"]
+    assert minions_to_ask(boxes, ROOT, "web*", "glob", "test.ping") == ["web1", "web2"]
     with pytest.raises(Refused, match="matches no accepted minion"):
         asked_for(boxes, "web-*")
 
