@@ -94,6 +94,8 @@ class RetrySettings:
         ),
         GLOBS,
     )
+    #: Ids of syndics below this master. Their keys are accepted, and they are no minions: nothing is owed to them.
+    syndics: tuple[str, ...] = option((), IDS)
     #: A newer job of one of these functions with the same arguments replaces the older one in the queue.
     supersede: tuple[str, ...] = option((), GLOBS)
     #: What counts as a sign of life: ``start`` (the minion's start event), ``presence`` (``salt/presence/change``, with

@@ -216,7 +216,7 @@ class Capture:
 
     def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> Work:
         note, known = self._notes.get(job.jid), self._queue.minions_of(job.jid)
-        missing = fact.missing.difference(known, note.settled)
+        missing = fact.missing.difference(known, note.settled, self._queue.settings.syndics)
         # The note keeps minions that are neither missing nor struck off here: their keys may be accepted later.
         self._notes.strike(job.jid, fact.returned.union(known))
         open_job.begun -= fact.returned

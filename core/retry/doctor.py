@@ -105,9 +105,22 @@ def _about_options(opts: Mapping[str, Any]) -> list[str]:
     if switch is None or switch is False:
         return [f"the engine is off: {JOB_RETRY} is not set to True in the master's configuration"]
     try:
-        return doubts_about(opts, settings_of(opts, switch, own or None))
+        settings = settings_of(opts, switch, own or None)
     except SettingsError as exc:
         return [f"the engine does not start: {exc}"]
+    return [*doubts_about(opts, settings), *_about_syndics(opts, settings)]
+
+
+def _about_syndics(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
+    """Any minion can report as a syndic, so only an operator can say which ones are."""
+    folder = pathlib.Path(opts["cachedir"], "syndics")  # by Salt's master
+    seen = {path.name for path in folder.glob("*")}.difference(settings.syndics)
+    jobs = RetryStore(opts, read_only=True).snapshots() if seen else ()
+    try:
+        owed = sorted(seen.intersection(minion for _, snapshot in jobs for minion in snapshot["minions"]))
+    except (StateError, OSError):
+        return []  # it is told that the queue cannot be read
+    return [f"{', '.join(owed)}: a syndic, to which jobs are owed; name it in {JOB_RETRY}: syndics"] if owed else []
 
 
 def _about_job_cache(cache: JobCache) -> list[str]:

@@ -57,6 +57,18 @@ def test_nothing_is_found_where_all_is_well(opts, running):
     }
 
 
+def test_a_syndic_is_found_that_jobs_are_owed_to(opts, running):
+    JobCache(opts).keep_load(JID, load_of(), ["a"])
+    RetryStore(opts).write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    seen = pathlib.Path(opts["cachedir"], "syndics")
+    seen.mkdir()
+    for name in ("a", "eu_master"):  # nothing waits for "eu_master"
+        (seen / name).touch()
+    assert finding(opts, "syndic") == "a: a syndic, to which jobs are owed; name it in job_retry: syndics"
+    opts["job_retry"] = {"syndics": ["a"]}
+    assert not [sentence for sentence in doctor.examine(opts)["findings"] if "syndic" in sentence]
+
+
 @pytest.mark.parametrize(
     "changes, part",
     [

@@ -132,6 +132,15 @@ def test_only_included_functions_are_kept():
     assert [entry.jid for entry in world.machine.entries()] == ["j2"]
 
 
+def test_a_syndic_is_owed_nothing_though_its_key_is_accepted():
+    world = World(syndics=("b",))
+    for name in ("a", "b"):
+        world.stop(name)
+    world.publish("j1")
+    world.run(60)
+    assert [entry.minion for entry in world.machine.entries()] == ["a"]
+
+
 def test_a_job_that_this_master_did_not_publish_is_never_queued():
     world = World()
     world.tell(facts.Published("forged", world.now))
