@@ -137,6 +137,7 @@ def fill_sqlite(own, found, age):
                 sql.execute("SELECT name, id FROM banks WHERE name IN ('jobs/loads', 'jobs/minions', 'jobs/published')")
             )
             for jid, load, minions in some:
+                job_index.has_stored(sql, "jobs/loads", jid, load)  # before the record of its publish is there
                 mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": digest(load)})
                 rows = [("jobs/loads", salt.payload.dumps(load)), ("jobs/minions", salt.payload.dumps(minions))]
                 rows = [(numbers[bank], jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]
@@ -144,8 +145,6 @@ def fill_sqlite(own, found, age):
                 rows += [(bank, minion, at, record) for minion in minions]
                 sql.executemany(put, rows)
                 taken += sum(len(row[1]) + len(row[3]) for row in rows) + len(jid) * RETURNS
-                job_index.has_stored(sql, "jobs/loads", jid, load)
-                job_index.has_stored(sql, "jobs/minions", jid, minions)
     return taken
 
 

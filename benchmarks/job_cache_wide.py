@@ -85,7 +85,7 @@ def of_width(column, folder, width, is_mixed):
     chance = random.Random(width)
     fleet = [f"web{number:06}.example.com" for number in range(2 * width if is_mixed else width)]
     published(module, column, 0, fleet)
-    published(module, column, 1, fleet[:width])  # a process reads the numbers of many minions once
+    published(module, column, 1, fleet[:width])
     count = JOBS.get(width, FEW_JOBS)
     targets = [sorted(chance.sample(fleet, width)) if is_mixed else fleet for _ in range(count)]
     jobs = []

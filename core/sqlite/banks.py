@@ -17,14 +17,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import salt.payload
-
-from saltext.jobs.core.banks import MINIONS, RETURNS, below, plain_bank
+from saltext.jobs.core.banks import below, plain_bank
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import job_index, removal, stored
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
-from saltext.jobs.core.sqlite.minion_numbers import MinionNumbers
 
 FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for the next records
@@ -76,10 +73,6 @@ class SqliteBanks:
         return JobLookup(self._database)
 
     @functools.cached_property
-    def _numbers(self) -> MinionNumbers:
-        return MinionNumbers(self._database)
-
-    @functools.cached_property
     def _removal(self) -> removal.Removal:
         return removal.Removal(self._database)
 
@@ -100,12 +93,7 @@ class SqliteBanks:
         name, row = plain_bank(bank), _row(key, value, expires)
         with self.transaction(durable) as sql:
             sql.execute(_PUT, (_bank_id(sql, name), *row))
-            self._has_stored(sql, name, row[0], value, row[3])
-
-    def _has_stored(
-        self, sql: sqlite3.Connection, bank: str, key: str, value: Any, data: bytes, is_new: bool = False
-    ) -> None:
-        job_index.has_stored(sql, bank, key, value, lambda sql, names: self._numbers.pack(sql, names, data), is_new)
+            job_index.has_stored(sql, name, row[0], value)
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         """Store a value if there is none, and tell whether it was stored."""
@@ -116,7 +104,7 @@ class SqliteBanks:
                 sql.execute("DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?", (*place, _now()))
                 if sql.execute(_ADD, (place[0], *row)).rowcount != 1:
                     return False
-            self._has_stored(sql, name, row[0], value, row[3], is_new=True)
+            job_index.has_stored(sql, name, row[0], value, is_new=True)
             return True
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:
@@ -157,7 +145,7 @@ class SqliteBanks:
         with self.transaction() as sql:
             if key is not None:
                 count = sql.execute(f"DELETE FROM records WHERE {_OF} AND key = ?", (name, str(key))).rowcount
-                job_index.has_removed(sql, name, [str(key)])
+                job_index.has_removed(sql, name, str(key))
                 return count > 0
             found = dict(
                 sql.execute(
@@ -261,17 +249,6 @@ class SqliteBanks:
         """Remove some records of hidden banks, else some unused rows of the index; tell whether there were any."""
         return bool(self._removal.empty_some() or self.index.forget())
 
-    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        """Return those of some jids whose jobs list the minion in ``jobs/minions``, or have its return."""
-        name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list: its length, then the name
-        found = {jid for jid, listed in self.pick(MINIONS, jids) if _holds(listed, name)}
-        for part in _parts([jid for jid in jids if jid not in found]):
-            query = f"""SELECT banks.name FROM banks JOIN records ON records.bank = banks.id AND records.key = ?
-                WHERE banks.name IN ({_marks(part)})"""
-            rows = self._database.read(query, (minion, *(f"{RETURNS}/{jid}" for jid in part)))
-            found.update(str(row[0]).rpartition("/")[2] for row in rows)
-        return found
-
     # -- the file as a whole ---------------------------------------------------------------------------------------
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -282,7 +259,7 @@ class SqliteBanks:
                 name, value = plain_bank(bank), stored.loads(rest[-1])
                 if sql.execute(_ADD, (_bank_id(sql, name), key, *rest)).rowcount:
                     count += 1
-                    self._has_stored(sql, name, key, value, rest[-1])
+                    job_index.has_stored(sql, name, key, value)
         return count
 
     def rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -347,13 +324,6 @@ class SqliteBanks:
 
 
 # -- names and marks ---------------------------------------------------------------------------------------------------
-
-
-def _holds(data: bytes, part: bytes) -> bool:
-    try:
-        return part in stored.serialized(data)
-    except ValueError:  # it is damaged
-        return False
 
 
 def _row(key: Any, value: Any, expires: float | None) -> tuple[Any, ...]:

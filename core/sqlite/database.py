@@ -159,16 +159,6 @@ class Database:
             rows: list[tuple[Any, ...]] = patiently(lambda: connection.sql.execute(query, values).fetchall())
             return rows
 
-    def committed(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """As ``read``, but without what this thread has not committed yet. Empty if the read fails."""
-        with (
-            _THREADS.inside(),
-            contextlib.suppress(sqlite3.Error),
-            contextlib.closing(sqlite3.connect(self.path, timeout=0, isolation_level=None)) as other,
-        ):
-            return other.execute(query, values).fetchall()
-        return []
-
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         """
         Write all or nothing, while nobody else writes. Within another transaction of this thread it is a part of that one.

@@ -12,7 +12,7 @@ import sqlite3
 from saltext.jobs.core.sqlite import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 5  # of the tables, and of the form of values in them
+VERSION = 6  # of the tables, and of the form of values in them
 #: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
 #: The names of hidden banks begin with this; no other name does.

@@ -35,37 +35,6 @@ from tests.waiting import SOON, stretched
 pytestmark = pytest.mark.story  # Salt formats what is shown of a job
 
 #: The tables of version 1, as it made them.
-FIRST = (
-    "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE records (id INTEGER PRIMARY KEY, bank INTEGER NOT NULL, key TEXT NOT NULL, updated INTEGER NOT NULL,
-        expires INTEGER, fun TEXT, user TEXT, value BLOB NOT NULL, UNIQUE (bank, key))""",
-    "CREATE INDEX records_by_fun ON records (fun, key) WHERE fun IS NOT NULL",
-    "CREATE INDEX records_undated ON records (key) WHERE fun IS NOT NULL AND key NOT GLOB '" + 8 * "[0-9]" + "*'",
-    "CREATE INDEX records_by_user ON records (user, key) WHERE user IS NOT NULL",
-)
-#: What version 2 kept beside the records.
-SECOND = (
-    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, fun TEXT NOT NULL, user TEXT NOT NULL, shown BLOB) WITHOUT ROWID",
-    "CREATE INDEX jobs_by_mark ON jobs (fun, user, jid)",
-    "CREATE INDEX jobs_undated ON jobs (jid) WHERE jid NOT GLOB '" + 8 * "[0-9]" + "*'",
-    "CREATE TABLE minions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, second NOT NULL,
-        PRIMARY KEY (hour, minion, second)) WITHOUT ROWID""",
-)
-#: What version 3 kept beside the records.
-THIRD = (
-    "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
-    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER NOT NULL, shown BLOB) WITHOUT ROWID",
-    "CREATE INDEX jobs_by_mark ON jobs (mark, jid)",
-    "CREATE INDEX jobs_untimed ON jobs (jid) WHERE jid NOT GLOB '" + 14 * "[0-9]" + "*'",
-    "CREATE TABLE minions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, seconds TEXT NOT NULL,
-        PRIMARY KEY (hour, minion)) WITHOUT ROWID""",
-)
-EARLIER = {
-    2: (SECOND, "INSERT INTO jobs VALUES ('20260516120000000000', 'test.ping', 'root', NULL)"),
-    3: (THIRD, "INSERT INTO jobs VALUES ('20260516120000000000', 1, NULL)"),
-}
 NOW = time.time()
 JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
 LOADS = {
@@ -249,8 +218,25 @@ class TestJobsOfAMinion:
             assert list(banks.index.jids_near(low, high, minion)) == near
         assert found(job_cache.store, minion=minion) == wanted[:1000]
         with banks.transaction() as sql:
-            ((jobs, known),) = sql.execute("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM stretches)")
-            assert jobs == len(truth) and known > 3
+            assert sql.execute("SELECT count(*) FROM jobs").fetchone() == (len(truth),)
+
+    @pytest.mark.parametrize("outcome", [None, "returned", "failed", "missing"])
+    def test_jobs_with_returns_of_minions_that_they_were_not_for_are_counted_as_on_files(self, opts, tmp_path, outcome):
+        other = tmp_path / "other"
+        other.mkdir()
+        rows = []
+        for own in (opts, {**opts, "cache": "localfs", "cachedir": str(other)}):
+            job_cache = Returner(own)
+            for number, jid in enumerate(JIDS):
+                if number % 5:
+                    job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=FLEET[: number % 4])
+                else:
+                    job_cache.store.store("jobs/loads", jid, {**LOAD, "jid": jid})
+                for minion in FLEET[number % 3 : number % 7]:
+                    job_cache.returner({"jid": jid, "id": minion, "return": 1, "retcode": number % 2})
+            for minion in (None, *FLEET[:4]):
+                rows.append(search(job_cache.store, Query(limit=1000, minion=minion, outcome=outcome))["jobs"])
+        assert rows[:5] == rows[5:] and rows[0]
 
     def test_a_publish_writes_no_more_because_of_earlier_jobs(self, opts, path):
         job_cache = Returner(opts)
@@ -266,104 +252,6 @@ class TestJobsOfAMinion:
         sizes = [written(number) for number in range(1, 90)]
         assert max(sizes) < 150_000 and sum(sizes[-20:]) < 1.3 * sum(sizes[:20])
 
-    def test_numbers_of_minions_are_given_again_after_a_rollback(self, opts):
-        """Each process keeps the numbers of many minions in memory."""
-        job_cache = Returner(opts)
-        banks = job_cache.store.driver.banks_file
-        first, second = ([f"{name}{number}" for number in range(200)] for name in ("a", "b"))
-        job_cache.save_load(JIDS[2], {**LOAD, "jid": JIDS[2]}, minions=first[:60])
-        with pytest.raises(RuntimeError), banks.transaction():
-            job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=first)
-            job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=first[1:])
-            raise RuntimeError
-        assert in_processes(1, lambda _: job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=second)) == [
-            None
-        ]
-        job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=first)
-        assert found(Store(opts), minion="a199") == [JIDS[0]]
-        assert found(Store(opts), minion="b7") == [JIDS[1]]
-        assert found(Store(opts), minion="a7") == [JIDS[0], JIDS[2]]
-
-    def test_numbers_of_minions_in_a_replaced_file_are_not_used_for_the_new_one(self, opts, path):
-        first, second = ([f"{name}{number}" for number in range(200)] for name in ("a", "b"))
-        job_cache = Returner(opts)
-        job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=first)
-        job_cache.save_load(JIDS[2], {**LOAD, "jid": JIDS[2]}, minions=first)
-        for end in ("", "-wal", "-shm"):
-            os.unlink(path + end)
-        job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=second)
-        job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=first)
-        assert found(job_cache.store, minion="a3") == [JIDS[0]] and found(job_cache.store, minion="b3") == [JIDS[1]]
-
-    def test_minions_that_are_in_no_job_any_more_are_forgotten_by_each_process(self, opts):
-        """If a fleet is replaced each day, each process would otherwise remember all minions that ever existed."""
-        gone, here = ([f"{name}{number}" for number in range(1200)] for name in ("gone", "here"))
-        job_cache = Returner(opts)
-        banks = job_cache.store.driver.banks_file
-        old, new, newer = (jid_at(NOW - 86400 * days) for days in (9, 1, 0))
-        for jid, minions in ((old, gone), ("0", ["one"]), (new, here)):
-            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=minions)
-        banks.remove_older(["jobs/published", "jobs/minions", "jobs/loads"], "jobs/returns", [old], time.time() + 60)
-        in_processes(1, lambda _: job_cache.store.driver.tidy())
-
-        def known():
-            with banks.transaction() as sql:
-                return {name for name, number in sql.execute("SELECT name, id FROM minions") if number}
-
-        assert known() == {*here, "one"}
-        job_cache.save_load(newer, {**LOAD, "jid": newer}, minions=gone[:600])
-        assert found(Store(opts), minion="gone7") == [newer] and found(Store(opts), minion="here7") == [new]
-        assert known() == {*here, *gone[:600], "one"}
-
-    @pytest.mark.parametrize("table", ["jobs", "stretches"])
-    @pytest.mark.parametrize("damaged", [b"", b"\x02\xff", None])
-    def test_damage_to_the_index_hides_no_job(self, opts, table, damaged):
-        job_cache = Returner(opts)
-        banks = job_cache.store.driver.banks_file
-        with banks.transaction():
-            for number in range(1500):
-                banks.store("jobs/loads", jid_of(number), LOAD)
-                banks.store("jobs/minions", jid_of(number), ["web1" if number % 3 else "web2"])
-        with banks.transaction() as sql:
-            where = " WHERE jid % 7 = 0" if table == "jobs" else ""
-            if table == "stretches" or damaged is not None:
-                sql.execute(f"UPDATE {table} SET who = ?{where}", (damaged,))
-        with banks.transaction():
-            for number in range(1500):
-                banks.store_new(f"jobs/returns/{jid_of(number)}", "web3", {"return": 1})
-        for minion, wanted in {"web1": 1000, "web2": 500, "web3": 1500}.items():
-            with banks.transaction() as sql:
-                near = list(banks.index.jids_near("", "~", minion))
-            assert len(banks.with_minion(near, minion)) == wanted
-
-    def test_nothing_is_left_of_jobs_that_are_gone(self, opts):
-        job_cache = Returner(opts)
-        for jid in (*JIDS, *ODD, "0"):
-            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1", "web2"])
-            job_cache.returner({"jid": jid, "id": "db1", "return": 1})
-        banks = job_cache.store.driver.banks_file
-
-        def left():
-            with banks.transaction() as sql:
-                return {row[0] for row in sql.execute("SELECT jid FROM jobs")}
-
-        gone = [*JIDS[-3:], "no-date"]
-        banks.flush(f"jobs/returns/{gone[0]}")
-        banks.flush("jobs/loads", gone[0])
-        assert gone[0] in left(), "its minions are known still"
-        banks.flush("jobs/minions", gone[0])
-        banks.flush("jobs/minions", gone[1])
-        banks.flush("jobs/loads", gone[1])
-        assert gone[1] in left(), "there is a return still"
-        banks.flush(f"jobs/returns/{gone[1]}")
-        for jid in gone[2:]:
-            job_cache.store.driver.remove(["jobs/minions", "jobs/loads"], "jobs/returns", [jid])
-        assert left() == {*JIDS, *ODD, "0"} - set(gone)
-        assert [jid for jid in found(job_cache.store, minion="db1") if jid in JIDS] == JIDS[:-3]
-        for bank in ("jobs/loads", "jobs/minions", "jobs/returns"):
-            banks.flush(bank)
-        assert left() == set()
-
 
 def test_a_job_for_so_many_minions_that_their_list_is_compressed_is_found_and_shown(opts, path):
     many = [f"web{number:06}.example.com" for number in range(10_000)]
@@ -375,7 +263,10 @@ def test_a_job_for_so_many_minions_that_their_list_is_compressed_is_found_and_sh
     )
     assert found(job_cache.store, minion=many[-1]) == JIDS[:1] and found(job_cache.store, minion="db1") == []
     banks = banks_of(opts)
-    assert banks.with_minion([JIDS[0]], many[5000]) == {JIDS[0]} and banks.with_minion([JIDS[0]], "db1") == set()
+    assert (
+        banks.index.with_minion([JIDS[0]], many[5000]) == {JIDS[0]}
+        and banks.index.with_minion([JIDS[0]], "db1") == set()
+    )
     with banks.transaction() as sql:
         ((size,),) = sql.execute("SELECT sum(length(value)) FROM records").fetchall()
         sql.execute("UPDATE records SET value = substr(value, 1, 200) WHERE length(value) > 5000")
@@ -383,7 +274,7 @@ def test_a_job_for_so_many_minions_that_their_list_is_compressed_is_found_and_sh
     assert job_cache.get_load(JIDS[0])["Minions"] == [many[7]], (
         "those that answered, because nothing is known of the list"
     )
-    assert banks.with_minion([JIDS[0]], many[5000]) == set()
+    assert banks.index.with_minion([JIDS[0]], many[5000]) == set()
 
 
 def test_a_pair_of_function_and_user_is_forgotten_after_its_last_job(opts):

@@ -344,10 +344,7 @@ class TestCountsBesideTheRecords:
             for jid, tally in store.driver.tallies(jids, minion).items():
                 if store.contains("jobs/loads", jid):
                     read = searching.count_all(store, jid, minion)
-                    assert tally[:3] == read[:3], "for whom it was, who has returned, and who has failed"
-                    gone = tally.missing - read.missing
-                    assert gone >= 0 and (not gone or store.driver.name == "sqlite")
-                    assert tally.of_minion - {"missing"} == read.of_minion - {"missing"}
+                    assert tally == read
         returns = {jid: store.driver.fetch_each(f"jobs/returns/{jid}", minions) for jid in jids}
         failed = {jid for jid in jids if any(has_failed(record) for _, record in returns[jid])}
         assert set(lookup.jids_failed("", "~")) == failed
@@ -366,7 +363,7 @@ class TestCountsBesideTheRecords:
     def test_a_return_of_a_stranger_makes_no_search_read_returns(self, jobs):
         returns = {"web1": 0, "web2": 1, "stranger": 1}
         jobs.add(jid_at(NOW), minions=["web1", "web2", "away"], returns=returns)
-        _spoil(_store(jobs), jobs.opts, "{} LIKE 'jobs/returns/%%'")
+        _spoil(_store(jobs), jobs.opts)
         (row,) = jobs.search()["jobs"]
         assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (3, 2, 1, 1)
         for minion, outcomes in (
@@ -390,14 +387,15 @@ def _inside(store, opts):
     return banks_of(opts), JobLookup(banks_of(opts))
 
 
-def _spoil(store, opts, of_it="{0} LIKE 'jobs/returns/%%' OR {0} = 'jobs/minions'"):
-    """Make values unreadable: by default all returns and lists of minions."""
+def _spoil(store, opts):
+    """Make all returns unreadable, and with PostgreSQL the lists of minions, which it has in a column too."""
     banks, _ = _inside(store, opts)
     if store.driver.name == "postgresql":
-        banks.run(lambda sql: sql.execute(f"UPDATE salt_cache SET value = '\\xc1' WHERE {of_it.format('bank')}", ()))
+        where = "bank LIKE 'jobs/returns/%%' OR bank = 'jobs/minions'"
+        banks.run(lambda sql: sql.execute(f"UPDATE salt_cache SET value = '\\xc1' WHERE {where}", ()))
         return
     with banks.transaction() as sql:
-        names = f"SELECT id FROM banks WHERE {of_it.format('name')}"
+        names = "SELECT id FROM banks WHERE name LIKE 'jobs/returns/%'"
         sql.execute(f"UPDATE records SET value = x'c1' WHERE bank IN ({names})")
 
 
