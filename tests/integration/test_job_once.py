@@ -267,17 +267,6 @@ def full_disk(minion, uid=0):
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_on_a_full_disk_a_job_runs_with_a_warning(desk, anna, tmp_path):
-    job = CountedJob(tmp_path, "trace")
-    with full_disk(anna):
-        jid = desk.publish("cmd.run", f"echo done; {job.command}", tgt="anna")
-        desk.await_return("anna", jid)
-    assert (desk.returned(jid), job.begun()) == ({"anna": "done"}, 1)
-    log = pathlib.Path(anna.config["log_file"]).read_text(errors="replace")
-    (line,) = [line for line in log.splitlines() if f"Job {jid!r} runs without a record" in line]
-    assert "[WARNING" in line and "No space left on device" in line
-
-
 def test_a_minion_whose_jobs_are_threads_runs_each_once(master, desk, tmp_path):
     job, nap = CountedJob(tmp_path, "trace"), CountedJob(tmp_path, "nap", gated=True)
     stack, otto = with_executor(master, desk, "otto", multiprocessing=False)

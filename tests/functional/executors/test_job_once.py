@@ -210,18 +210,6 @@ def test_a_job_of_several_functions_counts_as_one(minion, trace, jid):
     assert minion.seen(jid)[jid]["state"] == "ended"
 
 
-def test_a_question_among_the_functions_of_a_job_is_one_of_them(minion, trace, jid):
-    def deliver():
-        data = {"jid": jid, "fun": ["saltutil.find_cached_job", "job_once.seen", "probe.give"], "arg": []}
-        minion.call(data, "saltutil.find_cached_job", ["0"])
-        minion.call(data, "job_once.seen", ["0"])
-        return minion.call(data, "probe.give", [trace, "done", 2])
-
-    assert deliver() == deliver() == ("done", 2)
-    assert minion.runs() == 1
-    assert minion.seen(jid)[jid]["state"] == "ended"
-
-
 def test_an_interrupted_job_of_several_functions_reports_which_of_them_ran(minion, trace, jid):
     data = {"jid": jid, "fun": ["probe.give", "probe.die"], "arg": []}
 
@@ -799,12 +787,6 @@ def test_a_minion_reports_many_jobs_at_once(minion, trace):
     assert (told[ended]["return"], told[ended]["retcode"], told[ended]["success"]) == ({"a": 1}, 2, False)
     assert told[ended]["fun"] == "probe.give" and told[ended]["at"] <= told[ended]["ended_at"] <= time.time()
     assert 0 <= told[never]["recorded_for"] < 600
-
-
-def test_a_job_from_before_the_executor_was_there_is_not_reported_as_never_begun(minion, jid):
-    assert minion.seen(jid)[jid]["state"] == "unknown"  # it has not recorded anything yet
-    minion.deliver(new_jid(), "probe.give", str(minion.trace))
-    assert minion.seen(jid)[jid]["recorded_for"] < 86400
 
 
 def test_a_minion_reports_what_it_has_not_begun_from_the_first_question_of_an_engine_on(minion, jid):
