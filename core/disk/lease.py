@@ -38,7 +38,6 @@ class Leader(NamedTuple):
     The process of an engine: of masters that share their cachedir, one runs the engine for all.
 
     * ``version``: that of the extension; empty if it is not known.
-    * ``tells_version``: whether a process of that version says which it is; up to 0.2.0 none did.
     * ``epoch``: the Unix time of the takeover in microseconds, higher than all earlier epochs; 0 if it is not known.
     * ``master``: the id of its master; ``run``: an id of this run of the master, which changes with a restart.
     """
@@ -47,7 +46,6 @@ class Leader(NamedTuple):
     user: str
     host: str
     version: str = ""
-    tells_version: bool = True
     epoch: int = 0
     master: str = ""
     run: str = ""
@@ -85,16 +83,15 @@ def leader_of_line(line: bytes) -> Leader | None:
     """Return the process that a line of ``as_line`` names; None if it names none."""
     try:
         pid, user, host, *more = (urllib.parse.unquote(word) for word in line.decode("utf-8").split())
-        version, epoch, master, run = (*more, *("", "0", "", "")[len(more) :])[:4]
-        told = [word if word != _UNKNOWN else "" for word in (version, master, run)]
-        return Leader(int(pid), user, host, told[0], bool(more), int(epoch), told[1], told[2])
+        version, epoch, master, run = (word if word != _UNKNOWN else "" for word in more)
+        return Leader(int(pid), user, host, version, int(epoch), master, run)
     except ValueError:
         return None
 
 
 def this_process(epoch: int, master: str, run: str) -> Leader:
     """Return this process as the leader of an epoch."""
-    return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION, True, epoch, master, run)
+    return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION, epoch, master, run)
 
 
 class Lead:

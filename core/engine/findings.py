@@ -4,7 +4,6 @@ The findings of the doctors that are the same for every engine: one sentence for
 
 from __future__ import annotations
 
-import fnmatch
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,16 +19,12 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.log.masters import masters_of
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, require_no_peer
-from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.settings import is_configured
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
-#: Clients of salt-api that publish, and its front ends.
-_PUBLISHING = frozenset(("local", "local_async", "local_batch", "local_subset"))
-_FRONTS = ("rest_cherrypy", "rest_tornado", "rest_wsgi")
 #: Seconds after which a request that the engine has not taken is a finding. An engine looks at least every ten.
 LONGEST_WAIT = 30.0
 #: Seconds by which a master's clock may differ from the site's.
@@ -46,8 +41,6 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
         *([] if path is None else [*about_folders(opts, path), *about_disk(path), *about_clock(path)]),
         *about_peers(opts),
         *about_masters(opts, engine),
-        *_about_beats(opts, engine),
-        *_about_clients(opts),
         *map(Advice, compat.untested()),
     ]
 
@@ -198,35 +191,3 @@ def about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[st
         return once.doubts_about(once.coverage(opts, caller, "*", "glob", max(1, round(opts["timeout"]))))
     except (Refused, OSError) as exc:
         return [Advice(f"whether minions keep what they have run is not known: {exc}")]
-
-
-def _about_clients(opts: Mapping[str, Any]) -> list[str]:
-    """Return a finding if users of salt-api can publish functions for which they have no right."""
-    clients = [str(name) for name in opts.get("netapi_enable_clients") or () if str(name) in _PUBLISHING]
-    if not clients or not any(opts.get(front) for front in _FRONTS):
-        return []
-    return [
-        Advice(
-            f"users of salt-api may publish (netapi_enable_clients: {', '.join(clients)}). A user with the right to one "
-            "function can publish it together with others, since Salt checks the right to one of them only. This "
-            "extension needs nothing but `runner` there"
-        )
-    ]
-
-
-def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return a finding if the master's ``event_return`` stores the engine's beats."""
-    if not opts.get("event_return"):
-        return []
-    tag = beat_tag(engine, 1)
-    allowed, denied = opts.get("event_return_whitelist") or [], opts.get("event_return_blacklist") or []
-    if allowed and not any(fnmatch.fnmatch(tag, glob) for glob in allowed):
-        return []
-    if any(fnmatch.fnmatch(tag, glob) for glob in denied):
-        return []
-    return [
-        Advice(
-            f"event_return stores an event of the {engine} engine every two seconds, and nobody reads these events: set "
-            "event_return_blacklist: ['saltext/jobs/*/beat/*'] in the master's configuration"
-        )
-    ]

@@ -51,11 +51,10 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     """
     Return for how many seconds a running engine has shown no sign of life, if that is longer than ``SILENT``.
 
-    Returns 0 if the last sign is more recent, if no engine runs, and if the last sign is not known, as for an engine of
-    an earlier version.
+    Returns 0 if the last sign is more recent, if no engine runs, and if the last sign is not known.
     """
     process = process_of(opts, engine)
-    if process is None or not process.tells_version:
+    if process is None:
         return 0.0
     try:
         site = site_of(opts, engine)
@@ -73,10 +72,9 @@ def other_version(opts: Mapping[str, Any], engine: str) -> str:
     Empty if it has the same, if none runs, or if its version is not known.
     """
     process = process_of(opts, engine)
-    if process is None or process.version == VERSION or (process.tells_version and not process.version):
+    if process is None or process.version in (VERSION, ""):
         return ""
-    theirs = process.version or "0.2.0 or an earlier version"
-    return f"the {engine} engine runs {theirs} of saltext-jobs, and this is {VERSION}: restart the master"
+    return f"the {engine} engine runs {process.version} of saltext-jobs, and this is {VERSION}: restart the master"
 
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:

@@ -170,24 +170,18 @@ def _keeps_returns(told: Any) -> bool:
 def doubts_about(found: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each thing that a takeover of hot-hot masters may lose. :param found: see ``coverage``."""
     forgetful = [minion for minion in found["lacks"] if minion not in found["keeps"]]
-    return [*about_records(len(found["has"]) + len(found["lacks"]), forgetful), *_about_silent(found["silent"])]
-
-
-def about_records(answered: int, forgetful: Collection[str]) -> list[str]:
-    """Return a sentence about the minions that keep no record of what they have run; an empty list if there are none."""
-    if not forgetful:
-        return []
-    return [
-        f"{len(forgetful)} of the {answered} minions that answered keep nothing of what they have run: a job that returns "
-        "while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. Minions "
-        f"without both: {_some(forgetful)}"
-    ]
-
-
-def _about_silent(silent: Collection[str]) -> list[str]:
-    if not silent:
-        return []
-    return [Advice(f"whether silent minions keep what they have run is not known ({len(silent)}): {_some(silent)}")]
+    answered, silent, told = len(found["has"]) + len(found["lacks"]), found["silent"], list[str]()
+    if forgetful:
+        told.append(
+            f"{len(forgetful)} of the {answered} minions that answered keep nothing of what they have run: a job that "
+            "returns while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. "
+            f"Minions without both: {_some(forgetful)}"
+        )
+    if silent:
+        told.append(
+            Advice(f"whether silent minions keep what they have run is not known ({len(silent)}): {_some(silent)}")
+        )
+    return told
 
 
 def _some(names: Collection[str]) -> str:

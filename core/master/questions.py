@@ -34,15 +34,6 @@ class Probed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Keeping:
-    """The minions asked whether they keep what they have run: those that do, those that do not, and silent ones."""
-
-    something: frozenset[str]
-    nothing: frozenset[str]
-    silent: frozenset[str]
-
-
-@dataclasses.dataclass(frozen=True)
 class Found:
     """
     The minions that were asked about a job.
@@ -188,13 +179,6 @@ class Questions:
             for minion, value in answers.given.items()
             if minion in asked and isinstance(value, list)
         }
-
-    async def find_keeping(self, minions: Iterable[str], timeout: float) -> Keeping:
-        """Ask minions whether they keep what they have run. Answers are not proven. Raises as ``find_either``."""
-        asked = frozenset(minions)
-        given = (await self._ask(_RECORDED, ["0"], list(asked), timeout, hint=True)).given
-        nothing = frozenset(minion for minion in asked & given.keys() if once.keeps_nothing(given[minion]))
-        return Keeping(asked & given.keys() - nothing, nothing, asked - given.keys())
 
     async def find_either(
         self,

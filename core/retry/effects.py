@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.engine.answers import Collected
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
@@ -96,19 +96,6 @@ class Effects:
         if isinstance(effect, facts.FindReturns):
             return None  # they are looked for again in any case
         return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
-
-    async def tell_who_keeps_nothing(self) -> None:
-        """Log which minions keep nothing of what they have run, and for how many silent ones that is not known."""
-        try:
-            minions, _ = await self._ports.cache_worker.call(compat.minion_keys, self._opts)
-            found = await self._ports.questions.find_keeping(minions, self._timeout)
-        except (OSError, JobCacheError, PublishFailed) as exc:
-            log.info("Whether minions keep what they have run is not known: %s", exc)
-            return
-        for doubt in once.about_records(len(found.something | found.nothing), found.nothing):
-            log.warning("job_retry: %s", doubt)
-        if found.silent:
-            log.info("Whether silent minions keep what they have run is not known (%d)", len(found.silent))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 

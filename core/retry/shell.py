@@ -44,8 +44,6 @@ log = lines.logger(__name__)
 
 #: Default seconds between two checkpoints, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
-#: Seconds after a takeover by which all minions have connected to the new master, and the engine has done its first work.
-CONNECTED = 120.0
 #: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
 #: Most seconds for which a search waits for the log to be read, and seconds between two checks of that.
@@ -65,7 +63,6 @@ class RetryShell:
     :param ports: what it reaches the world through; closed with it.
     :param latest: seconds after which the job cache is searched a second time, for jobs that were stored late.
     :param poll: longest pause in seconds between two looks at the log.
-    :param connected: seconds after which minions of hot-hot masters are asked what they keep.
     :param maintenance: seconds between two checkpoints, heartbeats and looks at the inbox; an attribute too.
     :raises LaterVersion: when a later version of this extension has driven the queue.
     """
@@ -78,13 +75,10 @@ class RetryShell:
         ports: Ports,
         latest: float = LATEST,
         poll: float = POLL,
-        connected: float = CONNECTED,
         maintenance: float = MAINTENANCE,
     ) -> None:
         self._loop, self._ports, self.maintenance = loop, ports, maintenance
         self._owner = ports.owner
-        self._is_hot_hot, self._connected = bool(opts.get("saltext_jobs_site")), connected
-        self._later: Any = None  # the timer for telling which minions keep nothing
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
         self.restored = False  # the queue has been taken up
@@ -134,8 +128,6 @@ class RetryShell:
         """Release everything. The next engine finds what is not in the store: it goes on from the checkpoint."""
         self._proof.close()
         self._alarm.close()
-        if self._later is not None:
-            self._loop.remove_timeout(self._later)
         self._ports.close()
 
     async def _begin(self) -> None:
@@ -161,9 +153,6 @@ class RetryShell:
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
-        if self._is_hot_hot:
-            tell = self._effects.tell_who_keeps_nothing
-            self._later = self._loop.call_later(self._connected, self._loop.spawn_callback, tell)
 
     async def _read_log(self) -> None:
         """Wait until the log was read: a search finds only the newest of several publishes under one jid."""

@@ -13,6 +13,7 @@ import sys
 import threading
 
 import psutil
+import salt.channel.client
 
 from saltext.jobs.core.engine import requests
 from tests.faults import freeze, is_frozen, thaw
@@ -113,6 +114,14 @@ def freeze_daemon(daemon):
     pids = [daemon.pid, *(child.pid for child in psutil.Process(daemon.pid).children(recursive=True))]
     freeze(*pids)
     return pids
+
+
+def send_as(minion, command, **load):
+    """Send the master anything, as an accepted minion can."""
+    config = {**minion.config, "master_uri": f"tcp://127.0.0.1:{minion.config['master_port']}"}
+    with salt.channel.client.ReqChannel.factory(config) as channel:
+        token = channel.auth.gen_token(b"salt")
+        channel.send({"cmd": command, "id": minion.id, "tok": token, **load}, timeout=stretched(20))
 
 
 def kill_the_master(master):

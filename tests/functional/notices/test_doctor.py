@@ -189,6 +189,6 @@ def test_a_ledger_that_cannot_be_read_is_reported_and_left_as_it_is(opts):
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
     with files.single_holder(lock := FileSite(opts).lock_path(JOB_NOTICES)):
-        lock.write_text("17 root here 0.0.1", encoding="utf-8")
+        lock.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
         (found,) = [finding for finding in examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_notices engine runs 0.0.1") and found.endswith("restart the master")

@@ -10,9 +10,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.settings import RetrySettings
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import Publisher, Stage
 from tests.virtual_loop import VirtualLoop
@@ -391,28 +389,3 @@ def test_the_answer_of_a_proxy_counts_even_if_it_does_not_answer_the_question_fo
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.3, doubted="a"))
     assert len(publisher.asked) == 2
     assert (found.idle, found.records, found.silent) == (frozenset("a"), {}, frozenset())
-
-
-# -- who keeps nothing ---------------------------------------------------------------------------------------------------
-
-_NOTHING = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
-
-
-def test_the_log_names_minions_that_keep_nothing_and_not_silent_ones(opts, job_cache, caplog):
-    for name in ("a", "b", "c"):
-        accept(opts, name)
-    stage = Stage(opts, job_cache)
-    hot_hot = {**stage.opts, "saltext_jobs_site": "postgresql"}
-    stage.shell = RetryShell(hot_hot, RetrySettings(), stage.loop, stage.ports, connected=0.1)
-    try:
-        stage.start()
-        stage.until(lambda: any(fun == EITHER[1] for fun, *_ in stage.publisher.published))
-        jid = "2026051610200000" + f"{len(stage.publisher.published) - 1:04}"
-        for name, value in (("a", _NOTHING), ("b", {})):
-            told = {"jid": jid, "id": name, "fun": EITHER[1], "return": value, "retcode": 0}
-            stage.bus.tell(f"salt/job/{jid}/ret/{name}", told)
-        stage.until(lambda: "keep nothing of what they have run" in caplog.text)
-        assert "1 of the 2 minions that answered keep nothing" in caplog.text
-        assert caplog.text.count("Minions without both: a\n") == 1
-    finally:
-        stage.close()

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-import salt.channel.client
 import salt.client
 import salt.utils.event
 from saltfactories.utils import random_string
@@ -25,9 +24,9 @@ from tests.batches import journal_path, journals
 from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
-from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon, outlived
+from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon, outlived, send_as
 from tests.missing import missing
-from tests.waiting import Deadline, lasting, stretched, wait_for
+from tests.waiting import Deadline, lasting, wait_for
 
 MINIONS = ("f1", "f2", "f3", "f4")
 SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
@@ -548,14 +547,6 @@ def test_forged_events_control_nothing(engine, run, store, job, master):
     assert (batch.halted, all_completed(batch)) == (None, True)
     assert work.begun() == len(MINIONS)
     assert store.read("20260516101112131415") is None
-
-
-def send_as(minion, command, **load):
-    """Send the master anything, as an accepted minion can."""
-    config = {**minion.config, "master_uri": f"tcp://127.0.0.1:{minion.config['master_port']}"}
-    with salt.channel.client.ReqChannel.factory(config) as channel:
-        token = channel.auth.gen_token(b"salt")
-        channel.send({"cmd": command, "id": minion.id, "tok": token, **load}, timeout=stretched(20))
 
 
 def test_an_accepted_minion_that_forges_returns_of_others_frees_no_slot_and_makes_no_success(

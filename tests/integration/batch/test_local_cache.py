@@ -1,0 +1,93 @@
+"""A batch on a master with Salt's default job cache, which keeps no log: it has the same promises."""
+
+from __future__ import annotations
+
+import pytest
+import salt.client
+from saltfactories.utils import random_string
+
+from saltext.jobs.core.batch.store import BatchStore
+from tests.faults import thaw
+from tests.integration.batch.conftest import batch_master, timeouts
+from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon, send_as
+from tests.waiting import wait_for
+
+MINIONS = ("p1", "p2", "p3")
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    options = {"engines": [], "job_retry": False, "master_job_cache": "local_cache"}
+    with batch_master(salt_factories, *MINIONS, **options) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def engine(master, tmp_path):
+    process = EngineProcess(master, tmp_path / "engine.log")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def store(master):
+    return BatchStore(master.config)
+
+
+@pytest.fixture
+def begin(run, store, tmp_path):
+    """Start a batch of one minion at a time; its jid, its job, and the minion that runs it first."""
+    made = []
+
+    def begin(*args):
+        work = CountedJob(tmp_path, random_string("job-"), gated=True)
+        made.append(work)
+        jid = run("batch.start", "p*", "cmd.run", work.command, "batch=1", "presence=none", *args, *timeouts(2))["jid"]
+        wait_for(work.begun, what="the first one runs it")
+        name = wait_for(
+            lambda: next((name for name, flight in store.read(jid).flights.items() if flight.seen), None),
+            what="that is known",
+        )
+        return jid, work, name
+
+    yield begin
+    for work in made:
+        work.open_gate()
+
+
+def outcomes(store, jid):
+    return {minion: outcome.value for minion, (outcome, *_) in store.read(jid).outcomes.items()}
+
+
+@pytest.mark.story
+def test_returns_that_are_forged_or_lost_and_an_engine_that_is_killed_neither_hurry_nor_stop_it(
+    master, engine, begin, store
+):
+    engine.start(drop=2)
+    jid, work, first = begin()
+    liar = next(name for name in MINIONS if name != first)
+    forged = {"jid": jid, "id": first, "fun": "cmd.run", "return": "", "retcode": 0, "success": True}
+    # Every second event of a return is lost, so the lie is told twice.
+    send_as(master.fleet[liar], "_minion_event", events=[{"tag": f"salt/job/{jid}/ret/{first}", "data": forged}] * 2)
+    wait_for(lambda: "is not in the job cache and does not count" in engine.output(), what="it is looked up in vain")
+    assert (work.begun(), outcomes(store, jid)) == (1, {})
+    engine.kill()
+    engine.start(drop=1)
+    work.open_gate()
+    wait_for(lambda: store.read(jid).finished, what="the batch has ended")
+    assert outcomes(store, jid) == dict.fromkeys(MINIONS, "completed")
+    assert (work.begun(), work.most_at_once()) == (len(MINIONS), 1)
+
+
+def test_a_minion_whose_job_an_operator_kills_is_killed(master, engine, begin, run, store):
+    engine.start()
+    jid, work, victim = begin()
+    frozen = freeze_daemon(master.fleet[victim])
+    try:
+        with salt.client.LocalClient(mopts=dict(master.config)) as client:
+            assert client.run_job(victim, "saltutil.kill_job", [jid], listen=False)
+        wait_for(lambda: work.begun() == 2, what="the next one has its turn")
+        assert outcomes(store, jid) == {victim: "killed"}
+    finally:
+        thaw(*frozen)
+    run("batch.stop", jid, "kill=True")
