@@ -69,7 +69,7 @@ class Proof:
     :param loop: the engine's tornado loop.
     :param clock: the clock by which deadlines are set.
     :param cache: the job cache; used in ``worker`` only.
-    :param tail: reads the logs of this master and of those that share its cachedir; None if there is none.
+    :param tail: reads the logs of this master and of those that share its cachedir.
     :param listener: is told what is found.
     :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
     """
@@ -80,7 +80,7 @@ class Proof:
         clock: Clock,
         cache: JobCache,
         worker: Worker,
-        tail: Log | None,
+        tail: Log,
         listener: Listener,
         poll: float = POLL,
     ) -> None:
@@ -97,13 +97,13 @@ class Proof:
 
     @property
     def reads_log(self) -> bool:
-        """Whether there is a log: then events about what it tells can be ignored."""
-        return self._tail is not None and self._tail.there
+        """Whether there was a log at the last look."""
+        return self._tail.there
 
     @property
     def positions(self) -> Mapping[str, Position]:
         """``{folder of a master's log: place}``: all records before the place have been told. Empty if there is no log."""
-        return self._tail.positions if self._tail is not None else {}
+        return self._tail.positions
 
     def start(self, since: float = -math.inf) -> str:
         """
@@ -114,8 +114,6 @@ class Proof:
         :return: why earlier records may be missing; then the caller must look for what they would have told. Empty if none
             are missing.
         """
-        if self._tail is None:
-            return "there is no log"
         before = {name: position.log for name, position in self.positions.items()}
         news = self._next_of_log()
         gap = "it cannot be read" if news is None else news.gap
@@ -131,12 +129,10 @@ class Proof:
         self._next_read.close()
         self._after_gap.close()
         self._unclear.clear()
-        if self._tail is not None:
-            self._tail.close()
+        self._tail.close()
 
     def sync(self, positions: Mapping[str, Position]) -> None:
         """Make the log durable up to ``positions`` that this returned earlier. It blocks; any thread may call it."""
-        assert self._tail is not None
         try:
             self._tail.sync(positions)
         except OSError as exc:
@@ -153,8 +149,6 @@ class Proof:
 
     async def read_on(self) -> None:
         """Read the log to its end, unless it cannot be read now, or is not read at all."""
-        if self._tail is None:
-            return
         is_over, pause = self._tail.look(), _LOOKING
         while self._next_read.due is not None:
             was_over, more = is_over(), self._read()
@@ -175,7 +169,6 @@ class Proof:
         return is_more
 
     def _next_of_log(self) -> News | None:
-        assert self._tail is not None
         try:
             return self._tail.read()
         except OSError as exc:
