@@ -300,14 +300,6 @@ def test_a_minion_that_dies_in_mid_job_frees_its_slot_in_the_end(engine, run, st
         master.fleet[victim].start()
 
 
-def test_lost_return_events_delay_a_batch_and_change_nothing(engine, run, store, job):
-    engine.start(drop=2)
-    work = job()
-    jid = start(run, work, "batch=2", *timeouts(2))
-    assert all_completed(ended(store, jid))
-    assert work.begun() == len(MINIONS)
-
-
 # -- an operator ends the job by a signal ------------------------------------------------------------------------------
 
 
