@@ -262,10 +262,6 @@ class SqliteBanks:
                     job_index.has_stored(sql, name, key, value)
         return count
 
-    def rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Return the rows that a query finds."""
-        return self._database.read(query, values)
-
     def is_sound(self) -> bool:
         """Read the whole file, and tell whether it is sound; if it is damaged, it has been set aside."""
         return self._database.check()
