@@ -23,7 +23,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
-from saltext.jobs.core.errors import JobCacheError, LaterVersion
+from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.master.peers import mirrored_from
@@ -207,7 +207,7 @@ class JobCache:
         record = self._guard(OURS, f"fetch {PUBLISHED} {jid}", lambda: self._damaged_as_text(key))
         try:
             found = Publication.from_record(record) if record else None
-        except (ValueError, LaterVersion) as exc:
+        except ValueError as exc:
             self._quiet.error(
                 "publication", "The record that this master published job %s cannot be used: %s", jid, exc
             )

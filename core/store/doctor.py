@@ -20,8 +20,6 @@ from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import has_date
 from saltext.jobs.core.store.store import Store
 
-#: With this many jobs, a driver that keeps files for each is slow to list, and takes many inodes.
-MANY_JOBS = 20_000
 #: Most files of a driver that are checked.
 _SOME_FILES = 5000
 _OURS = "salt_cache"
@@ -47,7 +45,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         found += _about_publishes(store, name == _OURS)
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
-    found += [*_about_limits(store), *_about_files(store, opts, jobs)]
+    found += _about_files(store, opts)
     standing = {"job_cache": name, "driver": store.driver.name, "usable": jobs is not None, "jobs": jobs}
     return examined(standing, found)
 
@@ -61,13 +59,7 @@ def _about_publishes(store: Store, is_ours: bool) -> list[str]:
     ]
 
 
-def _about_limits(store: Store) -> list[str]:
-    if store.max_bytes is None or store.driver.name == "sqlite":
-        return []
-    return [f"salt_cache: max_bytes is for cache: sqlite, and does nothing with {store.driver.name}: set max_jobs"]
-
-
-def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> list[str]:
+def _about_files(store: Store, opts: Mapping[str, Any]) -> list[str]:
     if store.driver.name == "sqlite":
         return _about_database(store, str(opts.get("user") or "root"))
     if store.driver.name not in ("localfs", "mmap_cache"):
@@ -80,13 +72,6 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
     ]
     locks = pathlib.Path(store.cachedir, "salt_cache.locks")
     found += about_files(user, locks, _SOME_FILES) if locks.exists() else []
-    if jobs is not None and jobs > MANY_JOBS:
-        found.append(
-            Advice(
-                f"each of {jobs} jobs has files of its own: with cache: sqlite they are one file, which is listed and "
-                "searched faster"
-            )
-        )
     return found
 
 

@@ -50,8 +50,6 @@ class Driver(Calls):
     longest = 255
     #: How many jobs are removed at a time. One is removed under the job's lock; several by the driver, in a transaction.
     removed_at_once = 1
-    #: Whether the newest jids are found without listing the others.
-    orders_jids = False
 
     def met_damage(self, error: SaltCacheError) -> bool:
         """Tell whether a write failed on a damaged file that has been replaced since."""
@@ -208,20 +206,7 @@ class Driver(Calls):
 
     def undated_jids(self) -> dict[str, float]:
         """Return the keys of loads that do not begin with a date, with the Unix times of their last write."""
-        found = {}
-        for key in self.keys(LOADS):
-            if not has_date(key):
-                try:
-                    found[key] = self.updated(LOADS, key) or 0.0
-                except Outage:
-                    raise
-                except SaltCacheError:
-                    found[key] = 0.0
-        return found
-
-    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        """Return the jobs that may be for the minion or may have its return; all of them if only a search can tell."""
-        return set(jids)
+        return {key: self.updated(LOADS, key) or 0.0 for key in self.keys(LOADS) if not has_date(key)}
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         """

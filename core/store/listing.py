@@ -17,8 +17,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, PUBLISHED
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.calling import Outage
-from saltext.jobs.core.store.drivers import ABSENT, has_date
+from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.records import is_believed
 from saltext.jobs.core.store.store import Store
 
@@ -34,7 +33,7 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
         unread = _add_shown(store, jobs)
         for key, load in loads(store, unread):
             jid = store.decode(key)
-            jobs[jid] = _described(jid, load)
+            jobs[jid] = describe(salt.utils.jid.format_jid_instance, jid, load)
     for key, end in readable(store, ENDTIMES) if with_end else ():
         if end and store.decode(key) in jobs:
             jobs[store.decode(key)]["EndTime"] = end
@@ -100,7 +99,7 @@ def loads(store: Store, keys: Iterable[str] | None = None) -> Iterator[tuple[str
 def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:
     """Return descriptions of the newest ``count`` jobs, the oldest of them first."""
     found: list[dict[str, Any]] = []
-    keys = _newest_first(store, count) if count > 0 else iter(())
+    keys = _newest_first(store) if count > 0 else iter(())
     while len(found) < count and (some := list(itertools.islice(keys, 2 * count))):
         for key, load in loads(store, some):
             if without_find_job and load.get("fun") == "saltutil.find_job":
@@ -111,48 +110,15 @@ def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[s
     return found[::-1]
 
 
-def _newest_first(store: Store, count: int) -> Iterator[str]:
+def _newest_first(store: Store) -> Iterator[str]:
     """
     Yield the keys of the loads, newest first.
 
-    Usually only a few are wanted, so these are picked without sorting all. A jid without a time in it sorts by when its
-    load was written.
+    A jid without a time in it sorts by when its load was written.
     """
-    if store.driver.orders_jids:
-        undated = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
-        dated = ((key, key) for key in store.driver.jids("", "~", {"fun": None, "user": None}))
-        yield from (key for _, key in heapq.merge(dated, sorted(undated, reverse=True), reverse=True))
-        return
-    names = store.keys(LOADS)
-    picked = heapq.nlargest(4 * count, names)
-    rest = names
-    if all(has_date(name) for name in picked):
-        yield from picked
-        rest = list(set(names).difference(picked))
-    yield from sorted(rest, key=lambda name: (name if has_date(name) else _written(store, name), name), reverse=True)
-
-
-def _written(store: Store, key: str) -> str:
-    """Return when the load was written, in the form of a jid, so that the two can be compared."""
-    try:
-        return jid_at(store.updated(LOADS, key) or 0)
-    except Outage:
-        raise
-    except SaltCacheError:
-        return ""
-
-
-def _described(jid: str, load: dict[str, Any]) -> dict[str, Any]:
-    """As Salt's ``format_jid_instance``, which spends half of its time on the time in the jid."""
-    begun = _begun(jid[:8]) if len(jid) == 20 and jid.isascii() and jid.isdigit() else ""
-    if not begun or jid[8:10] > "23" or jid[10:12] > "59" or jid[12:14] > "59":
-        return describe(salt.utils.jid.format_jid_instance, jid, load)
-    try:
-        shown: dict[str, Any] = salt.utils.jid.format_job_instance(load)
-    except Exception:
-        return describe(salt.utils.jid.format_jid_instance, jid, load)
-    shown["StartTime"] = f"{begun} {jid[8:10]}:{jid[10:12]}:{jid[12:14]}.{jid[14:]}"
-    return shown
+    undated = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
+    dated = ((key, key) for key in store.driver.jids("", "~", {"fun": None, "user": None}))
+    yield from (key for _, key in heapq.merge(dated, sorted(undated, reverse=True), reverse=True))
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,14 +15,8 @@ from typing import Any, NamedTuple
 
 import salt.payload
 
-from saltext.jobs.core import formats
 from saltext.jobs.core.disk import packed
-from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.keys import plain
-
-#: The format of these records: see ``core/formats.py``.
-FORMAT = 2
-
 
 #: The types of nearly all values in a load. No driver changes such values.
 _PLAIN = frozenset((str, bool, type(None)))
@@ -52,25 +46,21 @@ class Publication:
     last: float
     #: The id of the master that published it.
     by: str = ""
-    #: The digest of the load; None in a record of a version that wrote none.
-    load: str | None = None
+    #: The digest of the load.
+    load: str = ""
     #: Other jobs that were published under its jid: a minion that has run one of them ignores this job.
     borrowed: tuple[Borrowed, ...] = ()
 
     @classmethod
     def from_record(cls, record: Any) -> Publication:
-        """
-        Return the content of a record.
-
-        :raises ValueError: if it is not a valid record.
-        :raises LaterVersion: if a later version of this extension wrote it: it must not be replaced.
-        """
+        """Return the content of a record. :raises ValueError: if it is not a valid record."""
         if type(record) is not dict and not isinstance(record, Mapping):
             raise ValueError(f"it is a {type(record).__name__}")
-        formats.check("it", formats.number_of(record), FORMAT, "the job counts as published by nobody")
+        if "format" in record:
+            raise ValueError(f"it is of format {record['format']!r}, which this version does not know")
         by, load, at = record.get("by"), record.get("load"), _moment(record.get("at"))
         last = max(at, _moment(record["last"])) if "last" in record else at
-        if not isinstance(by, str) or not isinstance(load, (str, type(None))):
+        if not isinstance(by, str) or not isinstance(load, str):
             raise ValueError(f"it was published by {by!r}, with the digest {load!r}")
         added: frozenset[str] = frozenset(ids_in(record["added"])) if "added" in record else frozenset()
         borrowed = tuple(_borrowed_in(record["borrowed"])) if "borrowed" in record else ()
@@ -78,11 +68,9 @@ class Publication:
 
     def as_record(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
-        record: dict[str, Any] = {formats.FIELD: FORMAT, "at": self.at, "by": self.by}
+        record: dict[str, Any] = {"at": self.at, "by": self.by, "load": self.load}
         if self.last > self.at:
             record["last"] = self.last
-        if self.load is not None:
-            record["load"] = self.load
         if self.added:
             record["added"] = sorted(self.added)
         if self.borrowed:
@@ -99,24 +87,13 @@ class Publication:
 
     def vouches_for(self, load: Mapping[str, Any]) -> bool:
         """Tell whether ``load``, with or without ``Minions``, is the published one."""
-        return self.load is None or self.load == digest(load)
+        return self.load == digest(load)
 
 
 def function_name(load: Mapping[str, Any]) -> str:
     """Return the function of a load or a return for people, cut if it is too long for a name."""
     fun = load.get("fun")
     return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
-
-
-def is_later(record: Any) -> bool:
-    """Tell whether a later version of this extension wrote a record, which must then not be replaced."""
-    try:
-        Publication.from_record(record)
-    except LaterVersion:
-        return True
-    except ValueError:
-        return False
-    return False
 
 
 def _moment(value: Any) -> float:

@@ -41,10 +41,9 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
-from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.drivers import ABSENT
-from saltext.jobs.core.store.publication import Publication, digest, function_name, ids_in, is_later
+from saltext.jobs.core.store.publication import Publication, digest, function_name, ids_in
 from saltext.jobs.core.store.publication import work_of as work_of  # also for modules that import it from here
 from saltext.jobs.core.store.store import Store
 
@@ -117,11 +116,6 @@ def publish(
     with store.lock(key):
         record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
         known = _publication_in(store, record, key)
-        if is_later(record):
-            if not isinstance(there, dict) or not there:
-                store.store(LOADS, key, load, store.sync_publish)
-            add_minions(store, key, named, always=True)
-            return
         first, is_same = record is ABSENT, True
         writes: list[tuple[str, str, Any]] = []
         if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
@@ -267,7 +261,7 @@ def _publication(store: Store, key: str) -> Publication | None:
 def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
     try:
         return None if record is ABSENT else Publication.from_record(record)
-    except (ValueError, LaterVersion) as exc:
+    except ValueError as exc:
         store.quiet.error("publication", "The record of the publish of job %s cannot be used: %s", key, exc)
         return None
 

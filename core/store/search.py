@@ -163,9 +163,6 @@ def _of_function(query: Query) -> Matches | None:
 
 def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     tallies = store.driver.tallies(keys, query.minion)
-    if query.minion is not None:
-        meant = store.driver.with_minion([key for key in keys if key not in tallies], query.minion)
-        keys = [key for key in keys if key in meant or key in tallies]
     named = _globs(query.minions)
     keys = [key for key in keys if key not in tallies or _is_asked_for(query, tallies[key])]
     for key, load in readable(store, LOADS, keys):

@@ -98,9 +98,6 @@ class Sqlite(TableDriver[SqliteBanks]):
     def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = _NEVER) -> None:
         self.do(lambda file: file.remove_older(banks, parent, names, min(than, _NEVER)), "flush", parent)
 
-    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        return self.do(lambda banks: banks.index.with_minion(jids, minion), "list", "")
-
     def used_bytes(self) -> int:
         return self.do(lambda banks: banks.used_bytes(), "measure", "")
 

@@ -28,7 +28,6 @@ class TableDriver(Driver, Generic[Tables]):
     """A driver whose records are in tables. Salt's loader is not used."""
 
     lists_banks = True
-    orders_jids = True
     removed_at_once = 500
 
     @abstractmethod

@@ -12,7 +12,6 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core.disk.surroundings import about_sqlite
-from saltext.jobs.core.store import doctor
 from tests.functional.store.test_contract import JID, LOAD, Returner
 from tests.user import USER
 
@@ -114,19 +113,6 @@ def test_a_file_of_another_user_is_reported(opts, disk):
     name = "cache.sqlite" if opts["cache"] == "sqlite" else f"jobs/loads/{JID}.p"
     os.chown(os.path.join(opts["cachedir"], name), 65534, 65534)
     assert f"{name} does not belong to the master's user root: chown" in told(opts)
-
-
-def test_a_limit_that_does_nothing_is_reported(opts, disk):
-    found = told(opts, salt_cache={"max_bytes": "1G"})
-    assert ("max_bytes is for cache: sqlite" in found) is (opts["cache"] == "localfs")
-
-
-def test_many_jobs_in_files_are_reported(opts, disk):
-    Returner(opts).save_load(JID, LOAD, minions=["web1"])
-    if opts["cache"] == "localfs":
-        for number in range(doctor.MANY_JOBS):
-            open(os.path.join(opts["cachedir"], "jobs", "loads", f"2020010100{number:010}.p"), "wb").close()
-    assert ("with cache: sqlite they are one file" in told(opts)) is (opts["cache"] == "localfs")
 
 
 def test_a_file_that_was_set_aside_is_reported(opts, disk):
