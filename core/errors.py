@@ -32,7 +32,7 @@ class StateError(JobsError):
 
 
 class LaterVersion(StateError):
-    """A later version of this extension wrote a file or record. It is left as it is: see ``core.formats``."""
+    """Data has the format of another version. It is left as it is: see ``core.formats``."""
 
 
 class NotYet(JobsError):

@@ -78,16 +78,9 @@ def start(**options: Any) -> None:
         engine.wait_for_the_end()
         return
     socket.setdefaulttimeout(_PATIENCE)
-    try:
-        engine.run(
-            __opts__,
-            JOB_NOTICES,
-            lambda loop, lease: _wired(dict(__opts__), settings, loop, lease),
-            settings.metrics_dir,
-        )
-    except StateError as exc:
-        log.critical("The job_notices engine does not start: %s", exc)
-        engine.wait_for_the_end()
+    engine.run(
+        __opts__, JOB_NOTICES, lambda loop, lease: _wired(dict(__opts__), settings, loop, lease), settings.metrics_dir
+    )
 
 
 def _wired(opts: Mapping[str, Any], settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:

@@ -28,10 +28,9 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import EXACT
-from saltext.jobs.core.recorder.carry_over import carry_over
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
@@ -68,19 +67,14 @@ def start(**options: Any) -> None:
         log.critical("The job_recorder engine does not start: %s", exc)
         engine.wait_for_the_end()
         return
-    try:
-        engine.run(
-            __opts__, JOB_RECORDER, lambda loop, lease: _wired(__opts__, settings, loop, lease), settings.metrics_dir
-        )
-    except StateError as exc:
-        log.critical("The job_recorder engine does not start: %s", exc)
-        engine.wait_for_the_end()
+    engine.run(
+        __opts__, JOB_RECORDER, lambda loop, lease: _wired(__opts__, settings, loop, lease), settings.metrics_dir
+    )
 
 
 def _wired(opts: Mapping[str, Any], settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell:
     clock, disk = Clock(), Worker(loop)
     folder = FileSite(opts).path(JOB_RECORDER)
-    carry_over(folder)
     spool = Spool(folder / "spool", settings.spool_max_bytes)
     seen = Seen(folder / "seen", settings.catch_up)
     job_cache = opts.get("ext_job_cache") or opts.get("master_job_cache", "local_cache")

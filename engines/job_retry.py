@@ -24,7 +24,7 @@ from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -64,16 +64,12 @@ def start(**options: Any) -> None:
         log.critical("The %s engine does not start: %s", JOB_RETRY, exc)
         engine.wait_for_the_end()
         return
-    try:
-        engine.run(
-            __opts__,
-            JOB_RETRY,
-            lambda loop, lease: RetryShell(__opts__, settings, loop, _ports(loop, lease)),
-            settings.metrics_dir,
-        )
-    except StateError as exc:
-        log.critical("The %s engine does not start: %s", JOB_RETRY, exc)
-        engine.wait_for_the_end()
+    engine.run(
+        __opts__,
+        JOB_RETRY,
+        lambda loop, lease: RetryShell(__opts__, settings, loop, _ports(loop, lease)),
+        settings.metrics_dir,
+    )
 
 
 def _ports(loop: Any, lease: Lease) -> Ports:

@@ -123,7 +123,6 @@ SHELLS = {
     },
     "notices": {"doctor", "files", "shell", "usable", "webhook"},
     "recorder": {
-        "carry_over",
         "catch_up",
         "consumer",
         "doctor",

@@ -15,14 +15,14 @@ from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.errors import Refused, StateError
 from saltext.jobs.core.log.masters import masters_of
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, require_no_peer
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.settings import is_configured
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import check_format, site_of
 from saltext.jobs.core.version import VERSION
 
 #: Seconds after which a request that the engine has not taken is a finding. An engine looks at least every ten.
@@ -38,11 +38,20 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     path = site_of(opts, engine).path(engine)
     return [
         *about_engine(opts, engine),
+        *_about_format(opts, engine),
         *([] if path is None else [*about_folders(opts, path), *about_disk(path), *about_clock(path)]),
         *about_peers(opts),
         *about_masters(opts, engine),
         *map(Advice, compat.untested()),
     ]
+
+
+def _about_format(opts: Mapping[str, Any], engine: str) -> list[str]:
+    try:
+        check_format(site_of(opts, engine).folder(engine))
+    except (StateError, OSError) as exc:
+        return [f"the engine does not start: {exc}"]
+    return []
 
 
 def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any) -> dict[str, Any]:

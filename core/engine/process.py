@@ -23,10 +23,10 @@ from saltext.jobs.core.engine.alarm import boot, since_boot
 from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_writing, text_of
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import Lease, site_of
+from saltext.jobs.core.site import Lease, note_format, site_of
 
 log = lines.logger(__name__)
 
@@ -97,11 +97,20 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], 
     :param build: makes the engine's App from the loop and the Lease that this process holds.
     :param metrics_dir: where the engine's figures are written for Prometheus; empty for nowhere.
     """
+    try:
+        _run(opts, name, build, metrics_dir)
+    except (SettingsError, StateError) as exc:
+        log.critical("The %s engine does not start: %s", name, exc)
+        wait_for_the_end()
+
+
+def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str) -> None:
     with contextlib.ExitStack() as stack:
         folder = _folder_of(metrics_dir)
         seat = _seat(opts, name)
         lease = _lead(opts, name, seat, folder)
         stack.callback(lease.release)
+        note_format(site_of(opts, name).folder(name, lease))
         loop = compat.new_loop()
         lease.on_lost = lambda: loop.add_callback(loop.stop)
         app = build(loop, lease)
@@ -169,13 +178,8 @@ def _lead(opts: Mapping[str, Any], name: str, seat: Seat, folder: pathlib.Path |
 
 
 def _seat(opts: Mapping[str, Any], name: str) -> Seat:
-    try:
-        site = site_of(opts, name)
-        return Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
-    except SettingsError as exc:
-        log.critical("The %s engine does not start: %s", name, exc)
-        wait_for_the_end()
-        raise
+    site = site_of(opts, name)
+    return Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
 
 
 def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:

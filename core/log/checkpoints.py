@@ -7,10 +7,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any, NamedTuple
 
-from saltext.jobs.core import formats
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.errors import LaterVersion, StateError
-from saltext.jobs.core.log import framing
+from saltext.jobs.core.errors import StateError
 
 _SUFFIX = ".reader"
 
@@ -42,7 +40,7 @@ class Position(NamedTuple):
 
 def write(folder: pathlib.Path, reader: str, position: Position) -> None:
     """Note that a reader is done with everything before ``position``. :raises OSError:"""
-    files.write_msgpack(folder / f"{reader}{_SUFFIX}", {formats.FIELD: framing.FORMAT, **position._asdict()})
+    files.write_msgpack(folder / f"{reader}{_SUFFIX}", position._asdict())
 
 
 def oldest_needed(folder: pathlib.Path, log: str) -> int | None:
@@ -56,9 +54,8 @@ def oldest_needed(folder: pathlib.Path, log: str) -> int | None:
         try:
             found = files.read_msgpack(path)
             if found is not None:
-                formats.check(path, formats.number_of(found), framing.FORMAT, "its reader begins again")
                 position = Position.from_record(found)
                 needed += [position.segment] if position.log == log else []
-        except (StateError, LaterVersion, OSError, ValueError):
+        except (StateError, OSError, ValueError):
             needed.append(0)
     return min(needed, default=None)

@@ -1,5 +1,5 @@
 """
-The form of records in a segment of the log: a marker, the format's number, a length, a checksum and the body. Pure.
+The form of records in a segment of the log: a marker, a length, a checksum and the body. Pure.
 
 The body is msgpack with texts in UTF-8. Neither UTF-8 nor msgpack itself has a byte 0xC1. So no text of a minion or user
 can look like the start of a record, and after damage the reader finds the next genuine record. That holds only if
@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-#: The format of the frame and its body: see ``core/formats.py``. New fields at the end of a record need no new number.
-FORMAT = 1
-MARKER = b"\xc1\xc1\xc1"
-_HEAD = struct.Struct("<3sBII")
+MARKER = b"\xc1\xc1\xc1\xc1"
+_HEAD = struct.Struct("<4sII")
 #: Most bytes of a body.
 LONGEST = 16 << 20
 #: Makes a record of its fields.
@@ -26,11 +24,11 @@ Pack = Callable[[list[Any]], bytes]
 
 
 class Framed(NamedTuple):
-    """A record that was found: its beginning, its end and its body; ``body`` is None for a later format."""
+    """A record that was found: its beginning, its end and its body."""
 
     begin: int
     end: int
-    body: bytes | None
+    body: bytes
 
 
 class Piece(NamedTuple):
@@ -56,7 +54,7 @@ def packer() -> Pack:
         body: bytes = body_of(fields)
         if len(body) > LONGEST:
             raise ValueError(f"a record has {len(body)} bytes")
-        return head_of(MARKER, FORMAT, len(body), zlib.crc32(body)) + body
+        return head_of(MARKER, len(body), zlib.crc32(body)) + body
 
     return pack
 
@@ -99,14 +97,14 @@ def _record_at(data: bytes, position: int) -> Framed | None:
     begin = position + _HEAD.size
     if len(data) < begin:
         return None
-    marker, number, length, checksum = _HEAD.unpack_from(data, position)
+    marker, length, checksum = _HEAD.unpack_from(data, position)
     end = begin + length
-    if marker != MARKER or not 0 < length <= LONGEST or end > len(data) or not number:
+    if marker != MARKER or not 0 < length <= LONGEST or end > len(data):
         return None
     body = data[begin:end]
     if zlib.crc32(body) != checksum:
         return None
-    return Framed(position, end, body if number <= FORMAT else None)
+    return Framed(position, end, body)
 
 
 def _next_record(data: bytes, position: int) -> Framed | None:

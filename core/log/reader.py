@@ -180,16 +180,10 @@ class Reader:
         for framed in piece.records:
             if self._offset + framed.begin >= length:
                 continue  # the writer writes such a record again, in the next segment
-            if framed.body is None:
-                self._gap = "a later version of saltext-jobs has written to it"
-                continue
             try:
-                record = records.read(framed.body)
+                found.append(records.read(framed.body))
             except Exception:  # msgpack raises many kinds
                 damaged += framed.end - framed.begin
-                continue
-            if record is not None:
-                found.append(record)
         if damaged:
             self._gap = f"{damaged} bytes of it are damaged"
             self._quiet.warning(

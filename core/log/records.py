@@ -39,7 +39,6 @@ class Published(NamedTuple):
     * ``origin``: which engine of ours has published it; empty for all other publishers.
     * ``minions``: the ``total`` minions that it is for; None if they are too many: then the bank ``jobs/minions`` has
       them, perhaps with others.
-    * ``unused``: up to 0.3.0 a digest of the minions. Nothing reads it.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
     * ``work``: the digest of its functions and arguments.
     * ``sent``: False if the load was only stored, and nothing was published.
@@ -52,7 +51,6 @@ class Published(NamedTuple):
     origin: str
     minions: tuple[str, ...] | None
     total: int
-    unused: str
     ends: tuple[str, ...]
     work: str
     sent: bool
@@ -84,22 +82,15 @@ class Returned(NamedTuple):
 Record = Published | Returned
 
 
-def read(body: bytes) -> Record | None:
-    """
-    Return a record; None for a kind that a later version has added.
-
-    :raises Exception: of many kinds, if it is not a record.
-    """
+def read(body: bytes) -> Record:
+    """Return a record. :raises Exception: of many kinds, if it is not one."""
     fields: Any = framing.unpack(body)
-    kind = fields[0]
-    if kind == _RETURNED:
-        jid, minion, functions, retcode, first, at = fields[1:7]
+    if fields[0] == _RETURNED:
+        jid, minion, functions, retcode, first, at = fields[1:]
         return Returned(jid, minion, functions, int(retcode), first, at)
-    if kind == _PUBLISHED:
-        record = Published(*fields[1:12])
-        minions = None if record.minions is None else tuple(record.minions)
-        return record._replace(minions=minions, ends=tuple(record.ends))
-    return None
+    record = Published(*fields[1:])
+    minions = None if record.minions is None else tuple(record.minions)
+    return record._replace(minions=minions, ends=tuple(record.ends))
 
 
 def publish_of(
@@ -121,7 +112,6 @@ def publish_of(
         origin,
         tuple(minions) if len(minions) <= _FEW or sum(map(len, minions)) <= _MOST else None,
         len(minions),
-        "",
         tuple(ended_by(load)),
         work,
         sent,

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 
 from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.errors import LaterVersion, StateError
-from saltext.jobs.core.log import framing
+from saltext.jobs.core.errors import StateError
 
 log = lines.logger(__name__)
 
@@ -99,20 +98,17 @@ def identity(folder: pathlib.Path) -> LogIdentity | None:
     """
     Return the identity of a folder's log, or None.
 
-    :raises LaterVersion: when a later version of this extension writes it.
-    :raises StateError: when the file is damaged.
+    :raises StateError: when the file is damaged, or of another format.
     :raises OSError: when it cannot be read at this moment.
     """
     found = files.read_msgpack(folder / NAME)
     if found is None:
         return None
     try:
-        formats.check(folder, formats.number_of(found), framing.FORMAT, "nothing is written to it or read")
+        formats.check(folder, found[formats.FIELD])
         name, length = found["log"], found["length"]
         if not isinstance(name, str) or not isinstance(length, int) or length < 1:
             raise ValueError(f"its name is {name!r} and its length {length!r}")
-    except LaterVersion:
-        raise
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{folder / NAME} does not say what log it is: {exc}") from exc
     return LogIdentity(name, length)
@@ -122,15 +118,12 @@ def ensure(folder: pathlib.Path, length: int = LENGTH) -> LogIdentity:
     """
     Make a log in a folder if it has none, and return the identity of the folder's log.
 
-    :raises LaterVersion: as ``identity``.
     :raises OSError: when it cannot be read or made.
     :raises StateError: when something else is in its place.
     """
     for _ in range(_TRIES):
         try:
             known = identity(folder)
-        except LaterVersion:
-            raise
         except StateError:  # a power cut came before the file was on the disk
             known = None
         if known is not None:
@@ -147,11 +140,9 @@ def _make(folder: pathlib.Path, length: int) -> None:
     try:
         if identity(folder) is not None:
             return
-    except LaterVersion:
-        raise
     except StateError as exc:
         log.error("The log of this master begins again: %s", exc)
-    record: dict[str, Any] = {formats.FIELD: framing.FORMAT, "log": secrets.token_hex(8), "length": length}
+    record: dict[str, Any] = {formats.FIELD: formats.FORMAT, "log": secrets.token_hex(8), "length": length}
     for number in numbers(folder):
         path_of(folder, number).unlink(missing_ok=True)  # segments of another log
     files.write_msgpack(folder / NAME, record)

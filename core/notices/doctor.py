@@ -14,7 +14,7 @@ from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_engine, around, standing
 from saltext.jobs.core.engine.names import JOB_NOTICES
-from saltext.jobs.core.errors import EngineAbsent, LaterVersion, SettingsError, StateError
+from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.notices.webhook import Undelivered, Webhook
@@ -66,8 +66,6 @@ def _kept(opts: Mapping[str, Any], found: list[str]) -> Mapping[str, Any]:
     """Return what the engine has kept. If it cannot be read, that becomes a finding."""
     try:
         return LedgerFile(opts).look() or {}
-    except LaterVersion as exc:
-        found.append(f"the engine does not start: {exc}")
     except (StateError, OSError) as exc:
         found.append(f"it is not known which notices wait: {exc}")
     return {}

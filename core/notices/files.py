@@ -7,10 +7,9 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core import formats, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.engine.names import JOB_NOTICES
-from saltext.jobs.core.errors import LaterVersion, StateError
-from saltext.jobs.core.notices.ledger import FORMAT
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.site import Lease, read_msgpack, site_of
 
 log = lines.logger(__name__)
@@ -31,30 +30,20 @@ class LedgerFile:
         """
         Return what was kept, or None if nothing was. Change nothing.
 
-        :raises StateError: if it is damaged, or (LaterVersion) a later version has written it.
+        :raises StateError: if it is damaged.
         """
         record = read_msgpack(self._folder, self._NAME)
         if record is None:
             return None
         if not isinstance(record, dict):
             raise StateError(f"{self._where} is damaged: it holds no mapping")
-        try:
-            formats.check(self._where, formats.number_of(record), FORMAT, "no notice is sent")
-        except ValueError as exc:
-            raise StateError(f"{self._where} is damaged: {exc}") from exc
         return record
 
     def read(self) -> dict[str, Any] | None:
-        """
-        Return the kept record, or None if there is none. A damaged file is set aside.
-
-        :raises LaterVersion: if a later version has written it.
-        """
+        """Return the kept record, or None if there is none. A damaged file is set aside."""
         try:
             return self.look()
         except StateError as exc:
-            if isinstance(exc, LaterVersion):
-                raise
             log.error("Notices that waited are lost: %s; it is kept as %s", exc, self._folder.set_aside(self._NAME))
             return None
 

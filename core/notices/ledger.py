@@ -12,8 +12,6 @@ from typing import Any
 
 from saltext.jobs.core.notices.notice import TEST, Condition, GivenUp, Seen, of_batch, of_engine, of_given_up, written
 
-#: The format of the record.
-FORMAT = 1
 #: Most notices that wait for one target; beyond it the oldest are dropped.
 MOST = 200
 
@@ -56,7 +54,6 @@ class Ledger:
     def record(self) -> dict[str, Any]:
         """Return the record to keep."""
         return {
-            "format": FORMAT,
             "begun": not self._is_first,
             "told": self._told,
             "over": sorted(self._over),

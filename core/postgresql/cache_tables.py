@@ -57,7 +57,7 @@ def prepare(connection: Patient, keeps_commit: bool) -> None:
     Make the table if it is missing, and have the session wait for the disk.
 
     :param keeps_commit: leave ``synchronous_commit`` as it is, because the configuration sets it.
-    :raises StateError: if the table is of a later version, or the database cannot hold Salt's values.
+    :raises StateError: if the table is of another version, or the database cannot hold Salt's values.
     :raises psycopg.Error: for errors of the server.
     """
     try:
@@ -68,7 +68,7 @@ def prepare(connection: Patient, keeps_commit: bool) -> None:
         _make(connection)
         found = connection.execute(_LOOK.encode()).fetchone() or (FORMAT, "", "", True)
     number, commit, encoding, _ = found
-    formats.check(f"The table {TABLE}", number, FORMAT, "nothing is stored there")
+    formats.check(f"The table {TABLE}", number, FORMAT)
     if encoding not in ("UTF8", ""):
         raise StateError(
             f"the database has the encoding {encoding}, which cannot hold every id; make one with ENCODING 'UTF8'"

@@ -201,9 +201,9 @@ class SiteReader:
 
 
 def _record_of(body: bytes | None) -> records.Record | None:
-    """Return a record; None if it is missing, or this version cannot read it."""
+    """Return a record; None if it is missing or cannot be read."""
     framed = framing.scan(body or b"").records
     try:
-        return records.read(framed[0].body) if framed and framed[0].body is not None else None
+        return records.read(framed[0].body) if framed else None
     except Exception:  # msgpack raises many kinds
         return None

@@ -48,7 +48,7 @@ def prepare(connection: Patient) -> None:
     """
     Make the tables if they are missing, and have the session wait for the disk.
 
-    :raises StateError: if they are of a later version.
+    :raises StateError: if they are of another version.
     :raises psycopg.Error: for errors of the server.
     """
     if name_of(connection) is None:
@@ -67,7 +67,7 @@ def name_of(connection: Patient) -> str | None:
         return None
     if found is None:
         return None
-    formats.check(f"The table {SITE}", found[1], FORMAT, "no engine works with it")
+    formats.check(f"The table {SITE}", found[1], FORMAT)
     return str(found[0])
 
 

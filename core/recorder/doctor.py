@@ -10,11 +10,9 @@ from typing import Any
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_engine, around, standing
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
-from saltext.jobs.core.recorder.carry_over import check_format
+from saltext.jobs.core.errors import EngineAbsent, SettingsError
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, engine_options, read_settings
-from saltext.jobs.core.site import FileSite
 
 #: Seconds that a returner may be behind before the doctor mentions it.
 _BEHIND = 60.0
@@ -36,10 +34,6 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         returners = [choice.label for choice in settings.returners]
         found += _about_options(opts, settings)
     except SettingsError as exc:
-        found.append(f"the engine does not start: {exc}")
-    try:
-        check_format(FileSite(opts).path(JOB_RECORDER))
-    except (StateError, OSError) as exc:
         found.append(f"the engine does not start: {exc}")
     if runs and not about_engine(opts, JOB_RECORDER):
         found += _about_work(opts)

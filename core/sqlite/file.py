@@ -16,7 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
@@ -120,11 +120,7 @@ class DatabaseFile:
         if application != schema.APPLICATION:
             raise StateError(f"{self.path} is a database of another program; set sqlite_cache_path to another file")
         version = sql.execute("PRAGMA user_version").fetchone()[0]
-        if version != schema.VERSION:
-            raise StateError(
-                f"{self.path} is of format {version}, and this version of saltext-jobs knows {schema.VERSION}: install the "
-                "version that wrote it, or move the file away while the master is stopped"
-            )
+        formats.check(self.path, version, schema.VERSION)
 
     # -- making it, and setting it aside ---------------------------------------------------------------------------
 

