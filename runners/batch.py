@@ -69,10 +69,9 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param str tgt_type: the kind of target: glob (the default), list, grain, compound, nodegroup, … Every minion of a list
         must be accepted.
     :param batch_wait: seconds for which a minion's slot stays empty after it has ended. Default: 0.
-    :param bool failhard: stop at the first failure. Default: False. In an orchestration use ``max_failures: 0``: the
-        state system keeps ``failhard`` for itself.
-    :param max_failures: stop when more minions than this have failed: a count, or a percentage of the matched minions (with
-        ``by``, of each group). A minion that never answered does not count as a failure here. Default: no limit.
+    :param max_failures: stop when more minions than this have failed: a count (0 for the first failure), or a percentage of
+        the matched minions (with ``by``, of each group). A minion that never answered does not count as a failure here.
+        Default: no limit.
     :param int min_executed: do not stop for failures before this many minions have completed or failed. Default: 0.
     :param timeout: seconds after which a minion is asked whether it still runs the job; default: the master's ``timeout``.
     :param gather_job_timeout: seconds to wait for answers; default: the master's ``gather_job_timeout``.
@@ -123,7 +122,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
 
     .. code-block:: bash
 
-        salt-run batch.start 'web*' state.apply nginx batch=25% failhard=True
+        salt-run batch.start 'web*' state.apply nginx batch=25% max_failures=0
         salt-run batch.start '*' cmd.run 'yum -y update' batch=1,10%,50% max_failures=5% timeout=600 max_runtime=1h
         salt-run batch.start '*' state.apply by='nodegroups:[canary,eu,us]' max_failures=10% check='service.status nginx'
         salt-run batch.start like=20260516101112131415 batch=5

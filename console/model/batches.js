@@ -13,7 +13,6 @@ const KINDS = new Set(["new", "progress", "paused", "resumed", "check", "checked
 /** Return in words why a batch was halted, as `batch.status` does on a terminal. */
 export function whyHalted({ halted_reason: reason, stopped_by: by }) {
   if (reason === "stop") return `stopped by ${by || "batch.stop"}`;
-  if (reason === "failhard") return "a minion failed, and failhard is set";
   const [, group] = /^max_failures(?: in group (.*))?$/.exec(reason) ?? [null, null];
   if (group !== null) return `more minions failed than max_failures allows${group ? ` in group ${group}` : ""}`;
   return reason;
@@ -90,7 +89,7 @@ export function approversOf(batch) {
 
 /** How much of its failure budget a batch has used, such as `3 of 10%`; null if it has none. */
 export function budget(batch) {
-  const allowed = batch.options?.failhard ? 0 : batch.options?.max_failures;
+  const allowed = batch.options?.max_failures;
   if (allowed === null || allowed === undefined || allowed === "") return null;
   return `${number(batch.failed) + number(batch.timed_out) + number(batch.lost)} of ${allowed}`;
 }

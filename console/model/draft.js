@@ -2,8 +2,8 @@
 
 import { argumentsOf } from "./jobs.js";
 
-/** Fields of the form, each a text; `failhard` is true or missing. */
-export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "approve_by", "window", "timezone", "start_at", "max_runtime", "offline", "presence"];
+/** Fields of the form, each a text. */
+export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "by", "check", "approve_by", "window", "timezone", "start_at", "max_runtime", "offline", "presence"];
 const OF_OPTIONS = ["max_failures", "by", "check", "approve_by", "window", "timezone", "max_runtime", "offline", "presence"];
 /** A keyword argument, as a runner writes it among the words of a job. */
 const KEYWORD = /^[A-Za-z_]\w*=/;
@@ -20,8 +20,8 @@ export function draftOf(batch) {
     kwarg: words.filter((word) => KEYWORD.test(word)).join("\n"),
     batch: text(options.batch ?? batch.batch_size),
     ...Object.fromEntries(OF_OPTIONS.map((name) => [name, text(options[name])])),
+    ...(options.max_failures === 0 ? { max_failures: "0" } : {}),
   };
-  if (options.failhard === true) draft.failhard = true;
   return kept(draft);
 }
 
@@ -35,7 +35,7 @@ export function draftOfJob(job) {
 /** The usable fields of a kept draft, which may be anything. */
 export function kept(found) {
   const given = found && typeof found === "object" ? found : {};
-  return Object.fromEntries(FIELDS.filter((name) => given[name] && (name === "failhard" ? given[name] === true : typeof given[name] === "string")).map((name) => [name, given[name]]));
+  return Object.fromEntries(FIELDS.filter((name) => given[name] && typeof given[name] === "string").map((name) => [name, given[name]]));
 }
 
 function text(value) {

@@ -101,8 +101,6 @@ class Outcomes(Kept):
 
         :param ended_group: the place of a group that has ended, which is then judged however few of its minions ran.
         """
-        if self.spec.failhard and self.budget_used:
-            return "failhard"
         allowed = self.spec.failures_allowed
         executed = self.counts[Outcome.COMPLETED] + self.budget_used
         enough = ended_group is not None or executed >= self.spec.min_executed

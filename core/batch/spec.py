@@ -49,7 +49,6 @@ class Spec:
     ret: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     batch_wait: float = 0.0
-    failhard: bool = False
     failures_allowed: float | None = None
     max_failures: Any = None
     min_executed: int = 0

@@ -57,7 +57,6 @@ _positive = functools.partial(arguments.seconds, above=0)
 #: Options that depend on no other option.
 _READERS: dict[str, _Reader] = {
     "batch_wait": arguments.seconds,
-    "failhard": arguments.flag,
     "min_executed": arguments.whole,
     "timeout": _positive,
     "gather_job_timeout": _positive,
@@ -81,6 +80,8 @@ _TRAVELLING: dict[str, _Reader] = {
 OPTIONS = ("batch", "tgt_type", "max_failures", *rollout.OPTIONS, *_READERS, *_TRAVELLING, "arg", "kwarg")
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
+    "failhard": "max_failures=0",
+    "fail_hard": "max_failures=0",
     "batch_size": "batch",
     "size": "batch",
     "expr_form": "tgt_type",

@@ -101,7 +101,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
 
 #: Options of ``batch.start`` that a Spec keeps under their own names.
 _KEPT = (
-    *("batch", "batch_wait", "failhard", "max_failures", "min_executed", "timeout", "gather_job_timeout"),
+    *("batch", "batch_wait", "max_failures", "min_executed", "timeout", "gather_job_timeout"),
     *(
         "max_runtime",
         "start_at",
@@ -298,7 +298,7 @@ def native_view(spec: Spec, created: float) -> dict[str, Any]:
         "wait": [],
         "batch_size": spec.sizes[-1],
         "batch_wait": spec.batch_wait,
-        "failhard": spec.failhard,
+        "failhard": False,
         "timeout": spec.timeout,
         "gather_job_timeout": spec.gather_job_timeout,
         "ret": spec.ret,

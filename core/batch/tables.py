@@ -29,7 +29,6 @@ _TOLD = (
     "by",
     "max_failures",
     "min_executed",
-    "failhard",
     "batch_wait",
     "max_runtime",
     "window",
@@ -220,6 +219,8 @@ def _never_sent(batch: Mapping[str, Any]) -> bool:
 
 def _given(options: Mapping[str, Any]) -> str:
     given = {name: options.get(name) for name in _TOLD if options.get(name)}
+    if options.get("max_failures") == 0:
+        given["max_failures"] = 0
     given |= {name: value for name, value in options.items() if name in _USUAL and value != _USUAL[name]}
     return ", ".join(name if value is True else f"{name}={_typed(value)}" for name, value in given.items())
 

@@ -57,8 +57,6 @@ def why_halted(found: Mapping[str, Any]) -> str:
     reason, by = str(found.get("halted_reason") or ""), found.get("stopped_by")
     if reason == "stop":
         return f"stopped by {by}" if by else "stopped by batch.stop"
-    if reason == "failhard":
-        return "a minion failed, and failhard is set"
     budget, _, group = reason.partition(" in group ")
     if budget == "max_failures":
         return f"more minions failed than max_failures allows{f' in group {group}' if group else ''}"

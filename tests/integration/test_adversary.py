@@ -155,7 +155,7 @@ def test_a_hostile_accepted_minion_controls_nothing_and_delays_no_other(master, 
                 CountedJob(tmp_path, f"bad-{rounds}", 0.5, retcode=7),
             )
             good = run("batch.start", "g*", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
-            bad = run("batch.start", "g*", "cmd.run", failing.command, "batch=1", "presence=none", "failhard=True")[
+            bad = run("batch.start", "g*", "cmd.run", failing.command, "batch=1", "presence=none", "max_failures=0")[
                 "jid"
             ]
             jids.write(f"{good} {bad} ")

@@ -134,7 +134,7 @@ def test_a_user_who_may_start_batches_may_not_batch_a_job_that_they_may_not_publ
     [
         ("batch.status", {"jid": "UNKNOWN"}, "UNKNOWN is no batch"),
         ("batch.start", {"tgt": "x*", "fun": "test.ping"}, "matches no accepted minion"),
-        ("batch.start", {"tgt": "a*", "fun": "test.ping", "fail_hard": True}, "did you mean failhard?"),
+        ("batch.start", {"tgt": "a*", "fun": "test.ping", "fail_hard": True}, "did you mean max_failures=0?"),
         ("batch.list", {"limt": 3}, "did you mean limit?"),
         ("job_retry.show", {}, "job_retry.show needs minion and jid"),
         ("job_retry.replay", {"minion": "a1"}, "No entry of minion=a1 waits for delivery"),
@@ -185,7 +185,7 @@ def orchestration_in(page):
     ("options", "halts"),
     [
         ("- max_failures: 0", True),
-        ("- kwarg: {failhard: True}", True),
+        ("- kwarg: {max_failures: 0}", True),
         ("- failhard: True", False),  # a word of the state system, which never arrives: the documentation says so
     ],
 )

@@ -12,7 +12,7 @@ from tests.functional.batch.test_starting import ROOT, asked_for, new_batch, opt
 OF_ITS_OWN = {"jid", "owner"}
 WAYS = [
     {},
-    {"batch": "1,50%", "max_failures": "10%", "min_executed": 1, "failhard": True, "batch_wait": "90s", "timeout": 7},
+    {"batch": "1,50%", "max_failures": "10%", "min_executed": 1, "batch_wait": "90s", "timeout": 7},
     {"batch": "1,100%", "check": "test.arg 7 'a b' c=[1,2] d='x y'", "check_timeout": "10m"},
     {"batch": "1,100%", "check": "runner:jobs.active 'a b' {jid}"},
     {"batch": "1,100%", "check": "approve", "approve_timeout": "1h"},
@@ -45,9 +45,9 @@ def test_the_start_time_of_the_other_batch_is_not_taken_over(site):
 
 
 def test_a_given_option_replaces_that_of_the_other_batch(site):
-    first = asked_for(site, "web*", "nginx", fun="state.apply", batch="1,50%", failhard=True, saltenv="dev")
-    again = same(site, of_batch(first), None, None, batch=1, failhard=False, saltenv="base", test=True)
-    assert (again.sizes, again.failhard, again.arg) == ((1,), False, ("nginx",))
+    first = asked_for(site, "web*", "nginx", fun="state.apply", batch="1,50%", max_failures=0, saltenv="dev")
+    again = same(site, of_batch(first), None, None, batch=1, max_failures=3, saltenv="base", test=True)
+    assert (again.sizes, again.max_failures, again.arg) == ((1,), 3, ("nginx",))
     assert again.kwargs == {"saltenv": "base", "test": True}
 
 

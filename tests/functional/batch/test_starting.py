@@ -82,7 +82,7 @@ def test_what_has_no_key_of_its_own_is_in_no_batch_though_salt_targets_it(boxes)
 @pytest.mark.parametrize(
     ("slip", "meant"),
     [
-        ("fail_hard", "failhard"),
+        ("fail_hard", "max_failures=0"),
         ("max_failure", "max_failures"),
         ("batch_size", "batch"),
         ("tgttype", "tgt_type"),

@@ -546,7 +546,7 @@ def test_an_accepted_minion_that_forges_returns_of_others_frees_no_slot_and_make
 ):
     engine.start()
     work = job(retcode=7, gated=True)
-    jid = start(run, work, "batch=1", "failhard=True", "timeout=600")
+    jid = start(run, work, "batch=1", "max_failures=0", "timeout=600")
     wait_for(lambda: work.begun() == 1, what="the first runs")
     forged = {"jid": jid, "fun": "cmd.run", "fun_args": [], "return": "", "retcode": 0, "success": True}
     events = [{"tag": f"salt/job/{jid}/ret/{name}", "data": {**forged, "id": name}} for name in MINIONS]
@@ -555,7 +555,7 @@ def test_an_accepted_minion_that_forges_returns_of_others_frees_no_slot_and_make
     assert (work.begun(), outcomes(store.read(jid))) == (1, {})
     work.open_gate()
     batch = ended(store, jid)
-    assert (batch.halted, batch.success) == ("failhard", False)
+    assert (batch.halted, batch.success) == ("max_failures", False)
     assert list(outcomes(batch).values()) == ["failed"]
     assert work.begun() == 1
 

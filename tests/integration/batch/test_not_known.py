@@ -133,7 +133,7 @@ class TestASilentMinion:
         assert salt_cli(master, "n1", "--async", "cmd.run", before.command).returncode == 0
         wait_for(before.begun, what="the minion is busy")
         # Its one process is taken, so the job waits there, and so do the questions about it.
-        options = ("failhard=True", "presence=none", *timeouts(2))
+        options = ("max_failures=0", "presence=none", *timeouts(2))
         jid = run("batch.start", "n1", "cmd.run", work.command, *options)["jid"]
         wait_for(lambda: states(look, jid)["n1"] not in ("pending", "completed"), what="it is asked for")
         before.open_gate()

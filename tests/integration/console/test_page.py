@@ -692,7 +692,7 @@ def test_the_focus_stays_in_its_row_when_an_earlier_row_goes(page, api):
 
 
 def test_a_batch_page_says_what_it_runs_why_it_failed_and_when_it_ended(page, api):
-    options = {"batch": "1,100%", "max_failures": "25%", "failhard": False, "window": None}
+    options = {"batch": "1,100%", "max_failures": "25%", "window": None}
     batch = summary(completed=2, failed=2, state="halted", halted_reason="more than 25% failures", stage=2, stages=2)
     batch |= {"options": options, "arguments": ["nginx", "test=True"], "finished": time.time() - 30}
     has_batch(api, batch, minions_of({"a": "completed", "b": "failed", "c": "completed", "d": "failed"}))
@@ -847,7 +847,7 @@ def test_a_job_is_shown_with_its_arguments_and_without_secrets(page, api):
 
 
 def test_a_batch_is_copied_into_the_form_which_survives_a_reload(page, api):
-    options = {"batch": "1,100%", "max_failures": "25%", "failhard": True}
+    options = {"batch": "1,100%", "max_failures": "25%"}
     batch = summary(completed=2, state="complete", success=True, options=options, arguments=["nginx", "test=True"])
     has_batch(api, batch, minions_of({"a": "completed", "b": "completed"}))
     page.enter(api.login(), f"batches/{JID}")
@@ -860,7 +860,6 @@ def test_a_batch_is_copied_into_the_form_which_survives_a_reload(page, api):
         "return ['fun', 'tgt', 'arg', 'kwarg', 'batch', 'max_failures'].map(id => document.getElementById(id).value)"
     )
     assert page.chrome.execute_script(script) == ["state.apply", "web*", "nginx", "test=True", "50%", "25%"]
-    assert page.chrome.execute_script("return document.getElementById('failhard').checked")
     page.click("Clear the form")
     assert page.chrome.execute_script(script) == [""] * 6
 
@@ -1178,7 +1177,7 @@ def furnish(api):
     now = time.time()
     names = {f"web{number}": STATES[min(number % 23, 7)] if number % 23 < 8 else "completed" for number in range(240)}
     counts = {state: sum(one == state for one in names.values()) for state in STATES}
-    options = {"batch": "1,10%,100%", "max_failures": "10%", "failhard": False, "window": "Mon-Fri 08:00-18:00"}
+    options = {"batch": "1,10%,100%", "max_failures": "10%", "window": "Mon-Fri 08:00-18:00"}
     of_job = {"arguments": ["nginx", "test=True"], "options": options}
     running = summary(JID, **counts, **of_job, stage=2, stages=3, batch_size=24, created=now - 300)
     done = summary(

@@ -15,7 +15,7 @@ from tests.unit.batch.bench import Bench, kinds, published
 
 
 def test_one_answer_that_a_minion_does_not_run_the_job_is_not_believed():
-    bench = Bench("ab", "2", failhard=True)
+    bench = Bench("ab", "2", failures_allowed=0.0)
     bench.sent()
     bench.until_probe(62)
     assert not bench.probed(idle="a", running="b")

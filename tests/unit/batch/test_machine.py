@@ -117,7 +117,7 @@ def test_presence_is_asked_first_and_absent_minions_are_left_out():
 
 
 def test_absent_minions_can_count_as_failed_but_not_against_the_budget():
-    bench = Bench("abc", "3", presence="ping", offline="fail", failhard=True)
+    bench = Bench("abc", "3", presence="ping", offline="fail", failures_allowed=0.0)
     bench.present("a")
     bench.sent()
     assert kinds(bench.returns("a")) == ["complete", "Close"]
@@ -141,7 +141,7 @@ def test_absent_minions_can_be_handed_to_the_retry_queue_when_all_others_have_en
     ],
 )
 def test_a_halted_batch_hands_over_no_minion(fact):
-    bench = Bench("abc", "1", presence="ping", offline="queue", failhard=True)
+    bench = Bench("abc", "1", presence="ping", offline="queue", failures_allowed=0.0)
     bench.present("ab")
     bench.sent()
     bench.tell(fact)
@@ -381,15 +381,6 @@ def test_a_return_of_a_minion_that_was_not_sent_to_is_ignored(minion):
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-def test_failhard_stops_at_the_first_failure():
-    bench = Bench("abcd", "2", failhard=True)
-    bench.sent()
-    assert kinds(bench.returns("a", retcode=2)) == ["halted"]
-    assert bench.batch.state == "stopping"
-    assert kinds(bench.returns("b")) == ["Close"]
-    assert (bench.batch.state, bench.batch.halted, bench.batch.success) == ("halted", "failhard", False)
-
-
 def test_more_failures_than_allowed_stop_the_batch():
     bench = Bench("abcdef", "1", failures_allowed=1.0)
     bench.sent()
@@ -410,7 +401,7 @@ def test_the_budget_waits_for_enough_minions_to_judge_by():
 
 
 def test_a_minion_that_never_answered_is_no_failure():
-    bench = Bench("ab", "1", failhard=True, probe_attempts=1, acks=True)
+    bench = Bench("ab", "1", failures_allowed=0.0, probe_attempts=1, acks=True)
     bench.sent()
     bench.until_probe(62)
     effects = bench.looked(bench.probed(silent="a"))

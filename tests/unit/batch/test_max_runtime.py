@@ -104,9 +104,9 @@ def timed_out(bench):
 
 
 def test_a_time_out_counts_against_the_budget():
-    bench = Bench("ab", "1", max_runtime=100.0, timeout=200.0, failhard=True)
+    bench = Bench("ab", "1", max_runtime=100.0, timeout=200.0, failures_allowed=0.0)
     assert kinds(timed_out(bench)) == ["halted", "Close"]
-    assert bench.batch.halted == "failhard"
+    assert bench.batch.halted == "max_failures"
 
 
 def test_a_late_return_corrects_a_time_out_and_a_late_beginning_does_not():

@@ -95,7 +95,7 @@ def test_a_minion_that_answered_the_ping_and_fell_silent_is_lost_and_counts_agai
 
 
 def test_a_minion_that_was_seen_running_and_fell_silent_is_lost():
-    bench = Bench("ab", "1", failhard=True)
+    bench = Bench("ab", "1", failures_allowed=0.0)
     bench.sent()
     bench.tell(facts.Acknowledged("a"))
     assert kinds(silent(bench, "a")) == ["halted", "Close"]
@@ -166,7 +166,7 @@ def test_minions_that_were_handed_over_are_no_success_before_they_have_returned(
 
 
 def test_minions_that_the_retry_queue_refuses_have_failed_and_the_reason_is_known():
-    bench = Bench("ab", "2", presence="ping", offline="queue", failhard=True)
+    bench = Bench("ab", "2", presence="ping", offline="queue", failures_allowed=0.0)
     bench.present("a")
     bench.sent()
     bench.returns("a")

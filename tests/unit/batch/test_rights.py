@@ -146,12 +146,6 @@ def test_the_rights_of_a_user_who_has_taken_a_batch_over_are_checked_likewise():
     assert bench.batch.paused.reason == "bert may not either"
 
 
-def test_a_request_of_an_earlier_version_takes_nothing_over():
-    bench = limited("abcd", "2")
-    tell(bench, LOST)
-    assert asked(bench.tell(facts.ResumeRequested("root"))) == "abcd"
-
-
 def test_an_answer_that_was_overtaken_does_not_count():
     bench = limited("abcd", "2")
     first = bench.batch.rights.question
@@ -197,11 +191,6 @@ def test_a_snapshot_holds_all_of_it():
     again = Batch.restore(bench.batch.snapshot())
     assert again.snapshot() == bench.batch.snapshot() == bench.replayed().snapshot()
     assert again.rights.taken_over["user"] == "bert"
-
-
-def test_a_batch_of_an_earlier_version_goes_on_under_the_earlier_rule():
-    bench = Bench("abcd", "2", on_behalf={"name": "anna", "grants": [], "account": "anna", "eauth": "file"})
-    assert published(bench.effects) == ["ab"]
 
 
 def test_no_check_of_unknown_rights_is_due_while_the_window_is_shut():

@@ -28,7 +28,7 @@ def doubts(caplog):
 def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
     minions = [FakeMinion(name, seconds=30, retcode=7) for name in "abc"]
     with bench_of(tmp_path, *minions) as bench:
-        bench.begin("abc", "1", failhard=True)
+        bench.begin("abc", "1", failures_allowed=0.0)
         bench.run(1)
         for minion in "abc":
             forge(bench, minion)
@@ -36,7 +36,7 @@ def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
         assert bench.states() == {}
         assert len(doubts(caplog)) == 1
         batch = bench.end()
-        assert (batch.halted, batch.success, bench.master.most) == ("failhard", False, 1)
+        assert (batch.halted, batch.success, bench.master.most) == ("max_failures", False, 1)
         assert bench.states() == {"a": "failed"}
         assert bench.master.jobs() == ["a"]
         assert not bench.bus.errors

@@ -29,26 +29,6 @@ def times(bench):
 # -- max_runtime -------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_hangs_is_told_to_end_and_its_slot_goes_to_the_next_minion(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9), FakeMinion("b")]) as bench:
-        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
-        assert bench.end().success is False
-        assert bench.states() == {"a": "timed_out", "b": "completed"}
-        signals = [fun for fun, _ in bench.master.published if fun.endswith(("term_job", "kill_job"))]
-        assert signals == ["saltutil.term_job"]
-        assert bench.master.most == 1
-
-
-def test_a_job_that_does_not_end_when_told_to_is_killed(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9), FakeMinion("b")]) as bench:
-        bench.master.minions["a"].stubborn = True
-        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
-        bench.end()
-        assert bench.states() == {"a": "timed_out", "b": "completed"}
-        signals = [fun for fun, _ in bench.master.published if fun.endswith(("term_job", "kill_job"))]
-        assert signals == ["saltutil.term_job", "saltutil.kill_job"]
-
-
 def test_an_engine_that_dies_between_the_two_signals_sends_the_second(tmp_path):
     with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9), FakeMinion("b")]) as bench:
         bench.master.minions["a"].stubborn = True
@@ -60,25 +40,6 @@ def test_an_engine_that_dies_between_the_two_signals_sends_the_second(tmp_path):
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
-
-
-def test_groups_follow_each_other_and_events_name_the_group(tmp_path):
-    with ShellBench(tmp_path, "abcd") as bench:
-        bench.begin("abcd", "2", by="grains:rack", groups=(("r1", 1), ("r2", 3)), sizes=(1, 2))
-        assert bench.end().success is True
-        assert bench.master.jobs() == ["a", "bc", "d"]
-        told = {data.get("group") for _, data in bench.bus.fired if "group" in data}
-        assert told == {"r1", "r2"}
-
-
-def test_a_group_that_fails_its_budget_is_the_last(tmp_path):
-    minions = [FakeMinion("a", retcode=1), FakeMinion("b"), FakeMinion("c")]
-    with ShellBench(tmp_path, minions) as bench:
-        bench.begin(
-            "abc", "2", groups=(("x", 2), ("y", 1)), sizes=(2, 1), group_failures_allowed=(0.0, 0.0), min_executed=9
-        )
-        assert bench.end().halted == "max_failures in group x"
-        assert not bench.master.minions["c"].begun
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------
@@ -181,16 +142,6 @@ def checked_by(bench, answer):
         minion.answers["service.status"] = answer
 
 
-def test_the_minions_just_done_are_asked_and_their_answers_let_the_batch_go_on(tmp_path):
-    with ShellBench(tmp_path, "abcd") as bench:
-        checked_by(bench, (True, 0))
-        bench.begin("abcd", "1,2,100%", check=FUNCTION)
-        assert bench.end().success is True
-        asked = [minions for fun, minions in bench.master.published if fun == "service.status"]
-        assert asked == [("a",), ("b", "c")]
-        assert bench.bus.kinds() == ["new", "check", "checked", "check", "checked", "complete"]
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -218,19 +169,6 @@ def test_a_minion_that_does_not_answer_halts_the_batch(tmp_path):
         assert bench.end().halted == "check service.status: b: no answer within 30 s"
 
 
-def test_an_engine_that_dies_during_a_check_asks_again(tmp_path):
-    with ShellBench(tmp_path, "ab") as bench:
-        bench.begin("ab", "1,1", check=FUNCTION, check_timeout=1000.0)
-        for minion in bench.master.minions.values():
-            minion.answers["service.status"] = (True, 0)
-            minion.latency = 100.0  # the engine dies before the answer comes
-        bench.run(300, lambda: any(fun == "service.status" for fun, _ in bench.master.published))
-        bench.restart(after=1)
-        assert not bench.master.minions["b"].begun
-        assert bench.end().success is True
-        assert [fun for fun, _ in bench.master.published].count("service.status") == 2
-
-
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
@@ -252,23 +190,6 @@ def test_a_runner_is_told_which_batch_and_stage_it_is_about(tmp_path):
         bench.begin("abc", "1,1,100%", check=RUNNER)
         assert bench.end().success is True
         assert bench.called == [("survey.healthy", (JID, "stage=1")), ("survey.healthy", (JID, "stage=2"))]
-
-
-def test_a_batch_waits_for_an_approval_through_a_restart_and_takes_it_once(tmp_path):
-    with ShellBench(tmp_path, "abc") as bench:
-        bench.begin("abc", "1,1,100%", check=APPROVE)
-        bench.run(500)
-        assert bench.batch().state == "paused"
-        bench.restart(after=50)
-        assert bench.master.jobs() == ["a"]
-        request = bench.ask("approve", jid=JID, stage=0, user="ann")
-        bench.run(500)
-        assert bench.inbox.replies[request] == ("answer", True)
-        assert bench.master.jobs() == ["a", "b"]
-        again = bench.ask("approve", jid=JID, stage=0, user="ann")
-        assert bench.inbox.replies[again] == ("answer", False)
-        bench.ask("approve", jid=JID, stage=1)
-        assert bench.end().success is True
 
 
 def test_an_approval_that_was_taken_before_a_crash_is_answered_after_it(tmp_path):
@@ -297,22 +218,6 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_for_a_user_who_has_it(tmp_
         assert bench.states() == {}
         bench.ask("resume", jid=JID, user="root", rights=ROOT)
         assert set(bench.end().outcomes) == set("abcd")
-
-
-def test_a_new_engine_checks_the_rights_before_it_sends_more(tmp_path):
-    with ShellBench(tmp_path) as bench:
-        bench.begin(batch="1", owner=ANNA)
-        bench.run(3.0, lambda: bench.states())
-        bench.permission.lost["anna"] = "anna may not"
-        bench.restart()
-        bench.run(60.0)
-        before = bench.states()
-        assert bench.batch().paused.reason == "anna may not"
-        bench.run(600.0)
-        assert bench.states() == before
-        bench.permission.lost.clear()
-        bench.ask("resume", jid=JID, user="root", rights=ROOT)
-        assert bench.end().rights.taken_over["user"] == "root"
 
 
 def test_a_batch_waits_while_the_rights_cannot_be_checked_and_goes_on_by_itself(tmp_path, caplog):

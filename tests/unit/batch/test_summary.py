@@ -59,13 +59,13 @@ def test_the_verdict_on_a_batch_that_all_completed_says_no_more_than_that():
 
 
 def test_the_verdict_on_a_batch_that_did_not_succeed_says_what_went_wrong():
-    bench = Bench("abcd", "1", failhard=True)
+    bench = Bench("abcd", "1", failures_allowed=0.0)
     bench.sent()
     bench.returns("a", retcode=3)
     good, said = verdict_of(bench)
     assert (good, said.partition(" is ")[2]) == (
         False,
-        "halted (a minion failed, and failhard is set): 1 failed, 3 pending of 4 minions",
+        "halted (more minions failed than max_failures allows): 1 failed, 3 pending of 4 minions",
     )
     nobody = Bench("ab", "2", presence="ping", offline="skip")
     nobody.present()
@@ -184,7 +184,6 @@ def test_an_active_minion_is_shown_with_its_start_and_when_it_was_last_seen():
         ({"halted_reason": None}, ""),
         ({"halted_reason": "stop", "stopped_by": "anna"}, "stopped by anna"),
         ({"halted_reason": "stop", "stopped_by": ""}, "stopped by batch.stop"),
-        ({"halted_reason": "failhard"}, "a minion failed, and failhard is set"),
         ({"halted_reason": "max_failures"}, "more minions failed than max_failures allows"),
         ({"halted_reason": "max_failures in group eu"}, "more minions failed than max_failures allows in group eu"),
         ({"halted_reason": "check runner:survey: it said no"}, "check runner:survey: it said no"),

@@ -199,7 +199,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             "  halted: check runner:survey: 3 alarms",
         ),
         ({"state": "halted", "halted_reason": "stop", "stopped_by": "anna"}, "  halted: stopped by anna"),
-        ({"state": "halted", "halted_reason": "failhard", "stopped_by": "anna"}, "  stopped by: anna"),
+        ({"state": "halted", "halted_reason": "max_failures", "stopped_by": "anna"}, "  stopped by: anna"),
         ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
         (
             {"state": "paused", "paused_by": "start", "publishes": 0},
@@ -233,14 +233,13 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         (
             {
                 "options": {
-                    "failhard": True,
-                    "max_failures": "5%",
+                    "max_failures": 0,
                     "window": None,
                     "offline": "queue",
                     "presence": "ping",
                 }
             },
-            "  asked for with max_failures=5%, failhard, offline=queue",
+            "  asked for with max_failures=0, offline=queue",
         ),
         ({"verdict": "Batch 1: 2 of 2 minions completed"}, "Batch 1: 2 of 2 minions completed"),
     ],

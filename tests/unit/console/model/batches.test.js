@@ -115,7 +115,7 @@ test("the counts of a batch are those of its minions, if all of them are known",
 test("what a batch runs is shown with its arguments, and with the options that it has", () => {
   assert.equal(command({ fun: "state.apply", arguments: ["nginx", "pillar={'a': 1}", 5] }), "state.apply nginx pillar={'a': 1} 5");
   assert.equal(command({ fun: "test.ping" }), "test.ping");
-  const options = { batch: "10%", failhard: false, window: "Sat", by: null, max_runtime: 0, offline: "fail", presence: "ping", check_timeout: 300 };
+  const options = { batch: "10%", window: "Sat", by: null, max_runtime: 0, offline: "fail", presence: "ping", check_timeout: 300 };
   assert.deepEqual(optionsOf({ options }), [["window", "Sat"], ["offline", "fail"]]);
   assert.deepEqual(optionsOf({ options: { check: "approve", approve_by: ["anna", "%ops"], check_timeout: 300, approve_timeout: 60 } }),
     [["check", "approve"], ["approve_by", "anna, %ops"], ["approve_timeout", 60]]);
@@ -138,7 +138,7 @@ test("the users who may approve are shown while a batch waits for that", () => {
 
 test("the budget shows how many failures count, of those allowed", () => {
   assert.equal(budget(batch({ failed: 1, lost: 1, timed_out: 1, offline: 5, options: { max_failures: "10%" } })), "3 of 10%");
-  assert.equal(budget(batch({ failed: 1, options: { failhard: true } })), "1 of 0");
+  assert.equal(budget(batch({ failed: 1, options: { max_failures: 0 } })), "1 of 0");
   for (const options of [undefined, { max_failures: null }]) assert.equal(budget(batch({ failed: 1, options })), null);
 });
 
@@ -153,7 +153,6 @@ test("stages have the requested sizes, and the stage in which a batch failed is 
 test("why a batch was halted is said in words", () => {
   assert.equal(whyHalted({ halted_reason: "stop", stopped_by: "anna" }), "stopped by anna");
   assert.equal(whyHalted({ halted_reason: "stop" }), "stopped by batch.stop");
-  assert.equal(whyHalted({ halted_reason: "failhard" }), "a minion failed, and failhard is set");
   assert.equal(whyHalted({ halted_reason: "max_failures" }), "more minions failed than max_failures allows");
   assert.equal(whyHalted({ halted_reason: "max_failures in group eu" }), "more minions failed than max_failures allows in group eu");
   assert.equal(whyHalted({ halted_reason: "max_failures are many" }), "max_failures are many");

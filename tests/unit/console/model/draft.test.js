@@ -4,10 +4,10 @@ import test from "node:test";
 import { draftOf, draftOfJob, kept } from "../../../../console/model/draft.js";
 
 test("a batch fills the form with its job, target and speed, but not its start time", () => {
-  const options = { batch: "1,10%", max_failures: 3, failhard: true, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve", approve_by: ["anna", "%ops"] };
+  const options = { batch: "1,10%", max_failures: 0, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve", approve_by: ["anna", "%ops"] };
   const batch = { fun: "state.apply", arguments: ["nginx", "test=True", 5], tgt: ["web1", "web2"], tgt_type: "list", options };
   assert.deepEqual(draftOf(batch), {
-    tgt: "web1,web2", tgt_type: "list", fun: "state.apply", arg: "nginx\n5", kwarg: "test=True", batch: "1,10%", max_failures: "3", failhard: true, check: "approve", approve_by: "anna,%ops", window: "Sat", offline: "fail",
+    tgt: "web1,web2", tgt_type: "list", fun: "state.apply", arg: "nginx\n5", kwarg: "test=True", batch: "1,10%", max_failures: "0", check: "approve", approve_by: "anna,%ops", window: "Sat", offline: "fail",
   });
 });
 
@@ -16,7 +16,7 @@ test("a batch with missing data fills what it can", () => {
 });
 
 test("only the parts of a kept draft that fit the form are used", () => {
-  assert.deepEqual(kept({ tgt: "*", fun: 5, failhard: "yes", other: "x", arg: null }), { tgt: "*" });
+  assert.deepEqual(kept({ tgt: "*", fun: 5, other: "x", arg: null }), { tgt: "*" });
   for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
 });
 
