@@ -214,7 +214,7 @@ def test_a_user_repeats_no_job_of_others_and_changes_nothing_that_is_stored(site
     failed, owed = roots
     for verb, arg in [("batch.retry", failed), ("job_retry.enqueue", owed)]:
         assert f"{LOSES[way]} may not publish cmd.run" in refused(site.call(way, LOSES[way], verb, arg))
-    changing = [("job_cache.backup", ["/x"]), ("job_cache.recover", [])]
+    changing = [("job_cache.backup", ["/x"]), ("job_cache.recover", ["/x"])]
     for verb, arg in changing if way == WAYS[-1] else changing[:1]:
         assert "is for the command line of the master" in refused(site.call(way, LOSES[way], verb, *arg))
     found = site.call(way, LOSES[way], "job_cache.search", search_function="cmd.run")
