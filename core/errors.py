@@ -8,7 +8,6 @@ __all__ = [
     "EngineAbsent",
     "JobCacheError",
     "JobsError",
-    "LaterVersion",
     "NoMinionMatched",
     "NotYet",
     "PublishFailed",
@@ -29,10 +28,6 @@ class SettingsError(JobsError):
 
 class StateError(JobsError):
     """A file that belongs to this extension cannot be read or written. The message names the file."""
-
-
-class LaterVersion(StateError):
-    """Data has the format of another version. It is left as it is: see ``core.formats``."""
 
 
 class NotYet(JobsError):

@@ -28,7 +28,7 @@ from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import LaterVersion, NotYet, StateError
+from saltext.jobs.core.errors import NotYet, StateError
 from saltext.jobs.core.log.records import Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
@@ -389,10 +389,6 @@ class BatchShell:
             return
         try:
             batch, journal = store.open(jid)
-        except LaterVersion as exc:
-            self._undriven.add(jid)
-            log.error("Batch %s is left alone, and the others go on: %s", jid, exc)
-            return
         except StateError as exc:
             aside = store.set_aside(jid)
             self._undriven.add(jid)

@@ -34,9 +34,6 @@ from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
-#: The format of snapshots and of the facts after them: see ``core/formats.py``.
-FORMAT = 1
-
 #: The parts of a batch that keep state of their own.
 PARTS = ("inflight", "record", "pace", "presence", "publish_window", "room", "schedule", "rights", "checks")
 
@@ -112,7 +109,7 @@ class BatchState(Kept):
     def snapshot(self) -> dict[str, Any]:
         """Return the whole state as plain values."""
         parts = {name: getattr(self, name).values() for name in PARTS}
-        return {"format": FORMAT, "spec": self.spec.as_dict(), **self.values(), **parts}
+        return {"spec": self.spec.as_dict(), **self.values(), **parts}
 
     @classmethod
     def restore(cls: type[S], data: Mapping[str, Any]) -> S:

@@ -25,16 +25,15 @@ from typing import Any
 
 import salt.utils.jid
 
-from saltext.jobs.core import compat, formats, lines
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts as batch_facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Content
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import LaterVersion, StateError
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.site import Journal, Lease, site_of
 from saltext.jobs.core.store.retention import BATCHES, ENDED, OPEN, is_batch
@@ -47,20 +46,12 @@ KEPT_ASIDE = 30 * 86400.0
 
 
 def fold(content: Content, where: str) -> Batch:
-    """
-    Return the batch of a journal's content.
-
-    :raises StateError: if it does not hold a batch.
-    :raises LaterVersion: if a later version of this extension has written it.
-    """
+    """Return the batch of a journal's content. :raises StateError: if it does not hold a batch."""
     try:
-        formats.check(where, formats.number_of(content.snapshot), FORMAT, "the batch stands still")
         batch = Batch.restore(content.snapshot)
         for record in content.records:
             batch.step(*batch_facts.fact_of(record))
         summary(batch, batch.created)  # raises now if the runner or the engine would later
-    except LaterVersion:
-        raise
     except Exception as exc:  # a machine that is fed nonsense may raise anything
         raise StateError(f"{where} does not hold a batch: {type(exc).__name__}: {exc}") from exc
     return batch
@@ -121,7 +112,6 @@ class BatchStore:
         the old file, which is no longer read. Call ``sweep`` before you open the first batch.
 
         :raises StateError: if its journal is damaged.
-        :raises LaterVersion: if a later version has written the journal, which must not be touched.
         :raises OSError: if it cannot be read now: try again.
         """
         opened = self.new_journal(jid)

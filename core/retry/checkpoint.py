@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core import formats, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.alarm import boot as id_of_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import LaterVersion, StateError
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.facts import Kill
@@ -23,8 +23,6 @@ from saltext.jobs.core.site import Folder, Site, read_msgpack, write_msgpack
 
 log = lines.logger(__name__)
 
-#: The format of the checkpoint, and of all that it stands for: see ``core/formats.py``.
-FORMAT = 2
 #: Files in the engine's folder: the checkpoint, and the one that is there as long as replays are paused.
 CHECKPOINT, PAUSED = "checkpoint", "paused"
 #: Seconds by which a checkpoint lies in the past: more than an engine waits before its second search. Otherwise the
@@ -36,7 +34,6 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
     """
     Return what the checkpoint in an engine's folder says; None if there is none.
 
-    :raises LaterVersion: when a later version of this extension has written it.
     :raises StateError: when it is damaged.
     :raises OSError: when it cannot be read at this moment.
     """
@@ -44,9 +41,6 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
     if found is None:
         return None
     try:
-        formats.check(
-            folder.where(CHECKPOINT), formats.number_of(found), FORMAT, "nothing of the retry queue is delivered"
-        )
         times = {name: float(found[name]) for name in ("at", "search", "offset", "ahead")}
         return {**found, **times, "open": dict(found["open"]), "kills": list(found["kills"])}
     except (KeyError, TypeError, ValueError) as exc:
@@ -88,7 +82,6 @@ class Checkpoint:
 
         :param clock: the engine's. Unless the machine was rebooted, it goes on from the clock of the previous engine: the
             times in the store are by that clock, whatever the wall clock was set to.
-        :raises LaterVersion: when a later version has written it.
         """
         self.at, self._clock = clock.now(), clock
         try:
@@ -97,8 +90,6 @@ class Checkpoint:
                 # Durable: if a power cut removed the checkpoint, the next start would count as the first.
                 self.write(self.at, {}, {}, durable=True)
                 return
-        except LaterVersion:
-            raise
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
             return
@@ -149,7 +140,6 @@ class Checkpoint:
         counts.
         """
         record = {
-            formats.FIELD: FORMAT,
             "at": at,
             "search": search,
             "boot": self._boot,

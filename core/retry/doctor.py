@@ -12,10 +12,10 @@ from typing import Any
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.findings import NOBODY, about_folders, about_minions, about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
+from saltext.jobs.core.errors import JobCacheError, SettingsError, StateError
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import OURS, JobCache
-from saltext.jobs.core.retry.checkpoint import PAUSED, read_checkpoint
+from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
@@ -77,7 +77,6 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
         aside, refused = store.set_aside(), store.refused()
     except (StateError, OSError) as exc:
         found.append(f"the queue cannot be read, and is not written either: {exc}")
-    found += _about_later_version(opts)
     if aside:
         found.append(f"{len(aside)} records of the queue were damaged; they are kept in the bank job_retry/corrupt")
     if refused:
@@ -88,16 +87,6 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *about_minions(opts, who)]
     more = {"job_cache": cache.name, "answers_proven": not cache.why_unauthenticated}
     return standing(opts, JOB_RETRY, found, **more, set_aside=aside, refused=refused)
-
-
-def _about_later_version(opts: Mapping[str, Any]) -> list[str]:
-    try:
-        read_checkpoint(site_of(opts).folder(JOB_RETRY))
-    except LaterVersion as exc:
-        return [f"the engine does not start: {exc}"]
-    except (StateError, OSError):
-        pass  # the engine's log tells of it
-    return []
 
 
 def _about_options(opts: Mapping[str, Any]) -> list[str]:

@@ -74,7 +74,6 @@ def ports_of(
 
     :param lease: the lease of the engine's process; None if no other can lead.
     :param others: bus, publisher and questions, and any port that is to replace one made here.
-    :raises LaterVersion: when a later version of this extension has driven the queue.
     """
     site = site_of(opts)
     folder, banks = site.folder(JOB_RETRY, lease), site.banks(lease) if lease else None

@@ -64,7 +64,6 @@ class RetryShell:
     :param latest: seconds after which the job cache is searched a second time, for jobs that were stored late.
     :param poll: longest pause in seconds between two looks at the log.
     :param maintenance: seconds between two checkpoints, heartbeats and looks at the inbox; an attribute too.
-    :raises LaterVersion: when a later version of this extension has driven the queue.
     """
 
     def __init__(

@@ -13,7 +13,6 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
-from saltext.jobs.core.retry.checkpoint import FORMAT
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
@@ -138,8 +137,3 @@ def test_a_pause_is_reported(opts):
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
     finding(opts, "the queue is paused")
-
-
-def test_a_checkpoint_of_a_later_version_is_reported(opts):
-    files.write_msgpack(FileSite(opts).path(JOB_RETRY) / "checkpoint", {"format": FORMAT + 1})
-    assert "is of format" in finding(opts, "the engine does not start")

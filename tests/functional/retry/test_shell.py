@@ -16,12 +16,10 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.checkpoint import FORMAT
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import ports_of
@@ -217,15 +215,6 @@ def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
     stage.start()
     assert stage.shell.wants("salt/minion/a/start")
     assert not stage.shell.wants("salt/minion/a/stop")
-
-
-def test_the_engine_does_not_start_over_a_checkpoint_of_a_later_version(opts, job_cache):
-    path = FileSite(opts).path(JOB_RETRY) / "checkpoint"
-    files.write_msgpack(path, {"format": FORMAT + 1, "at": 1.0})
-    written = path.read_bytes()
-    with pytest.raises(LaterVersion, match="is of format"):
-        Stage(opts, job_cache)
-    assert path.read_bytes() == written
 
 
 @pytest.mark.slow  # the engine looks every ten seconds

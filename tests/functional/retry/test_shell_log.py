@@ -237,7 +237,7 @@ def test_the_engine_goes_on_from_a_checkpoint_of_0_2_0(make, master, opts):
     master.publish(JID, "a")
     master.publish("20260516111111111111", "b")
     path = FileSite(opts).path(JOB_RETRY) / "checkpoint"
-    files.write_msgpack(path, {"format": 2, "at": before, "closed": {JID: time.time()}})
+    files.write_msgpack(path, {"at": before, "closed": {JID: time.time()}})
     stage = make()
     stage.until(lambda: stage.state("b", "20260516111111111111") is State.PENDING)
     assert stage.state("a") is State.HELD

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.job_summary import has_failed
-from saltext.jobs.core.errors import LaterVersion, SettingsError
+from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.store import Store
@@ -217,7 +217,7 @@ class TestTheServerAndItsTables:
         other = {**opts, "postgresql.timeout": 6}
         with pytest.raises(SaltCacheError, match="is of format"):
             salt.cache.Cache(other).store("bank", "key", 2)
-        with pytest.raises(LaterVersion):
+        with pytest.raises(StateError):
             banks_of(other).flush("bank")
         assert asked("SELECT count(*) FROM salt_cache") == [(1,)]
 

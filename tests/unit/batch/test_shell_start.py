@@ -8,9 +8,7 @@ import os
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk.journal import Journal
 from tests.batches import journal_path, journals
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
@@ -141,20 +139,6 @@ def test_a_start_that_is_found_again_is_refused_if_the_journal_is_damaged(bench,
     assert (kind, JID in why, bench.master.jobs()) == ("refuse", True, sent)
 
 
-def test_a_start_that_is_found_again_overwrites_no_journal_of_a_later_version(bench):
-    bench.begin("ab", "1", timeout=60.0)
-    bench.shell.close()
-    later = Journal(journal_path(bench.store, JID))
-    later.rewrite({**later.read().snapshot, "format": FORMAT + 1})
-    later.close()
-    written = journal_path(bench.store, JID).read_bytes()
-    bench.start()
-    reply = bench.ask("start", spec=spec("ab", "1", fun="state.apply").as_dict(), again=True)
-    bench.run(60)
-    assert bench.inbox.replies[reply][0] == "refuse"
-    assert journal_path(bench.store, JID).read_bytes() == written
-
-
 def test_a_damaged_journal_is_set_aside_and_the_others_go_on(bench):
     bench.begin("ab", "1", timeout=60.0)
     bench.begin("cd", "1", timeout=60.0, jid=OTHER)
@@ -164,33 +148,6 @@ def test_a_damaged_journal_is_set_aside_and_the_others_go_on(bench):
     bench.start()
     assert bench.end(jid=OTHER).success is True
     assert path.with_name(path.name + ".corrupt").exists()
-
-
-def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(bench, caplog):
-    bench.begin("ab", "1", timeout=60.0)
-    bench.begin("cd", "1", timeout=60.0, jid=OTHER)
-    bench.shell.close()
-    path = journal_path(bench.store, JID)
-    snapshot = Journal(path).read().snapshot
-    later = Journal(path)
-    later.rewrite({**snapshot, "format": FORMAT + 1})
-    later.close()
-    written, sent = path.read_bytes(), len(bench.master.minions["b"].begun)
-    bench.start()
-    assert bench.end(jid=OTHER).success is True
-    bench.run(60)
-    assert path.read_bytes() == written
-    assert len(bench.master.minions["b"].begun) == sent
-    (told,) = [record.getMessage() for record in caplog.records if "is left alone" in record.getMessage()]
-    for part in (str(path), f"format {FORMAT + 1}", f"knows {FORMAT}", "install the version that wrote it"):
-        assert part in told
-    # With that version, or after an upgrade, it goes on.
-    bench.shell.close()
-    later = Journal(path)
-    later.rewrite(snapshot)
-    later.close()
-    bench.start()
-    assert bench.end(seconds=120).success is True
 
 
 def test_unfinished_files_of_a_killed_engine_are_removed(bench):
