@@ -112,12 +112,12 @@ class Calls:
         # As salt.cache.Cache does it.
         arguments = f"{self.name}.init_kwargs"
         fixed = modules[arguments]({"cachedir": self._opts["cachedir"]}) if arguments in modules else {}
-        # The first call, in which a driver makes its client. No driver can do that in two threads at once.
-        run(modules, calls["contains"], NOCACHE, "first", **fixed)
         if self.name == "redis":  # whose driver has no option for it
             client = run(modules, calls["store"].__globals__["_get_redis_server"])
             if hasattr(client, "connection_pool"):  # a cluster has several
                 client.connection_pool.connection_kwargs.update(socket_timeout=OUTAGE_SECONDS, retry=None)
+        # The first call, in which a driver makes its client. No driver can do that in two threads at once.
+        run(modules, calls["contains"], NOCACHE, "first", **fixed)
         return modules, calls, fixed
 
 
