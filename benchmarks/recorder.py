@@ -89,13 +89,15 @@ class Rig:
 
     def __init__(self, folder):
         self.loop = compat.new_loop()
-        self.settings = settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["none"], "audit": 0})
+        self.settings = settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["none"]})
         clock = Clock()
         self.disk, self.returner = Worker(self.loop), FreeReturner()
         self.spool = spool = Spool(folder / "spool", settings.spool_max_bytes)
         seen = Seen(folder / "seen", settings.catch_up)
         self.intake = Intake(settings, clock, spool, seen, self.returner, self.disk)
-        self.consumer = Consumer(self.loop, clock, "none", self.returner, spool, folder / "none", settings)
+        self.consumer = Consumer(
+            self.loop, clock, "none", self.returner, spool, folder / "none", settings.spool_max_bytes
+        )
 
     async def flush(self):
         if (await self.intake.flush()).stored:
@@ -211,7 +213,9 @@ class PostgresRig(Rig):
         settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": [returner]})
         module = ReturnerModule(opts, returner)
         self.spool = Spool(folder / "pg-spool", settings.spool_max_bytes)
-        self.consumer = Consumer(self.loop, Clock(), returner, module, self.spool, folder / returner, settings)
+        self.consumer = Consumer(
+            self.loop, Clock(), returner, module, self.spool, folder / returner, settings.spool_max_bytes
+        )
 
 
 def measure_postgresql(folder, server, returner, count):

@@ -176,18 +176,10 @@ class RecorderSettings:
     events: tuple[str, ...] = option(
         (), Check(GLOBS.read, "a list of globs over tags of events, such as ['salt/auth']")
     )
-    #: Most records that are written or delivered at once; as many are held in memory for each returner.
-    max_batch: int = option(1000, whole(1))
-    #: How often a returner may refuse a record before it is set aside.
-    max_attempts: int = option(5, whole(1))
-    #: Seconds for which records are gathered before they are written.
-    flush_interval: float = option(0.2, seconds(0.05, 60))
     #: Bytes that the spool may take on disk; beyond it the oldest records are dropped.
     spool_max_bytes: int = option(1 << 30, whole(1 << 20))
     #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
     catch_up: float = option(3600.0, seconds(0))
-    #: Seconds between two looks into the job cache without a sign that events were lost; 0 for none.
-    audit: float = option(1800.0, seconds(0))
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
     metrics_dir: str = option("", FOLDER)
 

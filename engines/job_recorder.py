@@ -81,7 +81,7 @@ def _wired(opts: Mapping[str, Any], settings: RecorderSettings, loop: Any, lease
     intake = Intake(settings, clock, spool, seen, ReturnerModule(opts, job_cache), disk)
     # Only one thread may use a loaded returner: the look-back has its own.
     past = ReturnerModule(opts, job_cache)
-    catch_up = CatchUp(loop, clock, intake, seen, disk, past, job_cache in EXACT, settings.catch_up)
+    catch_up = CatchUp(loop, intake, seen, disk, past, job_cache in EXACT, settings.catch_up)
     consumers = [
         Consumer(
             loop,
@@ -90,7 +90,7 @@ def _wired(opts: Mapping[str, Any], settings: RecorderSettings, loop: Any, lease
             ReturnerModule(opts, choice.returner, choice.ret_config),
             spool,
             folder / "returners" / choice.label,
-            settings,
+            settings.spool_max_bytes,
         )
         for choice in settings.returners
     ]

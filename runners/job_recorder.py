@@ -34,9 +34,9 @@ def stats(returner: object = None) -> Any:
     Return what the recorder has done since its engine started, for each returner.
 
     For each returner: ``delivered`` (loads, returns and events), ``queued`` (records that it has not got yet),
-    ``spooled_bytes`` (their size), ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records lost
-    because the spool was full or damaged), ``refused`` (records that it refused and gets again), ``set_aside`` (records
-    that it refused for good) and ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in),
+    ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records lost because the spool was full or damaged),
+    ``refused`` (records that it refused and gets again), ``set_aside`` (records that it refused for good) and
+    ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in),
     ``events`` and ``events_dropped`` (events taken in, and dropped), ``unwritten`` (records in memory only),
     ``found_in_job_cache`` (returns that the bus did not bring, or brought differently), ``spool_bytes``, ``bus_gaps``
     (how often events may have been lost) and ``loop_lag`` (most seconds by which the engine was late in the last

@@ -1,6 +1,6 @@
 """
 Looks in the job cache for loads and returns that were not recorded: after a start, now and then, when records may have
-been lost, and when two events differ about one return.
+been lost.
 
 It must never hurry, because live events go first: each job is one step, and no step begins until the intake has room.
 One job that cannot be read must not stop the others.
@@ -8,13 +8,11 @@ One job that cannot be read must not stop the others.
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.events import retcode_of
@@ -30,11 +28,6 @@ _RETRY = 30.0
 _GIVE_UP = 20
 #: Seconds between two looks at whether the intake has room.
 _WAIT = 0.1
-#: Seconds after which a disputed return is in the job cache, normally and with a busy master. The second is also the
-#: least time between two looks at the same job.
-_DISPUTE, AGAIN = 1.0, 60.0
-#: Most jobs that are remembered as disputed, now or earlier.
-_DISPUTES = 20_000
 
 
 class Jobs(Protocol):
@@ -47,91 +40,56 @@ class Jobs(Protocol):
     def returns(self, jid: str) -> dict[str, Any]: ...
 
 
-@dataclasses.dataclass
-class _Dispute:
-    at: float  # when the job is looked at next
-    until: float  # a look before this time is followed by another
-
-
 class CatchUp:
     """
     :param loop: the engine's tornado loop.
-    :param clock: the engine's clock.
     :param intake: takes what is found.
     :param seen: what was recorded before.
     :param disk: the Worker that uses ``seen``.
     :param job_cache: where to look; used by this class alone.
     :param is_exact: whether the job cache returns exactly what was stored, so that two versions can be compared.
     :param look_back: seconds; jobs that were published earlier are not looked at.
-    :param again: seconds after which a disputed job is looked at once more.
     """
 
     def __init__(
         self,
         loop: Any,
-        clock: Clock,
         intake: Intake,
         seen: Seen,
         disk: Worker,
         job_cache: Jobs,
         is_exact: bool,
         look_back: float,
-        again: float = AGAIN,
     ) -> None:
-        self._loop, self._clock, self._intake, self._seen, self._disk = loop, clock, intake, seen, disk
+        self._loop, self._intake, self._seen, self._disk = loop, intake, seen, disk
         self._cache, self._is_exact, self._look_back = job_cache, is_exact, look_back
         self._worker = Worker(loop)
         self._quiet = Quiet(log)
         self._is_wanted = self._is_running = self._is_closed = False
-        self._again = again
-        self._disputed: dict[str, _Dispute] = {}
-        self._looked: dict[str, float] = {}
         #: Returns found in this way since the start.
         self.found = 0
 
     def begin(self) -> None:
         """Look at all jobs that are young enough, now or after the look that is under way."""
         self._is_wanted = self._look_back > 0
-        self._go()
-
-    def settle(self, jids: Iterable[str]) -> None:
-        """
-        Look up these jobs, whose events differ, in the job cache: soon, and once more when even a busy master has stored
-        their returns. Each job is looked up at most once a minute.
-        """
-        if not self._is_exact:
-            return
-        now = self._clock.now()
-        for jid in jids:
-            if jid in self._disputed:
-                self._disputed[jid].until = now + self._again
-            elif len(self._disputed) < _DISPUTES:
-                at = max(now + _DISPUTE, self._looked.get(jid, float("-inf")) + self._again)
-                self._disputed[jid] = _Dispute(at, now + self._again)
-        self._go()
+        if self._is_wanted and not self._is_running:
+            self._is_running = True
+            self._loop.spawn_callback(self._run)
 
     def close(self) -> None:
         self._is_closed = True
         self._worker.close()
 
-    def _go(self) -> None:
-        if not self._is_running and (self._is_wanted or self._disputed):
-            self._is_running = True
-            self._loop.spawn_callback(self._run)
-
     async def _run(self) -> None:
-        while (self._is_wanted or self._disputed) and not self._is_closed:
+        while self._is_wanted and not self._is_closed:
+            self._is_wanted = False
             try:
-                if self._is_wanted:
-                    self._is_wanted = False
-                    await self._look()
-                else:
-                    await self._look_at_disputed()
+                await self._look()
             except Exception as exc:  # A returner raises whatever its client library raises.
                 self._quiet.error(
                     "search", "The job cache cannot be searched, trying again: %s: %s", type(exc).__name__, exc
                 )
-                self._is_wanted = self._look_back > 0
+                self._is_wanted = True
                 await compat.sleep(_RETRY)
         self._is_running = False
 
@@ -157,22 +115,6 @@ class CatchUp:
                     raise
         if self.found > before:
             log.info("%d returns that were not seen on the bus were found in the job cache", self.found - before)
-
-    async def _look_at_disputed(self) -> None:
-        jid, dispute = min(self._disputed.items(), key=lambda item: item[1].at)
-        now = self._clock.now()
-        await compat.sleep(min(max(dispute.at - now, _WAIT), _DISPUTE))
-        if dispute.at > now:
-            return
-        if now < dispute.until:
-            dispute.at = now + self._again
-        else:
-            del self._disputed[jid]
-        self._looked.pop(jid, None)
-        self._looked[jid] = now
-        while len(self._looked) > _DISPUTES:
-            del self._looked[next(iter(self._looked))]
-        await self._look_at(jid)
 
     async def _look_at(self, jid: str) -> None:
         if not is_plain(jid):

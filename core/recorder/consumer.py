@@ -24,18 +24,19 @@ from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pi
 from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, summary_of, taken_at, unpacked
 from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent
 from saltext.jobs.core.recorder.spool import Reader, Spool
-from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)
 
+#: Most records that are delivered at once; as many are held in memory.
+_BATCH = 1000
+#: How often a returner may refuse a record before it is set aside.
+TRIES = 5
 #: Bytes of records that wait in memory for one returner; at least one record waits.
 _HELD = 8 << 20
 #: When this many records above the base are done, the base is noted again.
 _REBASE = 1000
 #: Seconds between two notes of the base while there is little to do.
 _REST = 5.0
-#: If no more records than this are set aside at once, each is synced on its own.
-_ONE_BY_ONE = 8
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
 
@@ -67,6 +68,8 @@ class Consumer:
     :param module: the returner.
     :param spool: what it reads.
     :param folder: the folder of its own files.
+    :param max_bytes: what the records that were set aside may take on the disk.
+    :param tries: how often the returner may refuse a record before that is set aside.
     """
 
     def __init__(
@@ -77,21 +80,22 @@ class Consumer:
         module: Returner,
         spool: Spool,
         folder: pathlib.Path,
-        settings: RecorderSettings,
+        max_bytes: int,
+        tries: int = TRIES,
     ) -> None:
         self.name, self._loop, self._clock, self._module, self._spool = name, loop, clock, module, spool
         self._worker = Worker(loop)
-        self._pipeline = Pipeline(settings.max_batch, settings.max_attempts)
+        self._pipeline = Pipeline(_BATCH, tries)
         self._progress = Progress(folder / "progress", spool.first, spool.next)
         last_done = max(self._progress.done, default=self._progress.base - 1)
         spool.skip_to(last_done + 1)
         self._reader = Reader(spool, max(self._progress.base, spool.first))
-        self._doubtful_below = last_done + 1 + settings.max_batch + _REBASE
+        self._doubtful_below = last_done + 1 + _BATCH + _REBASE
         if self._progress.is_new:
             self._doubtful_below = 0
         elif self._progress.is_lost:
             self._doubtful_below = spool.next
-        self._aside = Aside(folder / "aside", settings.spool_max_bytes)
+        self._aside = Aside(folder / "aside", max_bytes)
         self._payloads: dict[int, bytes] = {}
         self._held = 0
         self._quiet = Quiet(log)
@@ -137,7 +141,6 @@ class Consumer:
         return {
             "delivered": self.delivered,
             "queued": len(pending) + max(0, self._spool.next - max(self._reader.next, self._spool.first)),
-            "spooled_bytes": self._reader.behind + self._held,
             "lag": round(max(0.0, now - taken_at(oldest)), 3) if oldest else 0.0,
             "dropped": self.dropped,
             "refused": self._pipeline.parked,
@@ -174,7 +177,8 @@ class Consumer:
 
     async def aside_payload(self, name: str) -> bytes | None:
         """Return a record that was set aside; None when it is lost."""
-        return await self._worker.call(self._aside.payload, name)
+        kept = await self._worker.call(self._aside.read, name)
+        return None if kept is None else kept[1]
 
     async def forget_aside(self, *names: str) -> None:
         """Remove records that went back into the spool."""
@@ -206,7 +210,8 @@ class Consumer:
         if numbers:
             was_in_trouble = self._pipeline.trouble
             attempts = self._deliver_many(numbers) if self._takes_many() else self._deliver_all(numbers)
-            self._put_all_aside(self._pipeline.settle(attempts, self._clock.now()))
+            for refused in self._pipeline.settle(attempts, self._clock.now()):
+                self._put_aside(refused)
             self._tell(was_in_trouble)
         self._note_base()
 
@@ -301,24 +306,15 @@ class Consumer:
             holders[record.jid] = frozenset(self._module.returns(record.jid))
         return record.minion in holders[record.jid]
 
-    def _put_all_aside(self, refused: Sequence[RefusedRecord]) -> None:
-        # a flood of bad records must not wait twice for the disk for each record
-        one_by_one = len(refused) <= _ONE_BY_ONE
-        kept = [one for one in refused if self._put_aside(one, one_by_one)]
-        if not one_by_one:
-            self._aside.sync()
-        for one in kept:
-            self._done(one.number)
-
-    def _put_aside(self, refused: RefusedRecord, durable: bool) -> bool:
+    def _put_aside(self, refused: RefusedRecord) -> None:
         payload = self._payloads[refused.number]
         about = {"reason": refused.reason, "tries": refused.tries, "time": self._clock.now(), **summary_of(payload)}
         try:
-            self._aside_dropped += self._aside.add(refused.number, about, payload, durable)
+            self._aside_dropped += self._aside.add(refused.number, about, payload)
         except OSError as exc:
             self._quiet.error("aside", "A record that %s refuses cannot be set aside yet: %s", self.name, exc)
             self._pipeline.take(refused.number, len(payload))
-            return False
+            return
         self._quiet.error(
             "refused",
             "The returner %s refused a record %d times; it is set aside: %s",
@@ -326,12 +322,12 @@ class Consumer:
             refused.tries,
             refused.reason,
         )
-        return True
+        self._done(refused.number)
 
     def _about_aside(self, newest: int | None) -> list[dict[str, Any]]:
         names = self._aside.names()
-        found = ((name, self._aside.about(name)) for name in (names[-newest:] if newest else names))
-        return [{"name": name, **about} for name, about in found if about is not None]
+        found = ((name, self._aside.read(name)) for name in (names[-newest:] if newest else names))
+        return [{"name": name, **kept[0]} for name, kept in found if kept is not None]
 
     def _note_base(self) -> None:
         now = self._clock.now()

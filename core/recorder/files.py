@@ -16,7 +16,7 @@ import pathlib
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 import salt.payload
 
@@ -29,11 +29,6 @@ log = lines.logger(__name__)
 
 _NUMBER = struct.Struct(">Q")
 _MARKED = struct.Struct(">QI")
-_LENGTH = struct.Struct(">I")
-#: Most bytes of the description of a record that was set aside.
-_LONGEST_HEAD = 64 << 10
-
-T = TypeVar("T")
 
 
 class Progress:
@@ -202,12 +197,6 @@ class Known:
         return iter(self._sorted)
 
 
-def aside_form(about: Mapping[str, Any], payload: bytes) -> bytes:
-    """Return the file content of a record that was set aside."""
-    head: bytes = salt.payload.dumps(dict(about), use_bin_type=True)
-    return _LENGTH.pack(len(head)) + head + payload
-
-
 class Aside:
     """
     Records that a returner refused, one file each: the reason, and then the record.
@@ -225,16 +214,15 @@ class Aside:
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def add(self, number: int, about: Mapping[str, Any], payload: bytes, durable: bool = True) -> int:
+    def add(self, number: int, about: Mapping[str, Any], payload: bytes) -> int:
         """
         Keep a record with its description, and return how many old records had to go for it.
 
-        :param durable: whether it must survive a power cut when this returns; if not, the caller must call ``sync``.
         :raises OSError: when it can't be written.
         """
         # the letter keeps YAML on a command line from reading the name as a number
         path = self._folder / f"r{number:020d}.p"
-        files.write_atomic(path, aside_form(about, payload), durable)
+        files.write_atomic(path, salt.payload.dumps((dict(about), payload), use_bin_type=True), durable=True)
         self._forget(path.stem)
         self._sizes[path.stem] = _allocated(path)
         self._total += self._sizes[path.stem]
@@ -244,24 +232,23 @@ class Aside:
             gone += 1
         return gone
 
-    @staticmethod
-    def sync() -> None:
-        """Make everything that was added durable at once, and with it everything else that waits for the disk."""
-        os.sync()
-
     def names(self) -> list[str]:
         """Return the names of all records, oldest first."""
         return sorted(self._sizes)
 
-    def about(self, name: str) -> dict[str, Any] | None:
-        """
-        Return the description of a record without reading the record; None, and an error in the log, if it is lost.
-        """
-        return self._read(name, lambda head, stream: head)
-
-    def payload(self, name: str) -> bytes | None:
-        """Return a record; None, and an error in the log, if it is lost."""
-        return self._read(name, lambda head, stream: stream.read())
+    def read(self, name: str) -> tuple[dict[str, Any], bytes] | None:
+        """Return the description of a record, and the record; None, and an error in the log, if it is lost."""
+        if name not in self._sizes:
+            return None
+        path = self._folder / f"{name}.p"
+        try:
+            about, payload = salt.payload.loads(path.read_bytes(), encoding="utf-8")
+            return dict(about), bytes(payload)
+        except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
+            log.error("A record that was set aside is lost: %s: %s: %s", path, type(exc).__name__, exc)
+            files.set_aside(path)
+            self._forget(name)
+            return None
 
     def remove(self, *names: str) -> None:
         """Forget records."""
@@ -272,23 +259,6 @@ class Aside:
 
     def _forget(self, name: str) -> None:
         self._total -= self._sizes.pop(name, 0)
-
-    def _read(self, name: str, part: Callable[[dict[str, Any], BinaryIO], T]) -> T | None:
-        if name not in self._sizes:
-            return None
-        path = self._folder / f"{name}.p"
-        try:
-            with path.open("rb") as stream:
-                (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
-                head = salt.payload.loads(stream.read(min(length, _LONGEST_HEAD)), encoding="utf-8")
-                if not isinstance(head, dict):
-                    raise ValueError("it does not begin with its description")
-                return part(head, stream)
-        except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
-            log.error("A record that was set aside is lost: %s: %s: %s", path, type(exc).__name__, exc)
-            files.set_aside(path)
-            self._forget(name)
-            return None
 
 
 def _allocated(path: pathlib.Path) -> int:

@@ -38,8 +38,8 @@ log = lines.logger(__name__)
 
 #: Bytes of packed records that are held in memory while the disk takes none.
 LIMIT = 64 << 20
-#: Bytes of packed records after which a batch is complete.
-_BATCH_BYTES = 4 << 20
+#: Records, and bytes of packed records, after which a batch is complete.
+_BATCH, _BATCH_BYTES = 1000, 4 << 20
 #: Least number of digests that are remembered in memory; a return has two.
 _RECENT = 100_000
 #: Least number of jobs for which it is remembered whether they are recorded.
@@ -48,8 +48,6 @@ _JOBS = 20_000
 _LOAD_PATIENCE = 1.0
 #: Most loads that may be awaited at a time, and bytes of their events.
 _OWED, _OWED_BYTES = 20_000, 16 << 20
-#: Most jobs with disputed returns at a time.
-_DISPUTED = 1000
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
 #: Seconds between two attempts to write to a disk that takes nothing.
@@ -96,8 +94,6 @@ class Intake:
         self._owed: dict[str, _Owed] = {}
         self._owed_bytes = 0
         self._jobs: dict[str, bool] = {}
-        #: Jobs with two different returns of one minion: the job cache has the true one.
-        self.disputed: set[str] = set()
         self._retry_at = 0.0
         self._has_overflowed = self._is_busy = False
         self._last_error = float("-inf")
@@ -123,7 +119,7 @@ class Intake:
         """Whether a batch is complete."""
         if self._is_busy:
             return False
-        return len(self._waiting) >= self._settings.max_batch or self._bytes >= _BATCH_BYTES
+        return len(self._waiting) >= _BATCH or self._bytes >= _BATCH_BYTES
 
     def wants(self, fun: Any) -> bool:
         """Tell whether jobs with this function are recorded."""
@@ -151,12 +147,10 @@ class Intake:
         """Record a return from its event, unless the minion's return was recorded before."""
         if self._jobs.get(jid) is False:
             return
-        item, content = digest(jid, minion), digest(jid, minion, content_of(data))
-        if self._is_known(item):
-            if not self._is_known(content) and len(self.disputed) < _DISPUTED:
-                self.disputed.add(jid)
-            return
-        self._take(Record(RETURN, jid, minion, secrets.return_for_history(data)), (item, content))
+        item = digest(jid, minion)
+        if not self._is_known(item):
+            digests = item, digest(jid, minion, content_of(data))
+            self._take(Record(RETURN, jid, minion, secrets.return_for_history(data)), digests)
 
     def reconcile(self, jid: str, minion: str, data: Mapping[str, Any]) -> bool:
         """

@@ -15,7 +15,6 @@ _OF_RETURNERS = (
     (counter, "dropped_total", "Records lost because the spool was full (spool_max_bytes) or damaged.", "dropped"),
     (gauge, "lag_records", "Records that it has not got yet.", "queued"),
     (gauge, "lag_seconds", "Time since the oldest of these was taken in.", "lag"),
-    (gauge, "lag_bytes", "Size of these.", "spooled_bytes"),
     (gauge, "refused_records", "Records that it refused, and that are tried again.", "refused"),
     (gauge, "set_aside_records", "Records that it refused for good.", "set_aside"),
 )

@@ -2,7 +2,7 @@
 The job_recorder engine's work: what comes from the bus goes into the intake, and what is stored goes to the returners. It
 also answers requests of runners.
 
-Why nothing is lost: every record goes to the spool on the disk (at most ``flush_interval`` later) before any returner
+Why nothing is lost: every record goes to the spool on the disk (at most ``FLUSH`` seconds later) before any returner
 sees it, and leaves it when all returners have it. A crash can take what was in memory, and what came over the bus while
 the engine was down. Both are in the job cache, and are looked for there at every start and whenever the bus lost
 events. One spool serves all returners, so a record is written once however many there are, and a returner that is down
@@ -39,6 +39,10 @@ from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)
 
+#: Seconds for which records are gathered before they are written.
+FLUSH = 0.2
+#: Seconds between two looks into the job cache without a sign that events were lost.
+AUDIT = 1800.0
 #: Seconds between two looks at requests and at the spool's bounds.
 _TICK = 1.0
 #: Records that go back into the spool at a time.
@@ -67,10 +71,11 @@ class RecorderShell:
 
     :param ports: what it works with.
     :param settings: the recorder's options.
+    :param flush: seconds between two writes; ``audit``: between two looks into the job cache.
     """
 
-    def __init__(self, ports: Ports, settings: RecorderSettings) -> None:
-        self._ports, self._flush_interval, self._audit_interval = ports, settings.flush_interval, settings.audit
+    def __init__(self, ports: Ports, settings: RecorderSettings, flush: float = FLUSH, audit: float = AUDIT) -> None:
+        self._ports, self._flush_interval, self._audit_interval = ports, flush, audit
         self._intake, self._catch_up = ports.intake, ports.catch_up
         self._consumers = {consumer.name: consumer for consumer in ports.consumers}
         self.history = History()
@@ -97,7 +102,7 @@ class RecorderShell:
         self._ports.bus.listen(self, self._catch_up.begin)
         self._flush()
         self._tick()
-        self._next_audit()
+        self._ports.loop.call_later(self._audit_interval, self._audit)
 
     def take_requests(self) -> None:
         """Carry out what runners have asked for."""
@@ -155,21 +160,11 @@ class RecorderShell:
             self._kick()
         if done.missed:
             self._catch_up.begin()
-        if self._intake.disputed:
-            self._catch_up.settle(self._intake.disputed)
-            self._intake.disputed.clear()
-
-    def _next_audit(self) -> None:
-        """
-        Search the job cache now and then, because a return can be lost before it becomes an event, or in an unnoticed
-        gap.
-        """
-        if self._audit_interval:
-            self._ports.loop.call_later(self._audit_interval, self._audit)
 
     def _audit(self) -> None:
+        """Search the job cache: a return can be lost before it becomes an event, or in an unnoticed gap."""
         self._catch_up.begin()
-        self._next_audit()
+        self._ports.loop.call_later(self._audit_interval, self._audit)
 
     def _kick(self) -> None:
         for consumer in self._consumers.values():

@@ -2,14 +2,12 @@
 The recorder's spool: one append-only log of records on disk, read by every returner at its own pace.
 
 Records are numbered. The log is a series of segment files, each named by the number of its first record; a record is a
-frame of mark, number, length, checksum and payload. This survives:
+frame of length, checksum and payload. This survives:
 
 * kill -9 at any moment: everything that append has written. A torn frame at the end is cut off.
 * A power cut: everything whose append had returned, because it is on the disk by then.
 * A full disk: an append that fails leaves the log as it was.
-* Damage: all records except the damaged ones. Reading goes on with the next intact frame, and the numbers of the frames
-  tell how many are lost. A minion's return may look like a frame, so a frame that follows damage counts only if its
-  number fits into the damaged space.
+* Damage: all records except the damaged one and those that follow it in its segment. They are counted as lost.
 
 One thread appends and trims; any thread may read. A reader must never have a whole segment in memory.
 """
@@ -32,17 +30,11 @@ from saltext.jobs.core.disk import files
 
 log = lines.logger(__name__)
 
-#: The first bytes of a frame, by which the next one is found after damage.
-_MARK = b"\xa5SjR"
-#: Mark, number, length, and the checksum of number, length and payload.
-_FRAME = struct.Struct(">4sQII")
+#: Length, and the checksum of number, length and payload.
+_FRAME = struct.Struct(">II")
 _CHECKED = struct.Struct(">QI")
 #: The ending of a segment's name, after the number of its first record.
 SUFFIX = ".spool"
-#: A file takes a multiple of this on a disk.
-_BLOCK = 4096
-#: Bytes that are searched at a time for the next intact frame.
-_SEARCHED = 1 << 20
 #: A segment is closed at this size, or at an eighth of the log's bound if that is less.
 _SEGMENT_BYTES = 8 << 20
 #: The longest record; a frame that claims more is damaged.
@@ -78,11 +70,6 @@ class Spool:
         """The bytes of the log on disk."""
         with self._lock:
             return sum(self._sizes.values())
-
-    @property
-    def _allocated(self) -> int:
-        with self._lock:
-            return sum(-(-size // _BLOCK) * _BLOCK for size in self._sizes.values())
 
     def append(self, payloads: Sequence[bytes]) -> None:
         """
@@ -124,7 +111,7 @@ class Spool:
     def drop_oldest(self) -> bool:
         """Remove the oldest segments until the log is within its bound. Returns whether any was removed."""
         dropped = False
-        while self._allocated > self._max_bytes and len(self._sizes) > 1:
+        while self.size > self._max_bytes and len(self._sizes) > 1:
             self._remove(self.first)
             dropped = True
         return dropped
@@ -150,11 +137,6 @@ class Spool:
         """Return the first number of the segment that follows the one that begins with ``first``."""
         with self._lock:
             return next((other for other in self._sizes if other > first), None)
-
-    def bytes_before(self, first: int) -> int:
-        """Return the bytes of the segments before the one that begins with ``first``."""
-        with self._lock:
-            return sum(size for other, size in self._sizes.items() if other < first)
 
     def path(self, first: int) -> pathlib.Path:
         return self._folder / f"{first:020d}{SUFFIX}"
@@ -259,15 +241,6 @@ class Reader:
             size += len(payload)
         return found
 
-    @property
-    def behind(self) -> int:
-        """Bytes on disk between this position and the end of the log."""
-        first = self._first if self._first is not None else self._spool.segment_of(self.next)
-        if first is None:
-            return 0
-        offset = self._offset if self._first is not None else 0
-        return max(0, self._spool.size - self._spool.bytes_before(first) - offset)
-
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
@@ -320,73 +293,34 @@ def _is_number(name: str) -> bool:
 
 def framed(number: int, payload: bytes) -> bytes:
     """Return a record as it is written in a segment."""
-    checksum = zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, len(payload))))
-    return _FRAME.pack(_MARK, number, len(payload), checksum) + payload
+    return _FRAME.pack(len(payload), _checksum(number, payload)) + payload
+
+
+def _checksum(number: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, len(payload))))
 
 
 def _frames(stream: BinaryIO, following: int) -> Iterator[tuple[int, bytes]]:
     """
-    Yield (number, payload) of each intact frame from here on; the stream is then at the end of that frame.
+    Yield (number, payload) of each frame up to the first damaged one; the stream is then at the end of that frame.
 
-    :param following: the number of the first frame, if it is intact.
+    :param following: the number of the first frame.
     """
-    intact = start = stream.tell()
-    while True:
-        room = (start - intact) // (_FRAME.size + 1)  # how many records fit into the damaged space
-        frame = _frame(stream, range(following, following + room + 1))
-        if frame is None:
-            start = _next_start(stream, start, following)
-            if start < 0:
-                return
-            stream.seek(start)
-            continue
-        following = frame[0] + 1
-        intact = start = stream.tell()
-        yield frame
+    while (payload := _payload(stream, following)) is not None:
+        yield following, payload
+        following += 1
 
 
-def _frame(stream: BinaryIO, numbers: range) -> tuple[int, bytes] | None:
-    """Return the frame that begins here and has one of these numbers, or None."""
+def _payload(stream: BinaryIO, number: int) -> bytes | None:
+    """Return the payload of the frame that begins here, or None if it is not intact."""
     header = stream.read(_FRAME.size)
     if len(header) < _FRAME.size:
         return None
-    mark, number, length, checksum = _FRAME.unpack(header)
-    if mark != _MARK or number not in numbers or not 0 < length <= LONGEST:
+    length, checksum = _FRAME.unpack(header)
+    if not 0 < length <= LONGEST:
         return None
     payload = stream.read(length)
-    if len(payload) < length or zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, length))) != checksum:
-        return None
-    return number, payload
-
-
-def _next_start(stream: BinaryIO, start: int, following: int) -> int:
-    """Return where the next frame may begin after the damaged one at ``start``, or -1."""
-    stream.seek(start)
-    header = stream.read(_FRAME.size)
-    if len(header) == _FRAME.size:
-        mark, number, length, _ = _FRAME.unpack(header)
-        behind: int = start + _FRAME.size + length
-        if mark == _MARK and number == following:
-            # if the length is right, the payload is damaged and must not be searched
-            if behind == stream.seek(0, io.SEEK_END):
-                return -1
-            stream.seek(behind)
-            if _frame(stream, range(number + 1, number + 2)) is not None:
-                return behind
-    return _find_mark(stream, start + 1)
-
-
-def _find_mark(stream: BinaryIO, start: int) -> int:
-    """Return where the next mark is, at ``start`` or after it, or -1."""
-    while True:
-        stream.seek(start)
-        data = stream.read(_SEARCHED)
-        at = data.find(_MARK)
-        if at >= 0:
-            return start + at
-        if len(data) < _SEARCHED:
-            return -1
-        start += len(data) - len(_MARK) + 1
+    return payload if checksum == _checksum(number, payload) else None
 
 
 def write_all(handle: int, data: bytes) -> None:

@@ -37,14 +37,13 @@ def stats(found: Mapping[str, Any], page: Page) -> None:
             Column("DELIVERED", right=True),
             Column("QUEUED", right=True),
             Column("LAG", rank=1),
-            Column("SPOOLED", right=True, rank=5),
             Column("DROPPED", right=True, rank=2),
             Column("REFUSED", right=True, rank=4),
             Column("SET ASIDE", right=True, rank=3),
         ),
         [
             (
-                *(name, one["delivered"], one["queued"], moments.span(one["lag"]), _size(one["spooled_bytes"])),
+                *(name, one["delivered"], one["queued"], moments.span(one["lag"])),
                 *(one["dropped"], one["refused"], one["set_aside"]),
             )
             for name, one in returners.items()

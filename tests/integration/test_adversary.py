@@ -52,7 +52,7 @@ def master(salt_factories, recorded):
     daemon = make_master(
         salt_factories,
         engines=[{"job_retry": {}}, {"batch_manager": {}}, {"job_recorder": {}}],
-        job_recorder={"returners": ["rawfile_json"], "flush_interval": 0.5},
+        job_recorder={"returners": ["rawfile_json"]},
         **{"rawfile_json.filename": str(recorded)},
     )
     daemon.slow_stop = False

@@ -35,7 +35,7 @@ def master(request, salt_factories, tmp_path_factory):
         user=OWNER.pw_name,
         cache=request.param,
         engines=[{"job_retry": {}}, {"batch_manager": {}}, {"job_recorder": {}}],
-        job_recorder={"returners": ["rawfile_json"], "flush_interval": 0.2},
+        job_recorder={"returners": ["rawfile_json"]},
         **{"rawfile_json.filename": str(returns / "returns")},
     )
     daemon.slow_stop = False

@@ -16,7 +16,7 @@ def test_every_file_of_every_engine_is_private(salt_factories, tmp_path):
     master = make_master(
         salt_factories,
         engines=[{"job_retry": {}}, {"batch_manager": {}}, {"job_recorder": {}}],
-        job_recorder={"returners": ["rawfile_json"], "flush_interval": 0.2},
+        job_recorder={"returners": ["rawfile_json"]},
         **{"rawfile_json.filename": str(tmp_path / "returns")},
     )
     master.slow_stop = False

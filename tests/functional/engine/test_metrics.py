@@ -40,7 +40,6 @@ class Work:
 RETURNER = {
     "delivered": 5,
     "queued": 1,
-    "spooled_bytes": 100,
     "lag": 0.2,
     "dropped": 0,
     "refused": 0,

@@ -9,11 +9,11 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.recorder.catch_up import AGAIN, CatchUp
-from saltext.jobs.core.recorder.consumer import Consumer
+from saltext.jobs.core.recorder.catch_up import CatchUp
+from saltext.jobs.core.recorder.consumer import TRIES, Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
-from saltext.jobs.core.recorder.shell import Ports, RecorderShell
+from saltext.jobs.core.recorder.shell import AUDIT, Ports, RecorderShell
 from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 from saltext.jobs.core.site import FileSite
@@ -115,10 +115,12 @@ class Stage:
     :param job_cache: what outlives the recorder; so does ``returner``.
     """
 
-    def __init__(self, folder, job_cache=None, returner=None, is_exact=True, again=AGAIN, **options):
+    def __init__(
+        self, folder, job_cache=None, returner=None, is_exact=True, flush=0.05, audit=AUDIT, tries=TRIES, **options
+    ):
         self.job_cache, self.returner = job_cache or JobCache(), returner or Returner()
         self.opts = {"cachedir": str(folder), "sock_dir": str(folder), "id": "m_master"}
-        settings = {"returners": ["one"], "flush_interval": 0.05, **options}
+        settings = {"returners": ["one"], **options}
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, settings)
         self.folder = FileSite(self.opts).path(JOB_RECORDER)
         self.loop, self.bus, clock = compat.new_loop(), Bus(), Clock()
@@ -127,10 +129,10 @@ class Stage:
         seen = Seen(self.folder / "seen", self.settings.catch_up)
         self.intake = Intake(self.settings, clock, self.spool, seen, self.job_cache, disk)
         look_back = self.settings.catch_up
-        catch_up = CatchUp(self.loop, clock, self.intake, seen, disk, self.job_cache, is_exact, look_back, again)
-        self.consumer = Consumer(
-            self.loop, clock, "one", self.returner, self.spool, self.folder / "returners" / "one", self.settings
-        )
+        catch_up = CatchUp(self.loop, self.intake, seen, disk, self.job_cache, is_exact, look_back)
+        folder = self.folder / "returners" / "one"
+        max_bytes = self.settings.spool_max_bytes
+        self.consumer = Consumer(self.loop, clock, "one", self.returner, self.spool, folder, max_bytes, tries)
         ports = Ports(
             self.loop,
             clock,
@@ -143,7 +145,7 @@ class Stage:
             catch_up,
             [self.consumer],
         )
-        self.shell = RecorderShell(ports, self.settings)
+        self.shell = RecorderShell(ports, self.settings, flush, audit)
         self.shell.start()
 
     def event(self, jid, minion, value, **more):

@@ -84,8 +84,8 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
     [
         ({}, "no job_recorder engine runs"),
         ({"job_recorder": {}}, "the engine does not start: job_recorder: returners is not set"),
-        ({"job_recorder": {"returners": ["pgjsonb"], "max_batch": 0}}, "max_batch"),
-        ({"engines": [{"job_recorder": {"flush_interval": "soon"}}]}, "'soon'"),
+        ({"job_recorder": {"returners": ["pgjsonb"], "spool_max_bytes": 0}}, "spool_max_bytes"),
+        ({"engines": [{"job_recorder": {"catch_up": "soon"}}]}, "'soon'"),
         ({"job_cache": False}, "stores no returns in a job cache of its own"),
         ({"ext_job_cache": "redis"}, "stores no returns in a job cache of its own"),
         ({"job_recorder": {"returners": ["pgjsonb"], "catch_up": 0}}, "catch_up is 0"),

@@ -577,7 +577,7 @@ def fill(stage, count, jid=JID, bad=()):
 
 
 def test_bad_records_delay_no_others_and_are_set_aside(stage, postgresql):
-    one = stage(max_attempts=1, events=["salt/auth"])
+    one = stage(tries=1, events=["salt/auth"])
     fill(one, 500, bad={7, 99})
     # This one only the server refuses.
     one.bus.bring("salt/job/" + "9" * 250 + "/ret/m", {"jid": "9" * 250, "id": "m", "return": 1, "fun": "x" * 900})
@@ -590,7 +590,7 @@ def test_bad_records_delay_no_others_and_are_set_aside(stage, postgresql):
 
 
 def test_a_server_that_is_killed_in_the_middle_of_batches_gets_each_record_once(stage, postgresql):
-    one = stage(max_batch=100, flush_interval=0.05)
+    one = stage()
     fill(one, 100)
     assert one.until(lambda: len(stored(postgresql)) == 100)
     made = 100

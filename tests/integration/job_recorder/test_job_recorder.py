@@ -174,7 +174,6 @@ def test_a_postgresql_that_stops_under_load_loses_nothing_and_delays_nothing_els
     assert figures["pgjsonb"]["trouble"]
     # How much is made in this time depends on the machine; most of it was made while the server was away.
     assert figures["pgjsonb"]["queued"] > len(load.made) / 2
-    assert figures["pgjsonb"]["spooled_bytes"] > 100 * figures["pgjsonb"]["queued"]
     assert figures["pgjsonb"]["lag"] > 10
     wait_for(lambda: raw_returns(file, jids_of(load)) == sorted(load.made), what="all lines while the database is down")
     load.run(rate=rate, seconds=8, while_running=lambda elapsed: disturb(elapsed + seconds - 2))

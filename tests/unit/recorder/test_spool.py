@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from saltext.jobs.core.recorder import files
 from saltext.jobs.core.recorder import spool as spools
 from saltext.jobs.core.recorder.files import Aside, Known
-from saltext.jobs.core.recorder.spool import framed
 from tests.faults import full_disk
 
 BIG = 1 << 30
@@ -131,8 +129,7 @@ def test_the_oldest_segments_go_when_the_bound_is_reached(folder):
     for first in range(0, 5000, 10):
         spool.append(payloads(first, 10, 50))
         spool.drop_oldest()
-    assert sum(path.stat().st_blocks * 512 for path in folder.iterdir()) <= 80_000
-    assert sum(path.stat().st_size for path in folder.iterdir()) == spool.size
+    assert sum(path.stat().st_size for path in folder.iterdir()) == spool.size <= 80_000
     found = all_of(Reader(spool, spool.first))
     assert found[-1][0] == 4999
     assert [number for number, _ in found] == list(range(spool.first, 5000))
@@ -157,16 +154,6 @@ def test_only_segments_that_every_reader_has_read_are_removed(folder):
     assert [number for number, _ in all_of(Reader(spool, 500))] == list(range(500, 1000))
 
 
-def test_the_backlog_is_counted_in_bytes(folder):
-    spool = filled(folder, 100, size=80)
-    reader = Reader(spool, 0)
-    assert reader.behind == spool.size == 100 * 100
-    reader.read(40, BIG)
-    assert reader.behind == 60 * 100
-    all_of(reader)
-    assert reader.behind == 0
-
-
 def test_only_their_owner_may_read_the_files(folder):
     filled(folder, 10)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -176,7 +163,7 @@ def test_only_their_owner_may_read_the_files(folder):
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("torn", range(1, 30, 3))
+@pytest.mark.parametrize("torn", range(1, 18, 2))
 def test_a_torn_end_is_cut_off_and_everything_before_it_is_there(folder, torn):
     filled(folder, 20).close()
     path = only_segment(folder)
@@ -194,7 +181,7 @@ def test_zeros_at_the_end_are_no_records(folder):
     assert Spool(folder, BIG).next == 20
 
 
-FRAME = 20  # bytes of a frame before its payload
+FRAME = 8  # bytes of a frame before its payload
 
 
 def flip(path, offset, bit=0):
@@ -207,103 +194,26 @@ def flip(path, offset, bit=0):
 
 @pytest.mark.parametrize("part", range(0, FRAME + 50, 3))
 @pytest.mark.parametrize("record", [0, 3, 98])
-@pytest.mark.parametrize("when", ["while it runs", "while it is down"])
-def test_a_flipped_bit_costs_the_record_that_it_hits_and_no_other(folder, part, record, when):
-    spool = filled(folder, 100, size=50)
-    flip(only_segment(folder), (FRAME + 50) * record + part, bit=part % 8)
-    if when == "while it is down":
-        spool.close()
-        spool = Spool(folder, BIG)
+def test_a_flipped_bit_costs_no_record_before_it_and_none_in_another_segment(folder, part, record):
+    spool = filled(folder, 100, max_bytes=80_000, size=50)
+    spool.append(payloads(100, 100, 50))
+    spool.append(payloads(200, 100, 50))
+    first, second = sorted(folder.glob("*.spool"))[:2]
+    flip(first, (FRAME + 50) * record + part, bit=part % 8)
+    reader, following = Reader(spool, 0), int(second.stem)
+    assert [number for number, _ in all_of(reader)] == [*range(record), *range(following, 300)]
+    assert reader.lost == following - record
+
+
+def test_damage_to_the_last_segment_is_counted_and_ends_with_that_segment(folder):
+    spool = filled(folder, 100, max_bytes=80_000, size=50)
     reader = Reader(spool, 0)
-    assert all_of(reader) == [
-        (number, payload) for number, payload in enumerate(payloads(0, 100, 50)) if number != record
-    ]
-    assert reader.lost == 1
-    assert spool.next == 100
-
-
-def test_damage_to_the_last_record_is_counted_once_it_is_known_to_have_been_there(folder):
-    spool = filled(folder, 100, size=50)
-    flip(only_segment(folder), (FRAME + 50) * 99 + 30)
-    reader = Reader(spool, 0)
-    assert len(all_of(reader)) == 99
-    assert reader.lost == 1
-    assert reader.next == spool.next, "it does not look for it again and again"
-    spool.append([b"new"])
-    assert all_of(reader) == [(100, b"new")]
-
-
-@pytest.mark.parametrize("junk", [b"\0" * 5000, b"\xa5SjR" * 3000, bytes(range(256)) * 40])
-def test_junk_in_the_middle_costs_only_what_it_overwrites(folder, junk):
-    spool = filled(folder, 1000, size=50)
-    with only_segment(folder).open("r+b") as stream:
-        stream.seek((FRAME + 50) * 100 + 10)
-        stream.write(junk)
-    hit = range(100, ((FRAME + 50) * 100 + 10 + len(junk)) // (FRAME + 50) + 1)
-    spool.close()
-    reader = Reader(Spool(folder, BIG), 0)
-    assert [number for number, _ in all_of(reader)] == [number for number in range(1000) if number not in hit]
-    assert reader.lost == len(hit)
-
-
-def test_a_payload_that_looks_like_a_frame_does_not_count_as_one(folder):
-    inner = filled(folder / "inner", 3, size=50)
-    frames = only_segment(folder / "inner").read_bytes()
-    inner.close()
-    spool = Spool(folder / "outer", BIG)
-    spool.append([b"a", frames, b"b"])
-    flip(only_segment(folder / "outer"), 3)  # the first record
-    found = all_of(Reader(spool, 0))
-    assert found == [(1, frames), (2, b"b")]
-
-
-@pytest.mark.parametrize("number", [0, 2, 3, 4, 1 << 40, 2**64 - 1])
-@pytest.mark.parametrize("records", [3, 5])
-def test_bytes_like_a_frame_in_a_damaged_record_are_no_record(folder, number, records):
-    spool = filled(folder, 2)
-    spool.append([b"x" * 30 + framed(number, b"forged") + b"y" * 30])
-    spool.append(payloads(3, records - 3))
-    spool.close()
-    data = bytearray(only_segment(folder).read_bytes())
-    data[data.index(b"x" * 30)] ^= 1
-    only_segment(folder).write_bytes(data)
-    intact = [(at, f"{at:010d}".encode()) for at in range(records) if at != 2]
-    again = Spool(folder, BIG)
-    assert all_of(Reader(again, 0)) == intact
-    assert again.next == intact[-1][0] + 1
-
-
-@pytest.mark.parametrize("number", [0, 1 << 40, 2**64 - 1])
-def test_bytes_like_a_frame_in_a_torn_record_make_no_number_that_never_was(folder, number):
-    spool = filled(folder, 2)
-    spool.append([b"x" * 30 + framed(number, b"forged") + b"y" * 30])
-    spool.close()
-    path = only_segment(folder)
-    os.truncate(path, path.stat().st_size - 10)
-    again = Spool(folder, BIG)
-    assert (again.next, all_of(Reader(again, 0))) == (2, list(enumerate(payloads(0, 2))))
-    again.append(payloads(2, 1))
-    assert all_of(Reader(again, 0)) == list(enumerate(payloads(0, 3)))
-
-
-@given(
-    st.lists(st.tuples(st.binary(max_size=40), st.integers(1000, 2**64 - 1)), min_size=1, max_size=8),
-    st.integers(0, 10**6),
-    st.integers(0, 7),
-)
-@settings(deadline=None, max_examples=150)
-def test_one_flipped_bit_costs_one_record_whatever_the_others_look_like(tmp_path_factory, records, at, bit):
-    folder = tmp_path_factory.mktemp("spool") / "spool"
-    given = [text + framed(number, text) + text for text, number in records]
-    spool = Spool(folder, BIG)
-    spool.append(given)
-    spool.close()
-    data = bytearray(only_segment(folder).read_bytes())
-    data[at % len(data)] ^= 1 << bit
-    only_segment(folder).write_bytes(data)
-    found = all_of(Reader(Spool(folder, BIG), 0))
-    assert len(found) == len(given) - 1
-    assert set(found) < set(enumerate(given))
+    flip(only_segment(folder), (FRAME + 50) * 50)
+    assert [number for number, _ in all_of(reader)] == list(range(50))
+    assert (reader.lost, reader.next) == (50, spool.next)
+    while len(list(folder.glob("*.spool"))) < 2:
+        spool.append(payloads(0, 10, 50))
+    assert [number for number, _ in all_of(reader)] == list(range(spool.next - 10, spool.next))
 
 
 def test_a_segment_that_is_gone_is_counted(folder):
@@ -455,12 +365,11 @@ def test_records_set_aside_are_there_after_a_restart_and_can_be_taken_back(tmp_p
     Aside(tmp_path, BIG).add(5, {"reason": "r"}, b"record")
     again = Aside(tmp_path, BIG)
     (name,) = again.names()
-    assert again.about(name) == {"reason": "r"}
-    assert again.payload(name) == b"record"
+    assert again.read(name) == ({"reason": "r"}, b"record")
     again.remove(name)
     assert len(again) == 0
     assert Aside(tmp_path, BIG).names() == []
-    assert again.about(name) is None
+    assert again.read(name) is None
 
 
 def test_the_oldest_go_when_what_is_set_aside_reaches_its_bound_on_the_disk(tmp_path):
@@ -471,21 +380,11 @@ def test_the_oldest_go_when_what_is_set_aside_reaches_its_bound_on_the_disk(tmp_
     assert aside.names()[-1].endswith("39")
 
 
-def test_listing_what_is_set_aside_reads_none_of_the_records(tmp_path):
-    aside = Aside(tmp_path, BIG)
-    aside.add(1, {"a": 1}, b"x" * (8 << 20))
-    tracemalloc.start()
-    assert aside.about(aside.names()[0]) == {"a": 1}
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 20
-
-
 @pytest.mark.parametrize("content", [b"", b"\xc1", b"\0\0\0\1\xc1", b"\0\0\0\1\7", b"\xff\xff\xff\xff"])
 def test_an_unreadable_entry_harms_no_other(tmp_path, content):
     aside = Aside(tmp_path, BIG)
     aside.add(1, {"a": 1}, b"one")
     aside.add(2, {"a": 2}, b"two")
     sorted(tmp_path.glob("*.p"))[0].write_bytes(content)
-    assert [aside.about(name) for name in aside.names()] == [None, {"a": 2}]
+    assert [aside.read(name) for name in aside.names()] == [None, ({"a": 2}, b"two")]
     assert len(aside) == 1
