@@ -34,7 +34,6 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import log_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -60,17 +59,11 @@ def start(**options: Any) -> None:
 
     :param options: engine options; those under ``batch_manager:`` in the master's configuration are read first.
     """
-    try:
-        settings = read_settings(BatchSettings, BATCH_MANAGER, __opts__.get(BATCH_MANAGER), options)
-    except SettingsError as exc:
-        log.critical("The %s engine does not start: %s", BATCH_MANAGER, exc)
-        engine.wait_for_the_end()
-        return
     engine.run(
         __opts__,
         BATCH_MANAGER,
-        lambda loop, lease: BatchShell(_ports(loop, lease, dict(__opts__), settings), settings),
-        settings.metrics_dir,
+        lambda: read_settings(BatchSettings, BATCH_MANAGER, __opts__.get(BATCH_MANAGER), options),
+        lambda settings, loop, lease: BatchShell(_ports(loop, lease, dict(__opts__), settings), settings),
     )
 
 

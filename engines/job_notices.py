@@ -31,7 +31,7 @@ from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.ledger import Ledger
@@ -70,20 +70,18 @@ def start(**options: Any) -> None:
 
     :param options: engine options; those under ``job_notices:`` in the master's configuration are read first.
     """
-    try:
-        settings = read_settings(NoticesSettings, JOB_NOTICES, __opts__.get(JOB_NOTICES), options)
-        check(settings)
-    except SettingsError as exc:
-        log.critical("The job_notices engine does not start: %s", exc)
-        engine.wait_for_the_end()
-        return
+    engine.run(__opts__, JOB_NOTICES, lambda: _settings(options), _wired)
+
+
+def _settings(options: Mapping[str, Any]) -> NoticesSettings:
+    settings = read_settings(NoticesSettings, JOB_NOTICES, __opts__.get(JOB_NOTICES), options)
+    check(settings)
+    return settings
+
+
+def _wired(settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
+    opts = dict(__opts__)
     socket.setdefaulttimeout(_PATIENCE)
-    engine.run(
-        __opts__, JOB_NOTICES, lambda loop, lease: _wired(dict(__opts__), settings, loop, lease), settings.metrics_dir
-    )
-
-
-def _wired(opts: Mapping[str, Any], settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
     targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
     file, store = LedgerFile(opts, lease), BatchStore(opts)
     queue = RetryStore(opts, read_only=True) if is_configured(opts, JOB_RETRY) else None

@@ -28,7 +28,6 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import EXACT
 from saltext.jobs.core.recorder.catch_up import CatchUp
@@ -60,19 +59,17 @@ def start(**options: Any) -> None:
 
     :param options: engine options; those under ``job_recorder:`` in the master's configuration are read first.
     """
-    try:
-        settings = read_settings(RecorderSettings, JOB_RECORDER, __opts__.get(JOB_RECORDER), options)
-        check(__opts__, settings)
-    except SettingsError as exc:
-        log.critical("The job_recorder engine does not start: %s", exc)
-        engine.wait_for_the_end()
-        return
-    engine.run(
-        __opts__, JOB_RECORDER, lambda loop, lease: _wired(__opts__, settings, loop, lease), settings.metrics_dir
-    )
+    engine.run(__opts__, JOB_RECORDER, lambda: _settings(options), _wired)
 
 
-def _wired(opts: Mapping[str, Any], settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell:
+def _settings(options: Mapping[str, Any]) -> RecorderSettings:
+    settings = read_settings(RecorderSettings, JOB_RECORDER, __opts__.get(JOB_RECORDER), options)
+    check(__opts__, settings)
+    return settings
+
+
+def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell:
+    opts = __opts__
     clock, disk = Clock(), Worker(loop)
     folder = FileSite(opts).path(JOB_RECORDER)
     spool = Spool(folder / "spool", settings.spool_max_bytes)

@@ -24,7 +24,6 @@ from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -58,17 +57,11 @@ def start(**options: Any) -> None:
         log.info("The %s engine is off: %s is not set to True in the master's configuration", JOB_RETRY, JOB_RETRY)
         engine.wait_for_the_end()
         return
-    try:
-        settings = _settings(switch, options)
-    except SettingsError as exc:
-        log.critical("The %s engine does not start: %s", JOB_RETRY, exc)
-        engine.wait_for_the_end()
-        return
     engine.run(
         __opts__,
         JOB_RETRY,
-        lambda loop, lease: RetryShell(__opts__, settings, loop, _ports(loop, lease)),
-        settings.metrics_dir,
+        lambda: _settings(switch, options),
+        lambda settings, loop, lease: RetryShell(__opts__, settings, loop, _ports(loop, lease)),
     )
 
 

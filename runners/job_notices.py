@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.master import caller
@@ -64,29 +64,24 @@ def test() -> Any:
 
 
 @runner.verb
-def doctor(reach: object = False) -> dict[str, Any]:
+def doctor() -> dict[str, Any]:
     """
     Return what an operator should know before relying on notices.
 
     The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
-    reach
-        Also connect to the webhook's receiver. It gets no notice; ``job_notices.test`` sends one.
-
     :return: a dict with engine (whether it runs), process (its number, user and machine), targets (names of those that are
         notified), waiting (``{target: notices that have not arrived}``), delivered (``{target: when it last got one}``, Unix
-        time or None), reachable (whether the receiver takes a connection; None if that was not tried), findings (a sentence
-        for each thing that you may want to change), and retcode (the exit status).
+        time or None), findings (a sentence for each thing that you may want to change), and retcode (the exit status).
 
     CLI Example:
 
     .. code-block:: bash
 
         salt-run job_notices.doctor
-        salt-run job_notices.doctor reach=True
     """
     caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
-    return examination.examine(__opts__, _missing, arguments.flag("reach", reach))
+    return examination.examine(__opts__, _missing)
 
 
 def _missing(choice: ReturnerChoice) -> str:

@@ -14,7 +14,7 @@ import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk import files
@@ -34,6 +34,17 @@ log = lines.logger(__name__)
 _RETRY = 1.0
 #: Seconds between two writes of the file with the figures.
 INTERVAL = 15.0
+
+
+class Settings(Protocol):
+    """The options that every engine has."""
+
+    @property
+    def metrics_dir(self) -> str:
+        """Where the engine's figures are written for Prometheus; empty for nowhere."""
+
+
+S = TypeVar("S", bound=Settings)
 
 
 class App(Protocol):
@@ -88,17 +99,18 @@ def _master_begun() -> int | None:
     return int(status.rpartition(b")")[2].split()[19])  # starttime of proc(5), counted from the program's name
 
 
-def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str = "") -> None:
+def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callable[[S, Any, Lease], App]) -> None:
     """
     Run an engine until its process is stopped, or another one has taken over.
 
     :param opts: the master's options.
     :param name: the engine's name.
-    :param build: makes the engine's App from the loop and the Lease that this process holds.
-    :param metrics_dir: where the engine's figures are written for Prometheus; empty for nowhere.
+    :param read: returns the engine's options, or raises SettingsError.
+    :param build: makes the engine's App from its options, the loop and the Lease that this process holds.
     """
     try:
-        _run(opts, name, build, metrics_dir)
+        settings = read()
+        _run(opts, name, lambda loop, lease: build(settings, loop, lease), settings.metrics_dir)
     except (SettingsError, StateError) as exc:
         log.critical("The %s engine does not start: %s", name, exc)
         wait_for_the_end()

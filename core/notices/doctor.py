@@ -17,7 +17,7 @@ from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.usable import check
-from saltext.jobs.core.notices.webhook import Undelivered, Webhook
+from saltext.jobs.core.notices.webhook import Webhook
 from saltext.jobs.core.settings import NoticesSettings, ReturnerChoice, engine_options, is_configured, read_settings
 
 #: Returns why a returner cannot be loaded; empty if it can.
@@ -26,17 +26,16 @@ Missing = Callable[[ReturnerChoice], str]
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
-def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> dict[str, Any]:
+def examine(opts: Mapping[str, Any], missing: Missing) -> dict[str, Any]:
     """
     Return the state of job_notices.
 
-    :param reach: whether to connect to the webhook's receiver; nothing is sent to it.
     :return: engine (whether it runs), process (which one it is; None if not known), targets (the names of the targets),
         waiting (``{target: number of notices that have not arrived}``), delivered (``{target: when it last got a notice}``,
-        Unix time or None), reachable (whether the receiver takes a connection; None if that was not tried), findings: a
-        sentence for each thing that an operator may want to change, and retcode: 1 if one is more than advice.
+        Unix time or None), findings: a sentence for each thing that an operator may want to change, and retcode: 1 if one
+        is more than advice.
     """
-    runs, found, reachable = requests.is_running(opts, JOB_NOTICES), around(opts, JOB_NOTICES), None
+    runs, found = requests.is_running(opts, JOB_NOTICES), around(opts, JOB_NOTICES)
     targets: list[str] = []
     try:
         settings = read_settings(NoticesSettings, JOB_NOTICES, *engine_options(opts, JOB_NOTICES))
@@ -48,9 +47,6 @@ def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> d
         targets = [*(["webhook"] if settings.url else []), *(choice.label for choice in settings.returners)]
         found += _about_webhook(opts, settings) if settings.url else []
         found += [f"no notice reaches {one.label}: {why}" for one in settings.returners if (why := missing(one))]
-        if reach and settings.url:
-            found += (unreached := _about_receiver(settings))
-            reachable = not unreached
     kept = _kept(opts, found)
     waiting = {name: len(kept.get("waiting", {}).get(name, ())) for name in targets}
     delivered = {name: kept.get("delivered", {}).get(name) for name in targets}
@@ -58,7 +54,7 @@ def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> d
         found += _about_waiting(waiting)
     elif not about_engine(opts, JOB_NOTICES):
         found += _about_work(opts, delivered)
-    more = {"targets": targets, "waiting": waiting, "delivered": delivered, "reachable": reachable}
+    more = {"targets": targets, "waiting": waiting, "delivered": delivered}
     return standing(opts, JOB_NOTICES, found, **more)
 
 
@@ -91,14 +87,6 @@ def _about_webhook(opts: Mapping[str, Any], settings: NoticesSettings) -> list[s
     except (OSError, ValueError) as exc:
         found.append(f"no notice can be sent: {secret}: {getattr(exc, 'strerror', None) or exc}")
     return found
-
-
-def _about_receiver(settings: NoticesSettings) -> list[str]:
-    try:
-        Webhook(settings.url, settings.secret, settings.secret_file, settings.ca_file).reach()
-    except Undelivered as exc:
-        return [f"the webhook's receiver cannot be reached: {exc}"]
-    return []
 
 
 def _about_waiting(waiting: Mapping[str, int]) -> list[str]:

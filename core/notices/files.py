@@ -14,6 +14,8 @@ from saltext.jobs.core.site import Lease, read_msgpack, site_of
 
 log = lines.logger(__name__)
 
+_NAME = "ledger"
+
 
 class LedgerFile:
     """
@@ -21,39 +23,24 @@ class LedgerFile:
     :param lease: that of the engine's process.
     """
 
-    _NAME = "ledger"
-
     def __init__(self, opts: Mapping[str, Any], lease: Lease | None = None) -> None:
         self._folder = site_of(opts).folder(JOB_NOTICES, lease)
 
-    def look(self) -> dict[str, Any] | None:
-        """
-        Return what was kept, or None if nothing was. Change nothing.
+    def look(self) -> Any:
+        """Return what was kept, or None if nothing was. Change nothing. :raises StateError: if it is damaged."""
+        return read_msgpack(self._folder, _NAME)
 
-        :raises StateError: if it is damaged.
-        """
-        record = read_msgpack(self._folder, self._NAME)
-        if record is None:
-            return None
-        if not isinstance(record, dict):
-            raise StateError(f"{self._where} is damaged: it holds no mapping")
-        return record
-
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> Any:
         """Return the kept record, or None if there is none. A damaged file is set aside."""
         try:
             return self.look()
         except StateError as exc:
-            log.error("Notices that waited are lost: %s; it is kept as %s", exc, self._folder.set_aside(self._NAME))
+            log.error("Notices that waited are lost: %s; it is kept as %s", exc, self._folder.set_aside(_NAME))
             return None
 
     def write(self, packed: bytes) -> None:
         """Keep what ``pack`` has returned. Blocks. :raises OSError:"""
-        self._folder.write(self._NAME, packed, durable=True)
-
-    @property
-    def _where(self) -> str:
-        return self._folder.where(self._NAME)
+        self._folder.write(_NAME, packed, durable=True)
 
 
 def pack(record: dict[str, Any]) -> bytes:

@@ -43,7 +43,4 @@ def doctor(found: Mapping[str, Any], page: Page) -> None:
         for name, at in found["delivered"].items()
     }
     rest = {name: value for name, value in found.items() if name not in ("targets", "waiting", "delivered")}
-    reachable = (
-        {} if found["reachable"] is None else {"receiver": "answers" if found["reachable"] else "does not answer"}
-    )
-    facts.doctor({**rest, "reachable": None, **reachable, "targets": told}, page)
+    facts.doctor({**rest, "targets": told}, page)

@@ -16,7 +16,7 @@ import pathlib
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -61,34 +61,20 @@ class Webhook:
         if not 200 <= status < 300:
             raise Undelivered(f"the receiver answers {status}")
 
-    def reach(self) -> None:
-        """Connect to the receiver, and send nothing. :raises Undelivered: if it cannot be reached."""
-        try:
-            with self._connected() as connection:
-                connection.connect()
-        except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise Undelivered(_said(exc)) from None
-
     def _post(self, body: bytes) -> int:
         headers = {"Content-Type": "application/json", "User-Agent": "saltext-jobs", "Connection": "close"}
         secret = self.read_secret()
         if secret:
             headers[SIGNATURE] = signature(secret, body)
-        with self._connected() as connection:
-            path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
-            connection.request("POST", path, body, headers)
-            return connection.getresponse().status  # a redirect counts as a refusal
-
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[http.client.HTTPConnection]:
-        """Yield a connection to the receiver. It is opened when it is used, and closed after the block."""
         connection = self._connection(self._url)
         # Each operation has its own time-out. An answer that comes byte by byte ends when the timer cuts it off.
         ends = threading.Timer(self._deadline, _cut, [connection])
         ends.daemon = True
         ends.start()
         try:
-            yield connection
+            path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
+            connection.request("POST", path, body, headers)
+            return connection.getresponse().status  # a redirect counts as a refusal
         finally:
             ends.cancel()
             connection.close()

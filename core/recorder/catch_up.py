@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
@@ -19,6 +19,7 @@ from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
+from saltext.jobs.core.recorder.returner import ReturnerModule
 
 log = lines.logger(__name__)
 
@@ -28,16 +29,6 @@ _RETRY = 30.0
 _GIVE_UP = 20
 #: Seconds between two looks at whether the intake has room.
 _WAIT = 0.1
-
-
-class Jobs(Protocol):
-    """The job cache, as ``ReturnerModule`` has it. All errors are raised."""
-
-    def jids_since(self, since: float) -> dict[str, str]: ...
-
-    def load(self, jid: str) -> dict[str, Any]: ...
-
-    def returns(self, jid: str) -> dict[str, Any]: ...
 
 
 class CatchUp:
@@ -57,7 +48,7 @@ class CatchUp:
         intake: Intake,
         seen: Seen,
         disk: Worker,
-        job_cache: Jobs,
+        job_cache: ReturnerModule,
         is_exact: bool,
         look_back: float,
     ) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Clock
@@ -22,7 +22,7 @@ from saltext.jobs.core.recorder.bulk import attempts_in_bulk
 from saltext.jobs.core.recorder.files import Aside, Progress
 from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, RefusedRecord, failure_of
 from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, summary_of, taken_at, unpacked
-from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent
+from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent, ReturnerModule
 from saltext.jobs.core.recorder.spool import Reader, Spool
 
 log = lines.logger(__name__)
@@ -39,25 +39,6 @@ _REBASE = 1000
 _REST = 5.0
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
-
-
-class Returner(Protocol):
-    """What a consumer needs of a ``ReturnerModule``. All errors are raised."""
-
-    def store_return(self, ret: Mapping[str, Any]) -> None: ...
-
-    def store_load(self, jid: str, load: Mapping[str, Any]) -> None: ...
-
-    def store_event(self, tag: str, data: Mapping[str, Any]) -> None: ...
-
-    @property
-    def takes_many(self) -> bool: ...
-
-    def store_many(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]: ...
-
-    def has(self, function: str) -> bool: ...
-
-    def returns(self, jid: str) -> dict[str, Any]: ...
 
 
 class Consumer:
@@ -77,7 +58,7 @@ class Consumer:
         loop: Any,
         clock: Clock,
         name: str,
-        module: Returner,
+        module: ReturnerModule,
         spool: Spool,
         folder: pathlib.Path,
         max_bytes: int,

@@ -30,8 +30,9 @@ from saltext.jobs.core.recorder.record import (
     content_of,
     packed,
 )
+from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.spool import Spool
-from saltext.jobs.core.recorder.spool_writer import Due, Loads, SpoolWriter, Verdicts, Waiting, event_in, load_in
+from saltext.jobs.core.recorder.spool_writer import Due, SpoolWriter, Verdicts, Waiting, event_in, load_in
 from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)
@@ -82,7 +83,7 @@ class Intake:
     """
 
     def __init__(
-        self, settings: RecorderSettings, clock: Clock, spool: Spool, seen: Seen, loads: Loads, worker: Worker
+        self, settings: RecorderSettings, clock: Clock, spool: Spool, seen: Seen, loads: ReturnerModule, worker: Worker
     ) -> None:
         self._settings, self._clock, self._spool, self._worker = settings, clock, spool, worker
         self._writer = SpoolWriter(settings, spool, seen, loads)

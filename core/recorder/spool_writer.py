@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import salt.payload
 
@@ -24,6 +24,7 @@ from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.choice import digest, is_wanted
 from saltext.jobs.core.recorder.files import Known, Seen
 from saltext.jobs.core.recorder.record import EVENT, LOAD, Record, content_of, packed, taken_at, unpacked
+from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings
 
@@ -31,13 +32,6 @@ log = lines.logger(__name__)
 
 #: Seconds for which the job cache is left alone after it failed.
 _CACHE_REST = 10.0
-
-
-class Loads(Protocol):
-    """Looks loads up, as ``ReturnerModule`` does."""
-
-    def load(self, jid: str) -> dict[str, Any]:
-        """Return the load of a job, or ``{}``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +70,7 @@ class SpoolWriter:
     :param loads: where loads are looked up.
     """
 
-    def __init__(self, settings: RecorderSettings, spool: Spool, seen: Seen, loads: Loads) -> None:
+    def __init__(self, settings: RecorderSettings, spool: Spool, seen: Seen, loads: ReturnerModule) -> None:
         self._settings, self._spool, self._seen, self._loads = settings, spool, seen, loads
         self._rest_until = 0.0
         self._failed: set[str] = set()  # jobs whose last look-up failed: the others come first

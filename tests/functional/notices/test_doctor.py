@@ -16,8 +16,6 @@ from saltext.jobs.core.notices.files import LedgerFile, pack
 from saltext.jobs.core.notices.ledger import Ledger
 from saltext.jobs.core.notices.notice import GivenUp
 from saltext.jobs.core.site import FileSite
-from tests.functional.cache_servers import free_port
-from tests.functional.notices.receiver import receiving
 from tests.user import USER
 
 TOKEN, SECRET = "of-the-address", "a-secret-that-nobody-sees"
@@ -45,8 +43,8 @@ def opts(tmp_path, secret):
     }
 
 
-def examine(opts, reach=False, missing=lambda choice: "", **notices):
-    found = doctor.examine({**opts, "job_notices": {**opts["job_notices"], **notices}}, missing, reach)
+def examine(opts, missing=lambda choice: "", **notices):
+    found = doctor.examine({**opts, "job_notices": {**opts["job_notices"], **notices}}, missing)
     assert TOKEN not in repr(found) and SECRET not in repr(found)
     return found
 
@@ -94,7 +92,6 @@ def test_nothing_is_found_where_all_is_well(opts):
             "targets": ["webhook"],
             "waiting": {"webhook": 0},
             "delivered": {"webhook": 5.0},
-            "reachable": None,
             "findings": [],
             "retcode": 0,
         }
@@ -165,17 +162,6 @@ def test_a_secret_that_other_users_may_read_or_that_minions_get_is_reported(opts
 def test_a_returner_that_is_not_there_is_reported(opts):
     found = examine(opts, missing=lambda choice: f"no {choice.returner}", returners=["smtp"])
     assert found["targets"] == ["webhook", "smtp"] and "no notice reaches smtp: no smtp" in found["findings"]
-
-
-def test_the_receiver_is_tried_only_when_asked(opts):
-    with receiving() as receiver:
-        assert examine(opts, url=receiver.url)["reachable"] is None
-        assert examine(opts, url=receiver.url, reach=True)["reachable"] is True
-        assert receiver.tried == []
-        found = examine(opts, url=receiver.url.replace("http:", "https:"), reach=True)
-        assert found["reachable"] is False and "cannot be reached: TLS: " in " ".join(found["findings"])
-    found = examine(opts, url=f"http://127.0.0.1:{free_port()}/{TOKEN}", reach=True)
-    assert found["reachable"] is False and "cannot be reached: Connection refused" in " ".join(found["findings"])
 
 
 def test_a_ledger_that_cannot_be_read_is_reported_and_left_as_it_is(opts):
