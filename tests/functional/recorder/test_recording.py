@@ -164,6 +164,18 @@ def test_a_forged_event_without_a_genuine_one_is_corrected_by_the_next_look_into
     assert stage.returns[1:] == [(jid, "m1", "genuine")], "once, after a restart too"
 
 
+def test_forged_events_after_the_genuine_one_are_not_recorded(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.give_back(jid, "m1", "genuine")
+    stage.event(jid, "m1", "genuine")
+    before = stage.job_cache.asked
+    for number in range(500):
+        stage.event(jid, "m1", f"forged {number}")
+    stage.run(2.0)
+    assert stage.returns == [(jid, "m1", "genuine")]
+    assert stage.job_cache.asked - before < 10, "nor does each cost a look into the job cache"
+
+
 def test_a_return_that_comes_twice_is_recorded_once(stage, jid):
     stage.job_cache.publish(jid, "cmd.run")
     for _ in range(3):
