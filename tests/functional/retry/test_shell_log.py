@@ -13,6 +13,7 @@ from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.log import segments
 from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
@@ -184,14 +185,15 @@ def test_a_job_that_was_published_while_the_engine_was_away_is_in_the_log(make, 
 def test_without_the_log_the_job_cache_is_searched(make, master, when):
     stage = make()
     stage.end_searches()
+    jid = jid_at(time.time())  # a search passes over jids that are older by days
     if when == "while it is away":
         stage.close()
-    master.publish(JID, "a")
+    master.publish(jid, "a")
     for path in stage.log_folder.iterdir():
         path.unlink()
     if when == "while it is away":
         stage = make()
-    stage.until(lambda: stage.state("a") is State.PENDING)
+    stage.until(lambda: stage.state("a", jid) is State.PENDING)
 
 
 def test_a_stored_return_ends_an_entry_even_if_no_event_of_it_was_heard(make, master):
