@@ -231,22 +231,6 @@ def test_records_that_an_engine_has_read_may_be_removed_from_the_log(make, maste
     assert segments.numbers(stage.log_folder) == [1]
 
 
-def test_the_engine_goes_on_from_a_checkpoint_of_0_2_0(make, master, opts):
-    """It has a time and no place in a log. Jobs settled since then are looked at once more, and left as they are."""
-    held = {**record_of("a"), "state": "held"}
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): held}))
-    before = time.time() - 600
-    master.publish(JID, "a")
-    master.publish("20260516111111111111", "b")
-    path = FileSite(opts).path(JOB_RETRY) / "checkpoint"
-    files.write_msgpack(path, {"at": before, "closed": {JID: time.time()}})
-    stage = make()
-    stage.until(lambda: stage.state("b", "20260516111111111111") is State.PENDING)
-    assert stage.state("a") is State.HELD
-    stage.take_requests()
-    stage.until(lambda: files.read_msgpack(path)["at"] > before)
-
-
 def test_a_return_that_a_power_cut_has_left_only_in_the_log_counts(make, master, opts):
     stage = make()
     master.publish(JID, "a")
