@@ -7,16 +7,11 @@ import os
 import pathlib
 import pwd
 import stat
-import tempfile
-import time
-from collections.abc import Callable
 
 #: Free bytes, and the free share of inodes, below which the disk is worth a finding.
 LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
 #: Permissions that others must not have: any, or to write.
 FOR_OWNER, READABLE = 0o077, 0o022
-#: Seconds by which a file system's clock may differ from that of the machine.
-_APART = 5.0
 
 
 def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed: int = FOR_OWNER) -> list[str]:
@@ -64,42 +59,7 @@ def about_disk(folder: pathlib.Path) -> list[str]:
     return found
 
 
-def about_clock(folder: pathlib.Path, clock: Callable[[], float] = time.time) -> list[str]:
-    """
-    Return a finding if no file can be made in a directory that may not exist yet, or if files there get a time that
-    differs from this machine's. The check makes a file without a name, which is gone at once.
-
-    :param clock: returns Unix time.
-    """
-    folder = _existing(folder)
-    try:
-        with tempfile.TemporaryFile(dir=folder) as made:
-            ahead = os.fstat(made.fileno()).st_mtime - clock()
-    except OSError as exc:
-        return [
-            f"no file can be made in {folder}, so nothing is kept: {exc.strerror}; check its permissions and its disk"
-        ]
-    if abs(ahead) <= _APART:
-        return []
-    how = "ahead of" if ahead > 0 else "behind"
-    return [
-        f"the clock of the disk of {folder} is {abs(ahead):.0f} s {how} this machine's, so the age of files "
-        "there is misjudged: have one time server set both"
-    ]
-
-
 def _existing(folder: pathlib.Path) -> pathlib.Path:
     while not folder.exists():
         folder = folder.parent
     return folder
-
-
-def about_sqlite(version: tuple[int, int, int]) -> list[str]:
-    """Return a finding if a version of SQLite has the defect that very rarely loses a write (3.7.0 to 3.51.2)."""
-    fixed_in = {(3, 44): 6, (3, 50): 7}
-    if not (3, 7, 0) <= version < (3, 51, 3) or version[2] >= fixed_in.get(version[:2], version[2] + 1):
-        return []
-    return [
-        f"this Python has SQLite {'.'.join(map(str, version))}, in which a write may be lost if several processes empty "
-        "the log of a file (WAL reset) at one moment, which is very rare; it is fixed in 3.51.3, 3.50.7 and 3.44.6"
-    ]

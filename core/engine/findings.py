@@ -12,7 +12,7 @@ import salt.version
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice, examined
-from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
+from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import Refused, StateError
@@ -39,7 +39,7 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     return [
         *about_engine(opts, engine),
         *_about_format(opts, engine),
-        *([] if path is None else [*about_folders(opts, path), *about_disk(path), *about_clock(path)]),
+        *([] if path is None else [*about_folders(opts, path), *about_disk(path)]),
         *about_peers(opts),
         *about_masters(opts, engine),
         *map(Advice, compat.untested()),

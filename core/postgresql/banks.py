@@ -246,7 +246,7 @@ class Banks:
     def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
         """
         Call ``work`` with a connection. ``work`` is called again after a clash with others, if the server has closed the
-        connection meanwhile, if the table is gone, and while the server is being restarted.
+        connection meanwhile, and while the server is being restarted.
 
         :param seconds: how long each statement may take, if longer than usual.
         :raises Away, Rejected: as ``store``.

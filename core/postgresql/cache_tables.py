@@ -20,12 +20,10 @@ from __future__ import annotations
 
 import psycopg
 
-from saltext.jobs.core import formats, lines
+from saltext.jobs.core import formats
 from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.postgresql.connections import LONG, Patient
-
-log = lines.logger(__name__)
 
 #: The format of the tables: see ``core/formats.py``.
 FORMAT = 1
@@ -48,8 +46,8 @@ _STATEMENTS = (
     f"CREATE TABLE {TABLE}_format (number integer NOT NULL)",
     f"INSERT INTO {TABLE}_format VALUES ({FORMAT})",
 )
-_LOOK = f"""SELECT number, current_setting('synchronous_commit'), current_setting('server_encoding'),
-    to_regclass('{TABLE}') IS NOT NULL FROM {TABLE}_format"""
+_LOOK = f"""SELECT number, current_setting('synchronous_commit'), current_setting('server_encoding')
+    FROM {TABLE}_format"""
 
 
 def prepare(connection: Patient, keeps_commit: bool) -> None:
@@ -64,10 +62,10 @@ def prepare(connection: Patient, keeps_commit: bool) -> None:
         found = connection.execute(_LOOK.encode()).fetchone()
     except psycopg.errors.UndefinedTable:
         found = None
-    if found is None or not found[3]:
+    if found is None:
         _make(connection)
-        found = connection.execute(_LOOK.encode()).fetchone() or (FORMAT, "", "", True)
-    number, commit, encoding, _ = found
+        found = connection.execute(_LOOK.encode()).fetchone() or (FORMAT, "", "")
+    number, commit, encoding = found
     formats.check(f"The table {TABLE}", number, FORMAT)
     if encoding not in ("UTF8", ""):
         raise StateError(
@@ -82,13 +80,8 @@ def _make(connection: Patient) -> None:
     with connection.waiting(LONG), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         # A new statement sees tables that another master has made meanwhile.
-        row = connection.execute(f"SELECT to_regclass('{TABLE}'), to_regclass('{TABLE}_format')".encode()).fetchone()
-        if row and row[0] is None and row[1] is not None:
-            log.error("The table %s was removed with everything in it; a new, empty one is made", TABLE)
-        if row and row[0] is not None and row[1] is not None:
-            return
+        row = connection.execute(f"SELECT to_regclass('{TABLE}_format')".encode()).fetchone()
         if row and row[0] is not None:
-            raise StateError(f"there is a table {TABLE} that is not this extension's; name another database")
-        connection.execute(f"DROP TABLE IF EXISTS {TABLE}_format".encode())
+            return
         for statement in _STATEMENTS:
             connection.execute(statement.encode())

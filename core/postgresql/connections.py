@@ -146,7 +146,7 @@ class Connections:
     def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
         """
         Call ``work`` with a connection. ``work`` is called again after a clash with others, if the server has closed the
-        connection meanwhile, if the table is gone, and while the server is being restarted.
+        connection meanwhile, and while the server is being restarted.
 
         :param seconds: how long each statement may take, if longer than usual.
         :raises Away: if the server cannot do it now; it may have been done.
@@ -163,8 +163,8 @@ class Connections:
                         return work(connection)
             except (psycopg.Error, UnicodeError) as exc:
                 kind = kind_of(exc)
-                if not is_lost and ((kind is Kind.LOST and was_used) or kind is Kind.NO_TABLE):
-                    is_lost = True  # each new connection makes a missing table
+                if not is_lost and kind is Kind.LOST and was_used:
+                    is_lost = True
                     continue
                 if kind is Kind.LOST and time.monotonic() < until:
                     time.sleep(RETRY_SECONDS)

@@ -30,10 +30,9 @@ class Kind(enum.Enum):
 
     LOST = enum.auto()  # the connection, or the server as a whole
     CLASH = enum.auto()  # with other sessions; an immediate retry may work
-    NO_TABLE = enum.auto()  # it was removed
     FULL = enum.auto()  # the server's disk or memory
     BUSY = enum.auto()  # no answer in time, a lock that others hold, too many connections
-    SETUP = enum.auto()  # a password, a database, a right: for an operator to fix
+    SETUP = enum.auto()  # a password, a database, a table, a right: for an operator to fix
     RECORD = enum.auto()  # the record itself
 
 
@@ -45,7 +44,6 @@ _BY_STATE = {
     "08": Kind.LOST,
     "57P": Kind.LOST,
     "40": Kind.CLASH,
-    "42P01": Kind.NO_TABLE,
     "53100": Kind.FULL,
     "53200": Kind.FULL,
     "58": Kind.FULL,
@@ -57,11 +55,11 @@ _BY_STATE = {
     "3D": Kind.SETUP,
     "3F": Kind.SETUP,
     "42501": Kind.SETUP,
+    "42P01": Kind.SETUP,
 }
 _ADVICE = {
     Kind.LOST: "check that the server runs and that this machine may reach it",
     Kind.CLASH: "other sessions change the same rows at the same time",
-    Kind.NO_TABLE: "its tables are being removed",
     Kind.FULL: "make room on its disk",
     Kind.BUSY: "look at its load, its locks (pg_stat_activity) and max_connections",
     Kind.SETUP: "check the options postgresql.* and the rights of that user there",

@@ -63,7 +63,6 @@ class SqliteBanks:
         self._database = database
         self.path = database.path
         #: The version of the SQLite library.
-        self.sqlite_version = sqlite3.sqlite_version_info
 
     # Made when they are first used: most processes only read records.
 

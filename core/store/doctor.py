@@ -13,9 +13,9 @@ from typing import Any
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.advice import Advice, examined
+from saltext.jobs.core.advice import examined
 from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED, RETURNS
-from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files, about_sqlite
+from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import has_date
 from saltext.jobs.core.store.store import Store
@@ -68,7 +68,6 @@ def _about_files(store: Store, opts: Mapping[str, Any]) -> list[str]:
     found = [
         *about_files(user, folder, _SOME_FILES, READABLE),
         *about_disk(folder),
-        *about_clock(folder),
     ]
     locks = pathlib.Path(store.cachedir, "salt_cache.locks")
     found += about_files(user, locks, _SOME_FILES) if locks.exists() else []
@@ -85,7 +84,7 @@ def _about_database(store: Store, user: str) -> list[str]:
         return []
     path = banks.path
     folder = pathlib.Path(path).parent
-    found = [*about_disk(folder), *about_clock(folder), *map(Advice, about_sqlite(banks.sqlite_version))]
+    found = about_disk(folder)
     for name in (path, f"{path}-wal", f"{path}-shm"):
         try:
             status = os.lstat(name)

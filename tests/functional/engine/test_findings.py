@@ -11,7 +11,6 @@ import pytest
 
 from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.surroundings import about_clock, about_sqlite
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 from saltext.jobs.core.errors import Refused
@@ -107,31 +106,6 @@ def test_an_engine_that_has_ended_has_no_process(opts):
     with leading(opts, BATCH_MANAGER):
         assert requests.process_of(opts, BATCH_MANAGER).pid == os.getpid()
     assert requests.process_of(opts, BATCH_MANAGER) is None
-
-
-def test_a_clock_of_the_disk_that_goes_wrong_is_reported(tmp_path):
-    assert about_clock(tmp_path / "to be made") == []
-    (behind,) = about_clock(tmp_path, lambda: time.time() + 3600)
-    assert f"the clock of the disk of {tmp_path} is 3600 s behind this machine's" in behind
-    (ahead,) = about_clock(tmp_path, lambda: time.time() - 60)
-    assert "60 s ahead of this machine's" in ahead
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_in_which_no_file_can_be_made_is_reported():
-    (finding,) = about_clock(pathlib.Path("/proc/self"))
-    assert finding.startswith("no file can be made in /proc/self, so nothing is kept: ")
-
-
-@pytest.mark.parametrize("version", [(3, 24, 0), (3, 40, 1), (3, 44, 5), (3, 50, 6), (3, 51, 2)])
-def test_a_sqlite_that_may_lose_a_write_is_reported(version):
-    (found,) = about_sqlite(version)
-    assert "SQLite {}.{}.{}".format(*version) in found and "3.51.3" in found
-
-
-@pytest.mark.parametrize("version", [(3, 44, 6), (3, 44, 9), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)])
-def test_a_sqlite_without_that_fault_is_not_reported(version):
-    assert about_sqlite(version) == []
 
 
 def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):
