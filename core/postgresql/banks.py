@@ -225,7 +225,7 @@ class Banks:
 
     # -- old ones --------------------------------------------------------------------------------------------------
 
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> None:
         """
         Remove the names that were last written before ``than``: their keys in some banks, and the bank ``parent/name``
         of each.
@@ -233,9 +233,8 @@ class Banks:
         All of one name is removed at once.
 
         :param than: Unix time.
-        :return: a Unix time that is not later than the last write of any name that stays; None if none stays.
         """
-        return self.run(lambda connection: _remove_older(connection, banks, parent, names, than), LONG)
+        self.run(lambda connection: _remove_older(connection, banks, parent, names, than), LONG)
 
     # -- asking the server -----------------------------------------------------------------------------------------
 
@@ -323,9 +322,7 @@ class _Row:
         )
 
 
-def _remove_older(
-    connection: Patient, banks: Sequence[str], parent: str, names: Sequence[str], than: float
-) -> float | None:
+def _remove_older(connection: Patient, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> None:
     shared, own = list(banks), [f"{parent}/{name}" for name in names]
     with connection.transaction():
         # from here on other writers of these rows wait, and the next statement sees all earlier writes
@@ -334,12 +331,11 @@ def _remove_older(
         last = f"""greatest((SELECT max(updated) FROM {TABLE} WHERE bank = ANY(%s) AND key = w.name),
             (SELECT max(updated) FROM {TABLE} WHERE bank = w.own))"""
         query = f"SELECT w.name, {_AT.format(last)} FROM unnest(%s::text[], %s::text[]) AS w (name, own)"
-        ages = {name: at for name, at in _do(connection, query, (shared, list(names), own)) if at is not None}
-        old = [name for name, at in ages.items() if at < than]
+        ages = _do(connection, query, (shared, list(names), own))
+        old = [name for name, at in ages if at is not None and at < than]
         if old:
             _do(connection, f"DELETE FROM {TABLE} WHERE bank = ANY(%s) AND key = ANY(%s)", (shared, old))
             _do(connection, f"DELETE FROM {TABLE} WHERE bank = ANY(%s)", ([f"{parent}/{name}" for name in old],))
-        return min((at for at in ages.values() if at >= than), default=None)
 
 
 def _do(connection: Patient, query: str, values: Sequence[Any] = ()) -> Rows:

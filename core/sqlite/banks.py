@@ -236,9 +236,9 @@ class SqliteBanks:
 
     # -- jobs ------------------------------------------------------------------------------------------------------
 
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> None:
         """As ``Removal.remove_older``."""
-        return self._removal.remove_older(banks, parent, names, than)
+        self._removal.remove_older(banks, parent, names, than)
 
     def give_way(self) -> None:
         """Pause, so that writers that wait for this thread can write."""
@@ -266,9 +266,8 @@ class SqliteBanks:
         return self._database.check()
 
     def damage(self) -> str | None:
-        """Return what a check of the whole file finds; None if it is sound."""
-        found = str(self._database.read("PRAGMA quick_check(1)")[0][0])
-        return None if found == "ok" else found
+        """As ``Database.damage``."""
+        return self._database.damage()
 
     def backup(self, path: str) -> None:
         """Copy the file as it is at this moment; others may write. :raises OSError: also if the path exists."""

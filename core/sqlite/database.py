@@ -344,6 +344,27 @@ class Database:
         self._file.set_aside(connection.identity, str(found))
         return False
 
+    def damage(self) -> str | None:
+        """Return what ``check`` would find, and leave the file where it is; None if it is sound or missing."""
+        if self._file.identity() is None:
+            return None
+        with _THREADS.inside():
+            try:
+                sql = self._connected()
+            except sqlite3.DatabaseError as exc:
+                if is_damage(exc):
+                    return str(exc)
+                raise
+            try:
+                found = str(patiently(lambda: sql.execute("PRAGMA quick_check(1)").fetchone()[0]))
+            except sqlite3.DatabaseError as exc:
+                found = str(exc)
+            if found == "ok":
+                sql.close()
+                return None
+            LEFT.append(sql)  # closing it could write into the damaged file
+            return found
+
     def damaged(self) -> list[str]:
         """As ``DatabaseFile.damaged``."""
         return self._file.damaged()

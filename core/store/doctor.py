@@ -40,9 +40,16 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here")
     jobs: int | None = None
     try:
-        store.contains(NOCACHE, "doctor")
-        jobs = store.driver.count_loads()
-        found += _about_publishes(store, name == _OURS)
+        damage = store.file.damage() if store.file is not None else None
+        if store.file is not None and damage:  # a read would set the file aside
+            found.append(
+                f"{store.file.banks_file.path} is damaged ({damage}): the master sets it aside when it meets the damage, "
+                "and begins a new one"
+            )
+        else:
+            store.contains(NOCACHE, "doctor")
+            jobs = store.driver.count_loads()
+            found += _about_publishes(store, name == _OURS)
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
     found += _about_files(store, opts)
@@ -95,11 +102,6 @@ def _about_database(store: Store, user: str) -> list[str]:
             found.append(f"{name} does not belong to the master's user {user}: chown {user} {name}")
         if status.st_mode & 0o077:
             found.append(f"{name} can be read by others, and holds pillars: chmod 600 {name}")
-    damage = file.damage()
-    if damage:
-        found.append(
-            f"{path} is damaged ({damage}): the master sets it aside when it meets the damage, and begins a new one"
-        )
     found += [
         f"{name} was damaged and set aside. Check the disk, then: salt-run job_cache.recover {name}; then remove the file"
         for name in banks.damaged()

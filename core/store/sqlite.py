@@ -119,11 +119,8 @@ class Sqlite(TableDriver[SqliteBanks]):
             self.banks_file.give_way()
 
     def damage(self) -> str | None:
-        """Return what a check of the whole file finds, or why it cannot be made; None if the file is sound."""
-        try:
-            return self.do(lambda banks: banks.damage(), "check", "")
-        except SaltCacheError as exc:
-            return str(exc)
+        """As ``Database.damage``. :raises SaltCacheError: if the file cannot be checked."""
+        return self.do(lambda banks: banks.damage(), "check", "")
 
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
         found = super().error(name, bank, key, exc)

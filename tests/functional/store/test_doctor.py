@@ -138,7 +138,8 @@ class TestSqlite:
         os.chmod(os.path.join(opts["cachedir"], "cache.sqlite"), 0o644)
         assert "can be read by others, and holds pillars: chmod 600" in told(opts)
 
-    def test_damage_is_reported_and_the_file_left_alone(self, opts, disk):
+    @pytest.mark.parametrize("at", [0, 8192 * 16], ids=["header", "page"])
+    def test_damage_is_reported_and_the_file_left_alone(self, opts, disk, at):
         banks = Returner(opts).store.driver.banks_file
         for number in range(200):
             banks.store("bank", str(number), "x" * 1000)
@@ -146,7 +147,7 @@ class TestSqlite:
         with contextlib.closing(sqlite3.connect(path)) as sql:
             sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with open(path, "r+b") as stream:
-            stream.seek(8192 * 16)
+            stream.seek(at)
             stream.write(b"\xff" * 4000)
         assert "cache.sqlite is damaged (" in told({**opts, "sqlite_cache_synchronous": "FULL"})
         assert os.listdir(opts["cachedir"]).count("cache.sqlite") == 1

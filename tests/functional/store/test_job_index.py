@@ -14,7 +14,6 @@ import shutil
 import signal
 import sqlite3
 import struct
-import threading
 import time
 
 import pytest
@@ -72,39 +71,6 @@ def dying(statement, number):
             return super().execute(sql, *values)
 
     return functools.partial(sqlite3.connect, factory=Connection)
-
-
-class CountedSteps(sqlite3.Connection):
-    """
-    A connection that counts the steps of SQLite's virtual machine, in tens.
-
-    :param held: gets the steps of each transaction, which keeps others from writing.
-    """
-
-    def __init__(self, *args, held, **more):
-        super().__init__(*args, **more)
-        self._held, self.steps, self._before = held, 0, 0
-        self.set_progress_handler(self._step, 10)
-
-    def _step(self):
-        self.steps += 1
-
-    def execute(self, sql, *values):
-        found = super().execute(sql, *values)
-        if sql.startswith("BEGIN"):
-            self._before = self.steps
-        elif sql == "COMMIT":
-            self._held.append(self.steps - self._before)
-        return found
-
-
-def in_thread(work):
-    """What a thread of its own returns, which has a connection of its own."""
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(work()))
-    thread.start()
-    thread.join()
-    return answers[0]
 
 
 def found(store, **query):
@@ -353,23 +319,6 @@ class TestRemoval:
         large.returner({"jid": jid, "id": "late", "return": 1})
         large.store.driver.tidy()
         assert list(large.get_jid(jid)) == ["late"]
-
-    def test_a_very_large_job_is_looked_at_while_others_write(self, large, monkeypatch):
-        banks, jid = large.store.driver.banks_file, "20200101000000000004"
-        many = [f"m{number}" for number in range(20_000)]
-        with banks.transaction():
-            banks.store("jobs/minions", jid, many)
-            for minion in many:
-                banks.store(f"jobs/returns/{jid}", minion, 1)
-        held, counted = [], functools.partial(CountedSteps, held=[])
-        with contextlib.closing(sqlite3.connect(banks.path, factory=counted)) as sql:
-            sql.execute("SELECT max(updated) FROM records GROUP BY bank").fetchall()
-            looked = sql.steps
-        counted = functools.partial(CountedSteps, held=held)
-        monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=counted))
-        in_thread(lambda: large.sweep_in(7200))
-        assert large.get_jids() == {} and held
-        assert max(held) < looked / 2, "of the steps that a look at each record takes"
 
     def test_a_job_that_was_written_meanwhile_stays_whole(self, large):
         jid = "20200101000000000008"
