@@ -40,6 +40,7 @@ from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, coun
 from saltext.jobs.core.retry.turns import SETTLE
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
@@ -214,7 +215,7 @@ class JobCache:
 
     def publication(self, jid):
         at, last = self._there().recorded.get(jid, (None, None))
-        return None if at is None else Publication(at, frozenset(), last, OPTS["id"])
+        return None if at is None else Publication(at, frozenset(), last, OPTS["id"], digest(self._world.loads[jid]))
 
     def has_publication(self, jid):
         return jid in self._there().recorded
