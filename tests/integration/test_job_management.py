@@ -226,7 +226,7 @@ def test_jobs_are_removed_when_their_time_is_over(salt_factories):
         assert list(jobs.glob(f"returns/{written[-1].stem}/*.p"))
         banks = ("loads", "minions", "returns", "published")
         wait_for(
-            lambda: not any(os.listdir(jobs / bank) for bank in banks),
+            lambda: not any(list(jobs.glob(f"{bank}/*")) for bank in banks),
             what="nothing is left of the job",
         )
         assert salt_cli(daemon, "gamma", "test.ping").data is True
