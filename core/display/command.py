@@ -23,7 +23,7 @@ SECRET = (
 _IS_SECRET = re.compile(SECRET, re.IGNORECASE).search
 #: Within a text (a command, JSON, YAML): such a name, and its value, to the end of the text if the value has no other end.
 _IN_TEXT = re.compile(
-    rf"""((?:{SECRET})[\w.-]{{0,60}}["']?(?:\s{{0,8}}=\s{{0,8}}|\s{{0,8}}:\s{{1,8}}|(?<=["']):))"""
+    rf"""((?:{SECRET})[a-z0-9_.-]{{0,60}}["']?(?:\s{{0,8}}=\s{{0,8}}|\s{{0,8}}:\s{{1,8}}|(?<=["']):))"""
     r"""("(?:[^"\\]|\\.)*("|\Z)|'[^']*('|\Z)|[\[{].*|((bearer|basic)\s+)?[^\s,;&}]+)""",
     re.IGNORECASE | re.DOTALL,
 )
