@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 
 import pytest
 import salt.cache
@@ -16,6 +17,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
@@ -156,19 +158,20 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
 
 def test_a_start_while_the_store_is_read_is_known_afterwards(stage, opts, job_cache, monkeypatch):
     accept(opts, "a")
+    other = jid_at(time.time())  # a search passes over jids that are older by days
     held = {**record_of("a"), "state": "held"}
     RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): held}))
-    for jid in (JID, SIGNAL):
+    for jid in (JID, other):
         job_cache.keep_load(jid, load_of(jid=jid), ["a"])
     steps, step = [], stage.shell.machine.step
     monkeypatch.setattr(stage.shell.machine, "step", lambda fact, now, wall: steps.append(fact) or step(fact, now))
     stage.shell.start()
-    for jid in (JID, SIGNAL):
+    for jid in (JID, other):
         stage.bus.tell(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply", "minions": ["a"]})
-    stage.bus.tell(f"salt/job/{SIGNAL}/start/a", {"id": "a", "jid": SIGNAL})
+    stage.bus.tell(f"salt/job/{other}/start/a", {"id": "a", "jid": other})
     stage.until(lambda: stage.shell.restored)
     assert isinstance(steps[0], facts.Restored)
-    stage.until(lambda: stage.state("a", SIGNAL) is State.RUNNING)
+    stage.until(lambda: stage.state("a", other) is State.RUNNING)
     assert stage.state("a") is State.HELD
 
 

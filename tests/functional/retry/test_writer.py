@@ -87,7 +87,7 @@ def test_records_that_redis_does_not_take_are_written_once_it_is_back(opts, cach
     worker = Worker(helper.loop)
     store = RetryStore({**opts, **server.options})
     writer = Writer(helper.loop, worker, store, record_under, refuse_nothing)
-    store.beat("here_master", 1.0)
+    assert store.snapshot(JID) is not None  # it has a connection
     server.stop()
     writer.put(keys_of(JID, "a"))
     writer.when_durable(lambda: durable.append(True))

@@ -70,7 +70,7 @@ def test_a_publish_is_a_record_of_the_job_and_its_minions(job_cache, tail, opts)
     job_cache["save_load"](JID, {**LOAD, "jid": JID, "kwargs": {"token": "secret"}}, minions=["web2", "web1", "../x"])
     (record,) = tail()
     assert isinstance(record, Published)
-    assert record[:8] == (JID, "state.apply", "ops", "", ("web1", "web2"), 2, "", ())
+    assert record[:7] == (JID, "state.apply", "ops", "", ("web1", "web2"), 2, ())
     assert record.work == records.work_of(LOAD)
     assert record.sent
 
