@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import pathlib
 
 import salt.loader
 
 from saltext.jobs.core.retry.entry import Entry, Key, Kind
 
-JID = "20260516101112131415"
+#: Of yesterday: a search passes over jids that are older by days.
+JID = f"{datetime.date.today() - datetime.timedelta(days=1):%Y%m%d}101112131415"
 
 
 def accept(opts, *minions, kind="minions"):
