@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
+
+from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.conftest import make_master, minions
+from tests.integration.faults import EngineProcess
 from tests.waiting import lasting
 
 
@@ -20,3 +24,16 @@ def batch_master(factories, *names, of_minions=None, **overrides):
 def timeouts(seconds):
     """The arguments of ``batch.start`` by which a batch soon asks what has become of a minion."""
     return f"timeout={lasting(seconds)}", f"gather_job_timeout={lasting(seconds)}"
+
+
+@pytest.fixture
+def engine(master, tmp_path):
+    """The engine of the module's master, in a process of its own."""
+    process = EngineProcess(master, tmp_path / "engine.log")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def store(master):
+    return BatchStore(master.config)

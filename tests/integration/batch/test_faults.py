@@ -17,14 +17,13 @@ import salt.utils.event
 from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.site import FileSite
 from tests.batches import journal_path, journals
 from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
-from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon, outlived, send_as
+from tests.integration.faults import CountedJob, freeze_daemon, outlived, send_as
 from tests.missing import missing
 from tests.waiting import Deadline, lasting, wait_for
 
@@ -38,18 +37,6 @@ QUEUE = SLOW_LISTENERS["pub_server_write_queue_size"]
 def master(salt_factories):
     with batch_master(salt_factories, *MINIONS, engines=[], job_retry=False, **SLOW_LISTENERS) as daemon:
         yield daemon
-
-
-@pytest.fixture
-def engine(master, tmp_path):
-    process = EngineProcess(master, tmp_path / "engine.log")
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def store(master):
-    return BatchStore(master.config)
 
 
 @pytest.fixture

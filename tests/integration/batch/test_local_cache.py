@@ -6,10 +6,9 @@ import pytest
 import salt.client
 from saltfactories.utils import random_string
 
-from saltext.jobs.core.batch.store import BatchStore
 from tests.faults import thaw
 from tests.integration.batch.conftest import batch_master, timeouts
-from tests.integration.faults import CountedJob, EngineProcess, freeze_daemon, send_as
+from tests.integration.faults import CountedJob, freeze_daemon, send_as
 from tests.waiting import wait_for
 
 MINIONS = ("p1", "p2", "p3")
@@ -20,18 +19,6 @@ def master(salt_factories):
     options = {"engines": [], "job_retry": False, "master_job_cache": "local_cache"}
     with batch_master(salt_factories, *MINIONS, **options) as daemon:
         yield daemon
-
-
-@pytest.fixture
-def engine(master, tmp_path):
-    process = EngineProcess(master, tmp_path / "engine.log")
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def store(master):
-    return BatchStore(master.config)
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import time
 import pytest
 from saltfactories.utils import random_string
 
-from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.batch.conftest import batch_master, timeouts
-from tests.integration.faults import CountedJob, EngineProcess
+from tests.integration.faults import CountedJob
 from tests.waiting import lasting, wait_for
 
 MINIONS = ("p1", "p2", "p3")
@@ -19,18 +18,6 @@ MINIONS = ("p1", "p2", "p3")
 def master(salt_factories):
     with batch_master(salt_factories, *MINIONS, engines=[], job_retry=False) as daemon:
         yield daemon
-
-
-@pytest.fixture
-def engine(master, tmp_path):
-    process = EngineProcess(master, tmp_path / "engine.log")
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def store(master):
-    return BatchStore(master.config)
 
 
 @pytest.fixture
