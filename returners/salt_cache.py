@@ -345,6 +345,6 @@ def clean_old_jobs() -> None:
             retention.sweep(store, keep, time.time())
         retention.trim(store, time.time())
         if store.file is not None:
-            store.file.tidy()
+            store.file.check()
     except SaltCacheError as exc:
         log.error("The job cache could not be cleaned: %s", exc)

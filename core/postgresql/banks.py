@@ -17,16 +17,17 @@ import salt.payload
 
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS, below, plain_bank
 from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.job_lookup import CHUNK, parts
 from saltext.jobs.core.disk.job_summary import has_failed, job_marks, shown_of
 from saltext.jobs.core.postgresql import cache_tables
 from saltext.jobs.core.postgresql.cache_tables import TABLE
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
+from saltext.jobs.core.postgresql.job_lookup import JobLookup
 from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
 
 Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
-CHUNK = 500  # values asked for at a time
 _MOST_SERVERS = 8
 _ALIVE = "(t.expires IS NULL OR t.expires > clock_timestamp())"
 _VALUE = f"SELECT t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key = %s AND {_ALIVE}"
@@ -51,7 +52,11 @@ def banks_of(opts: Mapping[str, Any]) -> Banks:
 class Banks:
     """:param options: where the server is."""
 
+    loads = staticmethod(packed.loads)
+
     def __init__(self, options: CacheOptions) -> None:
+        #: Finds and lists jobs.
+        self.index = JobLookup(self.rows)
         self._connections = Connections(
             options, lambda connection: cache_tables.prepare(connection, bool(options.synchronous_commit))
         )
@@ -62,17 +67,20 @@ class Banks:
 
     # -- one value -------------------------------------------------------------------------------------------------
 
-    def store(self, bank: str, key: str, value: Any, expires: float | None = None) -> None:
+    def store(self, bank: str, key: str, value: Any, durable: bool = False, expires: float | None = None) -> None:
         """
         Store a value.
 
+        :param durable: ignored: the server decides.
         :param expires: seconds after which it counts as absent.
         :raises Away: if the server cannot do it now; it may have been done.
         :raises Rejected: if it never will.
         """
-        self.store_all([(bank, key, value)], expires)
+        self.store_all([(bank, key, value)], durable, expires)
 
-    def store_all(self, items: Sequence[tuple[str, str, Any]], expires: float | None = None) -> None:
+    def store_all(
+        self, items: Sequence[tuple[str, str, Any]], durable: bool = False, expires: float | None = None
+    ) -> None:
         """Store (bank, key, value) triples as a whole; for the same bank and key the last one counts."""
         rows = {(row.bank, row.key): row for row in (_Row(*item, expires) for item in items)}
         # in the order of all writers, so that they cannot deadlock
@@ -82,7 +90,7 @@ class Banks:
         query = f"WITH {before} {last}" if before else last
         self.run(lambda connection: _do(connection, query, [one for _, some in first for one in some] + values))
 
-    def store_new(self, bank: str, key: str, value: Any) -> bool:
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         """Store a value unless there is one. Returns whether it was stored."""
         row = _Row(bank, key, value, None)
         query, values = row.insert(replace=False)
@@ -355,9 +363,3 @@ def _joined(value: Any) -> str | None:
     joined = _BETWEEN.join(value)
     is_certain = joined.count(_BETWEEN) == max(0, len(value) - 1) and "" not in value and "\0" not in joined
     return joined if is_certain else None
-
-
-def parts(values: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the values in lists of ``CHUNK``."""
-    for start in range(0, len(values), CHUNK):
-        yield list(values[start : start + CHUNK])

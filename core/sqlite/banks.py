@@ -9,7 +9,6 @@ function and the user of each job are kept beside its load, so that jobs can be 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sqlite3
 import time
@@ -18,13 +17,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from saltext.jobs.core.banks import below, plain_bank
+from saltext.jobs.core.disk.job_lookup import CHUNK, parts
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.sqlite import job_index, removal, stored
+from saltext.jobs.core.sqlite import job_index, stored
 from saltext.jobs.core.sqlite.database import Database, database_at
-from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
+from saltext.jobs.core.sqlite.job_lookup import JobLookup
+from saltext.jobs.core.sqlite.removal import remove_older
 
 FILE = "cache.sqlite"
-RESERVE = 100  # free pages that are kept for the next records
 
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
@@ -59,21 +59,13 @@ def banks_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteBank
 class SqliteBanks:
     """:param database: the file."""
 
+    loads = staticmethod(stored.loads)
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self.path = database.path
-        #: The version of the SQLite library.
-
-    # Made when they are first used: most processes only read records.
-
-    @functools.cached_property
-    def index(self) -> JobLookup:
-        """Finds and lists jobs."""
-        return JobLookup(self._database)
-
-    @functools.cached_property
-    def _removal(self) -> removal.Removal:
-        return removal.Removal(self._database)
+        #: Finds and lists jobs.
+        self.index = JobLookup(database)
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         """All writes of this thread in the block happen together or not at all. Nothing else writes meanwhile."""
@@ -93,6 +85,12 @@ class SqliteBanks:
         with self.transaction(durable) as sql:
             sql.execute(_PUT, (_bank_id(sql, name), *row))
             job_index.has_stored(sql, name, row[0], value)
+
+    def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
+        """Store (bank, key, value) triples as a whole."""
+        with self.transaction(durable):
+            for item in items:
+                self.store(*item)
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         """Store a value if there is none, and tell whether it was stored."""
@@ -117,12 +115,14 @@ class SqliteBanks:
             return {} if default is None else default
         return stored.loads(found[0][0])
 
-    def values(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
-        """Return the stored bytes at all pairs of a bank (plain name) and a key in ``places``, read at one moment."""
+    def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        """Return the stored bytes of (bank, key) pairs, read at one moment; None for a missing one."""
+        places = [(plain_bank(bank), str(key)) for bank, key in items]
         banks, keys = dict(places), dict.fromkeys(key for _, key in places)
         query = f"""SELECT name, key, value FROM banks JOIN records ON bank = banks.id
             WHERE name IN ({_marks(banks)}) AND key IN ({_marks(keys)}) AND {_ALIVE}"""
-        return {(name, key): value for name, key, value in self._database.read(query, (*banks, *keys, _now()))}
+        found = {(name, key): value for name, key, value in self._database.read(query, (*banks, *keys, _now()))}
+        return [found.get(place) for place in places]
 
     def contains(self, bank: str, key: str | None = None) -> bool:
         """Tell whether there is a value; without a key, whether the bank exists."""
@@ -151,10 +151,9 @@ class SqliteBanks:
                     "SELECT name, id FROM banks WHERE name = ? OR (name > ? AND name < ?)", (name, *below(name))
                 )
             )
-            for number in found.values():
-                ((size,),) = sql.execute("SELECT count(*) FROM records WHERE bank = ?", (number,))
-                removal.take_banks(sql, {number: size})
-            for gone in found:
+            for gone, number in found.items():
+                sql.execute("DELETE FROM records WHERE bank = ?", (number,))
+                sql.execute("DELETE FROM banks WHERE id = ?", (number,))
                 job_index.has_removed(sql, gone)
             return bool(found)
 
@@ -199,7 +198,7 @@ class SqliteBanks:
 
     def pick(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield those of some keys that have a value, in the given order, with their stored bytes."""
-        for part in _parts(list(keys)):
+        for part in parts(list(keys)):
             query = f"SELECT key, value FROM records WHERE {_OF} AND key IN ({_marks(part)}) AND {_ALIVE}"
             found = dict(self._rows(query, bank, *part, _now()))
             yield from ((key, found[key]) for key in part if key in found)
@@ -207,7 +206,7 @@ class SqliteBanks:
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         """Return those of some keys that have a value."""
         found: set[str] = set()
-        for part in _parts(list(keys)):
+        for part in parts(list(keys)):
             query = f"SELECT key FROM records WHERE {_OF} AND key IN ({_marks(part)}) AND {_ALIVE}"
             found.update(row[0] for row in self._rows(query, bank, *part, _now()))
         return found
@@ -217,7 +216,7 @@ class SqliteBanks:
         now, count = _now(), 0
         # Looked for outside a transaction, since usually nothing has expired.
         found = [row[0] for row in self._rows(f"SELECT id FROM records WHERE {_OF} AND expires <= ?", bank, now)]
-        for part in _parts(found):
+        for part in parts(found):
             if count:
                 self.give_way()
             with self.transaction() as sql:
@@ -237,16 +236,12 @@ class SqliteBanks:
     # -- jobs ------------------------------------------------------------------------------------------------------
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> None:
-        """As ``Removal.remove_older``."""
-        self._removal.remove_older(banks, parent, names, than)
+        """As ``removal.remove_older``."""
+        remove_older(self._database, banks, parent, names, than)
 
     def give_way(self) -> None:
         """Pause, so that writers that wait for this thread can write."""
         self._database.give_way()
-
-    def tidy(self) -> bool:
-        """Remove some records of hidden banks, else some unused rows of the index; tell whether there were any."""
-        return bool(self._removal.empty_some() or self.index.forget())
 
     # -- the file as a whole ---------------------------------------------------------------------------------------
 
@@ -295,16 +290,6 @@ class SqliteBanks:
         )
         return int(pages * size)
 
-    def give_back(self, pages: int) -> int:
-        """Cut up to ``pages`` free pages off the file while more than a tenth of it is free; return how many."""
-        ((free, total),) = self._database.read(
-            "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
-        )
-        count = min(pages, int(free) - max(RESERVE, int(total) // 10))
-        if count > 0:
-            self._database.shrink(count)
-        return max(count, 0)
-
     def damaged(self) -> list[str]:
         """Return the damaged files that have been set aside, oldest first."""
         return self._database.damaged()
@@ -336,11 +321,6 @@ def _bank_id(sql: sqlite3.Connection, name: str) -> int:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-def _parts(values: Sequence[str]) -> Iterator[list[str]]:
-    for start in range(0, len(values), CHUNK):
-        yield list(values[start : start + CHUNK])
 
 
 def _marks(values: Collection[Any]) -> str:

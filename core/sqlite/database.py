@@ -199,12 +199,6 @@ class Database:
             roll_back(connection.sql)
             connection = self._connection()
 
-    def shrink(self, pages: int) -> None:
-        """Cut free pages off the file, in a transaction of its own."""
-        with self._watched() as connection:
-            # The pragma returns a row without columns for each page, and ``execute`` would take the first one only.
-            patiently(lambda: connection.sql.executescript(f"PRAGMA incremental_vacuum({pages})"))
-
     @property
     def held(self) -> float:
         """Seconds for which this thread's last transaction kept others from writing."""

@@ -94,21 +94,8 @@ class DatabaseFile:
             )
 
     def check_rights(self, exc: sqlite3.Error) -> None:
-        """:raises StateError: if the cause is that this user may not read the file, or that the disk takes no new file."""
-        if "unable to open" not in str(exc) or not os.path.exists(self.path):
-            return
-        disk = os.statvfs(self.path)
-        if disk.f_flag & os.ST_RDONLY:
-            raise StateError(
-                f"{self.path} is on a disk that may only be read, and SQLite needs a -wal and a -shm beside it: look at a "
-                "copy of the file, or mount the disk for writing"
-            ) from exc
-        if disk.f_files and not disk.f_ffree:
-            raise StateError(
-                f"{self.path} is on a disk that has no free inodes, and SQLite needs a -wal and a -shm beside it: "
-                "remove other files"
-            ) from exc
-        if not os.access(self.path, os.R_OK):
+        """:raises StateError: if the cause is that this user may not read the file."""
+        if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
             raise StateError(
                 f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
                 f"process is of another (uid {os.geteuid()}). If this is the master, chown the file to its user"
@@ -135,7 +122,7 @@ class DatabaseFile:
                     os.unlink(name)
             os.close(self.new_file(draft))
             with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as sql:
-                schema.begin(sql)
+                sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
                 if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
                     raise StateError(f"{self.path}: this file system has no memory that processes share")
                 sql.execute("BEGIN IMMEDIATE")

@@ -4,9 +4,8 @@ The index of jobs beside their records: jobs are found and listed by it, without
 ===============  ====================================================================================================
 table            holds
 ===============  ====================================================================================================
-``marks``        each pair of function and user in a load, with its number
-``jobs``         for each load: its jid; the number of its pair; what else ``jobs.list_jobs`` shows (``shown``: NULL if
-                 the load must be read)
+``jobs``         for each load: its jid, function and user; what else ``jobs.list_jobs`` shows (``shown``: NULL if the load
+                 must be read)
 ``failures``     the returns that tell of a failure
 ===============  ====================================================================================================
 
@@ -31,10 +30,8 @@ RETURNS = f"{banks.RETURNS}/"
 #: Jids that do not begin with a date and time.
 UNTIMED = "jid NOT GLOB '" + 14 * "[0-9]" + "*'"
 TABLES = (
-    # A number is never used again, because a reader may look up later what it stands for.
-    "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
-    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER NOT NULL, shown BLOB) WITHOUT ROWID",
-    "CREATE INDEX jobs_by_mark ON jobs (mark, jid)",
+    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, fun TEXT NOT NULL, usr TEXT NOT NULL, shown BLOB) WITHOUT ROWID",
+    "CREATE INDEX jobs_by_mark ON jobs (fun, usr, jid)",
     f"CREATE INDEX jobs_untimed ON jobs (jid) WHERE {UNTIMED}",
     "CREATE TABLE failures (jid TEXT NOT NULL, minion TEXT NOT NULL, PRIMARY KEY (jid, minion)) WITHOUT ROWID",
 )
@@ -48,10 +45,10 @@ def has_stored(sql: sqlite3.Connection, bank: str, key: str, value: Any, is_new:
     """
     if bank == LOADS:
         mark = job_marks(value)
-        put = "INSERT OR REPLACE INTO jobs (jid, mark, shown) VALUES (?, ?, ?)"
+        put = "INSERT OR REPLACE INTO jobs (jid, fun, usr, shown) VALUES (?, ?, ?, ?)"
         # A publish stores its load first. A load that comes later must be compared with what was published.
         shown = None if _is_published(sql, key) else shown_of(key, mark, value)
-        sql.execute(put, (key, _number(sql, *mark), shown))
+        sql.execute(put, (key, *mark, shown))
     elif bank.startswith(RETURNS):
         jid = bank[len(RETURNS) :]
         if has_failed(value):
@@ -81,10 +78,3 @@ def has_removed_jobs(sql: sqlite3.Connection, jids: Sequence[str]) -> None:
 def _is_published(sql: sqlite3.Connection, jid: str) -> bool:
     of_it = "SELECT 1 FROM records WHERE bank = (SELECT id FROM banks WHERE name = ?) AND key = ?"
     return sql.execute(of_it, (banks.PUBLISHED, jid)).fetchone() is not None
-
-
-def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
-    found = sql.execute("SELECT id FROM marks WHERE fun = ? AND user = ?", (fun, user)).fetchone()
-    if found is not None:
-        return int(found[0])
-    return int(sql.execute("INSERT INTO marks (fun, user) VALUES (?, ?)", (fun, user)).lastrowid or 0)

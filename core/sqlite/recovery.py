@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 from saltext.jobs.core.banks import plain_bank
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.sqlite import schema, stored
+from saltext.jobs.core.sqlite import stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 _PART = 1000  # rows read and written at a time
 _KINDS: tuple[Any, ...] = (str, str, int, (int, type(None)), bytes)
-_QUERY = f"""SELECT banks.name, key, updated, expires, value FROM records JOIN banks ON banks.id = bank
-    WHERE records.id >= ? AND records.id < ? AND banks.name NOT GLOB '{schema.HIDDEN}*'"""
+_QUERY = """SELECT banks.name, key, updated, expires, value FROM records JOIN banks ON banks.id = bank
+    WHERE records.id >= ? AND records.id < ?"""
 
 
 def recover(path: str, banks: SqliteBanks) -> dict[str, int]:

@@ -12,11 +12,9 @@ import sqlite3
 from saltext.jobs.core.sqlite import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 6  # of the tables, and of the form of values in them
+VERSION = 7  # of the tables, and of the form of values in them
 #: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
-#: The names of hidden banks begin with this; no other name does.
-HIDDEN = "/"
 
 _RECORDS = (
     "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
@@ -24,12 +22,6 @@ _RECORDS = (
     """CREATE TABLE records (id INTEGER PRIMARY KEY, bank INTEGER NOT NULL, key TEXT NOT NULL, updated INTEGER NOT NULL,
         expires INTEGER, value BLOB NOT NULL, UNIQUE (bank, key))""",
 )
-
-
-def begin(sql: sqlite3.Connection) -> None:
-    """Lay out an empty file, before anything is written."""
-    sql.execute(f"PRAGMA page_size={PAGE_BYTES}")
-    sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
 
 
 def create(sql: sqlite3.Connection) -> None:

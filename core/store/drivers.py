@@ -24,6 +24,7 @@ from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
+NEVER = 1e11  # a Unix time that is later than any write
 #: A job may be published again under its jid within this many seconds.
 _AGAIN_WITHIN = 2 * 86400.0
 #: Most bytes that mmap_cache may take for a bank: each job has one.
@@ -135,14 +136,14 @@ class Driver(Calls):
 
     # -- whole jobs --------------------------------------------------------------------------------------------------
 
-    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = math.inf) -> None:
+    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = NEVER) -> None:
         """
         Remove those of the jobs ``names`` that were last written before the Unix time ``than``, by default all.
 
         For each job the bank ``parent/name`` is removed first, then the key ``name`` in each of ``banks``, in this order.
         """
         for name in names:
-            if than < math.inf and self._last_write(banks, parent, name) >= than:
+            if than < NEVER and self._last_write(banks, parent, name) >= than:
                 continue
             self.drop_bank(f"{parent}/{name}")
             for bank in banks:

@@ -8,27 +8,20 @@ keeps the other processes of this machine out.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.sqlite import OPTIONS, stored
+from saltext.jobs.core.sqlite import OPTIONS
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.file import damage_in
-from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.store.calling import Outage, Undecodable
-from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.tabled import TableDriver
 
-#: By how many pages the file shrinks at a time, and how often in one sweep.
-PIECE_PAGES, PIECES = 200, 20
-#: A Unix time that is later than any write.
-_NEVER = 1e11
 #: Bytes from which on the sweep does not check the whole file, which takes some seconds for each GB.
 MOST_CHECKED = 4 << 30
 
@@ -44,9 +37,6 @@ class Sqlite(TableDriver[SqliteBanks]):
 
     def tables(self) -> SqliteBanks:
         return self.banks_file
-
-    def lookup(self) -> JobLookup:
-        return self.banks_file.index
 
     @property
     def banks_file(self) -> SqliteBanks:
@@ -66,44 +56,12 @@ class Sqlite(TableDriver[SqliteBanks]):
     def met_damage(self, error: SaltCacheError) -> bool:
         return bool(damage_in(error))
 
-    def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
-        found = self.do(lambda banks: banks.values(items), "fetch", *items[0]) if items else {}
-        return [self.decoded(*item, found[item], stored.loads) if item in found else ABSENT for item in items]
-
-    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
-        wanted = None if keys is None else list(keys)
-        return self._decoded(bank, lambda banks: banks.items(bank) if wanted is None else banks.pick(bank, wanted))
-
-    def _decoded(
-        self, bank: str, ask: Callable[[SqliteBanks], Iterator[tuple[str, bytes]]]
-    ) -> Iterator[tuple[str, Any]]:
-        found = self.do(lambda banks: iter(ask(banks)), "fetch", bank)
-        while some := self.do(lambda banks: list(itertools.islice(found, CHUNK)), "fetch", bank):
-            yield from ((key, self.decoded(bank, key, data, stored.loads)) for key, data in some)
-
-    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
-        self.do(lambda banks: banks.store(bank, key, value, durable), "store", bank, key)
-
-    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
-        return self.do(lambda banks: banks.store_new(bank, key, value, durable), "store", bank, key)
-
-    def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
-        def write(banks: SqliteBanks) -> None:
-            with banks.transaction(durable):
-                for item in items:
-                    banks.store(*item)
-
-        self.do(write, "store", *items[0][:2])
-
-    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = _NEVER) -> None:
-        self.do(lambda file: file.remove_older(banks, parent, names, min(than, _NEVER)), "flush", parent)
-
     def used_bytes(self) -> int:
         return self.do(lambda banks: banks.used_bytes(), "measure", "")
 
-    def tidy(self) -> None:
+    def check(self) -> None:
         """
-        Check the file, remove hidden records, and give some free space back to the disk.
+        Check the file, and set it aside if it is damaged.
 
         A process checks the file once, unless that would take long. Salt starts its maintenance process anew every hour.
         """
@@ -111,12 +69,6 @@ class Sqlite(TableDriver[SqliteBanks]):
             self._checked = os.getpid()
             if self.banks_file.file_bytes() < MOST_CHECKED:
                 self.do(lambda banks: banks.is_sound(), "check", "")
-        while self.do(lambda banks: banks.tidy(), "flush", ""):
-            self.banks_file.give_way()
-        for _ in range(PIECES):
-            if not self.do(lambda banks: banks.give_back(PIECE_PAGES), "shrink", ""):
-                return
-            self.banks_file.give_way()
 
     def damage(self) -> str | None:
         """As ``Database.damage``. :raises SaltCacheError: if the file cannot be checked."""

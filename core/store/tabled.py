@@ -12,12 +12,13 @@ from typing import Any, Generic, TypeVar
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS
+from saltext.jobs.core.disk.job_lookup import JobLookup
 from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.calling import Undecodable
-from saltext.jobs.core.store.drivers import Driver, Marks, Shown
+from saltext.jobs.core.store.drivers import ABSENT, NEVER, Driver, Marks, Shown
 
-Tables = TypeVar("Tables")
+Tables = TypeVar("Tables", bound=Any)
 Result = TypeVar("Result")
 
 #: Most pairs of function and user that are looked up one by one; if more match, all jobs of the searched time are read.
@@ -34,10 +35,6 @@ class TableDriver(Driver, Generic[Tables]):
     def tables(self) -> Tables:
         """Return the tables: those of ``core/sqlite/banks.py`` or ``core/postgresql/banks.py``."""
 
-    @abstractmethod
-    def lookup(self) -> Any:
-        """Return what finds jobs in them: ``core/sqlite/job_lookup.py`` or ``core/postgresql/job_lookup.py``."""
-
     def do(self, call: Callable[[Tables], Result], name: str, bank: str, key: str | None = None) -> Result:
         """Return what ``call`` returns for the tables. :raises SaltCacheError: if it fails, with ``name`` in the message."""
         try:
@@ -47,18 +44,40 @@ class TableDriver(Driver, Generic[Tables]):
         except Exception as exc:  # a client, the disk, and msgpack raise many kinds
             raise self.error(name, bank, key, exc) from exc
 
-    def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
+    def _each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
         """Yield from an iterator that reads the tables now and then. :raises SaltCacheError: as ``do``."""
         end = object()
         while (one := self.do(lambda _: next(found, end), name, bank)) is not end:
             yield one  # type: ignore[misc]
 
-    def decoded(self, bank: str, key: str, data: bytes, loads: Callable[[bytes], Any]) -> Any:
-        """Return a value that was read; an Undecodable if it is damaged."""
+    def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
+        found = self.do(lambda tables: tables.read_all(items), "fetch", *items[0]) if items else []
+        return [ABSENT if data is None else self._decoded(*item, data) for item, data in zip(items, found, strict=True)]
+
+    def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
+        wanted = None if keys is None else list(keys)
+        found = self.do(
+            lambda tables: tables.items(bank) if wanted is None else tables.pick(bank, wanted), "fetch", bank
+        )
+        return ((key, self._decoded(bank, key, data)) for key, data in self._each(found, "fetch", bank))
+
+    def _decoded(self, bank: str, key: str, data: bytes) -> Any:
         try:
-            return loads(data)
+            return self.tables().loads(data)
         except Exception as exc:  # msgpack raises many kinds
             return Undecodable(str(self.error("fetch", bank, key, exc)))
+
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
+        self._call("store", bank, key, value, durable)
+
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+        return bool(self._call("store_new", bank, key, value, durable))
+
+    def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
+        self.do(lambda tables: tables.store_all(items, durable), "store", *items[0][:2])
+
+    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = NEVER) -> None:
+        self.do(lambda tables: tables.remove_older(banks, parent, names, than), "flush", parent)
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
         key = args[0] if args and isinstance(args[0], str) else None
@@ -82,8 +101,8 @@ class TableDriver(Driver, Generic[Tables]):
 
     # -- the index of jobs -------------------------------------------------------------------------------------------
 
-    def _look(self, call: Callable[[Any], Result]) -> Result:
-        return self.do(lambda _: call(self.lookup()), "list", LOADS)
+    def _look(self, call: Callable[[JobLookup], Result]) -> Result:
+        return self.do(lambda tables: call(tables.index), "list", LOADS)
 
     def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str]:
         found: list[str] = self._call("banks_outside" if of_banks else "outside", bank, low, high)
@@ -102,10 +121,10 @@ class TableDriver(Driver, Generic[Tables]):
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
         rows = self._look(lambda look: _found(look, low, high, marks, minion, failed))
-        return self.each(rows, "list", LOADS)
+        return self._each(rows, "list", LOADS)
 
     def shown(self) -> Iterator[Shown]:
-        return self.each(self._look(lambda look: look.shown()), "list", LOADS)
+        return self._each(self._look(lambda look: look.shown()), "list", LOADS)
 
     def undated_jids(self) -> dict[str, float]:
         return self._look(lambda look: look.undated())
@@ -114,7 +133,7 @@ class TableDriver(Driver, Generic[Tables]):
         return self._look(lambda look: look.tallies(jids, minion))
 
 
-def _found(look: Any, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
+def _found(look: JobLookup, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
     found: Iterator[str]
     fun, user = marks["fun"], marks["user"]
     if minion is not None:
@@ -124,7 +143,7 @@ def _found(look: Any, low: str, high: str, marks: Marks, minion: str | None, fai
     elif fun is None and user is None:
         found = look.jids(low, high)
     else:
-        wanted = [mark for mark, name, who in look.marks() if (not fun or fun(name)) and (not user or user(who))]
+        wanted = [mark for mark in look.marks() if (not fun or fun(mark[0])) and (not user or user(mark[1]))]
         several = heapq.merge(*(look.jids(low, high, mark) for mark in wanted[:MOST_MARKS]), reverse=True)
         found = several if len(wanted) <= MOST_MARKS else look.jids(low, high)
     return found

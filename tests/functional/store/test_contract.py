@@ -990,14 +990,11 @@ class TestSqlite(Contract):
             job_cache.store.store("jobs/loads", JID, LOAD)
         assert not os.path.exists(os.path.join(opts["cachedir"], "salt_cache.locks")), "a transaction is the lock"
 
-    def test_a_sweep_gives_free_space_back_and_finds_damage(self, job_cache, opts):
+    def test_a_sweep_finds_damage(self, job_cache, opts):
         path = os.path.join(opts["cachedir"], "cache.sqlite")
         for number in range(20):
             job_cache.returner(a_return(f"web{number}", OLD, os.urandom(200_000)))
-        job_cache.sweep_in(3700)
-        large = job_cache.store.driver.banks_file.free_bytes()
         job_cache.clean_old_jobs()
-        assert job_cache.store.driver.banks_file.free_bytes() < large / 2
         (sound,) = in_processes(1, lambda _: Returner(opts).store.driver.banks_file.is_sound())
         assert sound is True
         database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -19,7 +19,6 @@ from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
-from tests.functional.store.test_job_index import dying
 from tests.waiting import SOON, stretched
 
 JOBS = [f"20260516{number:012}" for number in range(600)]
@@ -215,20 +214,6 @@ def test_what_can_be_read_is_brought_back(filled, path, command, monkeypatch):
     found = search(Store(filled), Query(minion=FLEET[0], limit=1000))["jobs"]
     assert {row["JID"] for row in found} >= set(loads) - {None} and banks.is_sound()
     assert recover(filled, aside)["written"] == 0
-
-
-def test_a_recovery_that_is_killed_is_ended_by_the_next_one(filled, path, monkeypatch):
-    damage(path, lambda pages: [pages // 2])
-    aside = meet(filled)
-    assert banks_of(filled).keys("jobs/loads") == []
-    monkeypatch.setattr(sqlite3, "connect", dying("COMMIT", 1))
-    process = FORK.Process(target=recover, args=(filled, aside))
-    process.start()
-    process.join(stretched(SOON))
-    monkeypatch.undo()
-    assert process.exitcode == -signal.SIGKILL
-    done = recover(filled, aside)
-    assert 0 < done["written"] < done["read"]
 
 
 def test_a_file_that_cannot_be_brought_back_is_named(filled, path, tmp_path):

@@ -382,9 +382,8 @@ def _inside(store, opts):
     if store.driver.name == "sqlite":
         return store.driver.banks_file, store.driver.banks_file.index
     from saltext.jobs.core.postgresql.banks import banks_of
-    from saltext.jobs.core.postgresql.job_lookup import JobLookup
 
-    return banks_of(opts), JobLookup(banks_of(opts))
+    return banks_of(opts), banks_of(opts).index
 
 
 def _spoil(store, opts):

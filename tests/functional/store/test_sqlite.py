@@ -401,20 +401,6 @@ class TestTheFile:
         cache.store("bank", "key", 2)
         assert cache.fetch("bank", "key") == 2
 
-    def test_space_that_is_free_is_given_back_piece_by_piece(self, cache, opts, path):
-        for number in range(50):
-            cache.store("bank", str(number), dense(100_000))
-        banks = banks_of(opts)
-        cache.flush("bank")
-        assert banks.free_bytes() > 4_000_000
-        before = banks.free_bytes()
-        assert banks.give_back(100) == 100 and banks.free_bytes() == before - 100 * schema.PAGE_BYTES
-        while banks.give_back(500):
-            pass
-        assert 0 < banks.free_bytes() <= 100 * schema.PAGE_BYTES
-        database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")
-        assert os.stat(path).st_size < 1_500_000
-
 
 class TestManyWriters:
     def test_eight_processes_lose_nothing(self, cache, opts):
@@ -807,18 +793,6 @@ class TestFaults:
         finally:
             subprocess.run(["umount", "-l", disk], check=True)
 
-    @staticmethod
-    def close(disk):
-        """Have the last process with the file open remove its log as it closes it."""
-        with contextlib.closing(sqlite3.connect(disk / "cache.sqlite")) as last:
-            last.execute("SELECT count(*) FROM records").fetchone()
-
-    def test_a_file_that_no_process_has_open_on_a_read_only_disk_is_reported(self, opts, disk):
-        self.close(disk)
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        (error,) = in_processes(1, lambda _: _error_of(lambda: salt.cache.Cache(opts).fetch("bank", "key")))
-        assert "is on a disk that may only be read" in error and "look at a copy" in error
-
     def test_files_left_by_killed_processes_on_a_read_only_disk_can_be_read_and_not_written(self, opts, disk):
         assert os.path.exists(disk / "cache.sqlite-wal")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
@@ -832,29 +806,6 @@ class TestFaults:
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         assert in_processes(1, lambda _: salt.cache.Cache(opts).store("bank", "key", 3)) == [None]
         assert in_processes(1, lambda _: salt.cache.Cache(opts).fetch("bank", "key")) == [3]
-
-    def test_on_a_disk_without_free_inodes_those_who_have_the_file_go_on_and_others_get_an_error(self, opts, disk):
-        cache = salt.cache.Cache(opts)
-
-        def fill():
-            with contextlib.suppress(OSError):
-                for number in itertools.count():
-                    (disk / str(number)).touch()
-            assert not os.statvfs(disk).f_ffree
-
-        def use(_):
-            cache.store("bank", "key", 2)
-            fill()
-            cache.store("bank", "later", "x" * 5000)
-            return in_processes(1, lambda _: cache.fetch("bank", "key"))
-
-        assert in_processes(1, use) == [[2]]
-        self.close(disk)
-        (error,) = in_processes(1, lambda _: (fill(), _error_of(lambda: cache.fetch("bank", "key")))[1])
-        assert "that has no free inodes" in error
-        for number in range(3):
-            (disk / str(number)).unlink()
-        assert in_processes(1, lambda _: cache.fetch("bank", "later")) == ["x" * 5000]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
     def test_a_file_that_may_not_be_written_is_an_error_that_names_it(self, opts, cache, path, tmp_path):
