@@ -15,19 +15,16 @@ It is for the ``job_recorder`` engine; ``docs/pgjsonb_bulk.md`` describes it. Op
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from saltext.jobs.core.postgresql.options import NAME, read_options
-from saltext.jobs.core.postgresql.rows import LOAD, RETURN
-
-try:
+# Salt 3008 imports this file in every salt-run. What a call needs beyond these, it imports itself.
+if TYPE_CHECKING:
     from saltext.jobs.core.postgresql.sink import Sink
-except ImportError:
-    Sink = None  # type: ignore[assignment, misc]  # psycopg is an extra
 
-__virtualname__ = NAME
+__virtualname__ = "pgjsonb_bulk"
 
 # Salt's loader brings these.
 __context__: MutableMapping[str, Any]
@@ -35,7 +32,7 @@ __opts__: Mapping[str, Any]
 
 
 def __virtual__() -> str | tuple[bool, str]:
-    if Sink is None:
+    if importlib.util.find_spec("psycopg") is None:
         return False, "the Python module psycopg is missing: pip install 'saltext-jobs[postgresql]'"
     return __virtualname__
 
@@ -56,11 +53,15 @@ def store_many(records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
 
 def returner(ret: Mapping[str, Any]) -> None:
     """Store one return."""
+    from saltext.jobs.core.postgresql.rows import RETURN
+
     _store_one({"kind": RETURN, "jid": ret["jid"], "minion": ret["id"], "time": time.time(), "data": ret})
 
 
 def save_load(jid: str, load: Mapping[str, Any], minions: Any = None) -> None:
     """Store one job's load."""
+    from saltext.jobs.core.postgresql.rows import LOAD
+
     _store_one({"kind": LOAD, "jid": jid, "time": time.time(), "data": load})
 
 
@@ -70,7 +71,10 @@ def _store_one(record: Mapping[str, Any]) -> None:
 
 
 def _sink() -> Sink:
-    if NAME not in __context__:
-        __context__[NAME] = Sink(read_options(__opts__), __opts__["id"])
-    sink: Sink = __context__[NAME]
+    from saltext.jobs.core.postgresql.options import read_options
+    from saltext.jobs.core.postgresql.sink import Sink
+
+    if __virtualname__ not in __context__:
+        __context__[__virtualname__] = Sink(read_options(__opts__), __opts__["id"])
+    sink: Sink = __context__[__virtualname__]
     return sink

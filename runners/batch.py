@@ -17,25 +17,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import salt.client
-import salt.utils.event
-
+# Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import catalog, starting, summary, words
-from saltext.jobs.core.batch import doctor as examination
-from saltext.jobs.core.batch import watch as watching
-from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.outcomes import Outcome
-from saltext.jobs.core.batch.permission import CallerRights
-from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.engine import masters as sites
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.master import caller, events
-from saltext.jobs.core.master.job_cache import JobCache
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.batch import catalog, starting
+    from saltext.jobs.core.batch.machine import Batch
+    from saltext.jobs.core.batch.permission import CallerRights
+    from saltext.jobs.core.batch.spec import Spec
+    from saltext.jobs.core.batch.watch import Display
+    from saltext.jobs.core.master import caller
 
 __virtualname__ = "batch"
 __func_alias__ = {"list_": "list"}
@@ -45,7 +40,6 @@ __opts__: Mapping[str, Any]
 
 #: Seconds to wait for the answer to a request: the engine first waits for a publish that is under way.
 _STOP_PATIENCE = 30.0
-_MINION_STATES = ("pending", "active", *(outcome.value for outcome in Outcome))
 
 
 def __virtual__() -> str:
@@ -150,6 +144,8 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
 
         salt-run batch.preview 'web*' state.apply nginx batch=25%
     """
+    from saltext.jobs.core.batch import starting, summary
+
     return summary.preview(_asked("preview", tgt, fun, args, options), starting.limit_of(__opts__))
 
 
@@ -198,7 +194,7 @@ def status(jid: object) -> dict[str, Any]:
 
         salt-run batch.status 20260516101112131415
     """
-    return catalog.Catalog(__opts__).find(arguments.jid(jid))[0]
+    return _catalog().find(arguments.jid(jid))[0]
 
 
 @runner.verb
@@ -212,7 +208,7 @@ def list_active() -> list[catalog.Summary]:
 
         salt-run batch.list_active
     """
-    return catalog.Catalog(__opts__).active()
+    return _catalog().active()
 
 
 @runner.verb
@@ -245,6 +241,8 @@ def list_(
         salt-run batch.list limit=5 state=halted
         salt-run batch.list fun='state.*' user=anna start_time=-7d
     """
+    from saltext.jobs.core.batch import catalog
+
     limit = arguments.whole("limit", limit)
     if state is not None:
         state = arguments.choice("state", state, catalog.STATES)
@@ -256,7 +254,7 @@ def list_(
         arguments.moment("start_time", start_time, now),
         arguments.moment("end_time", end_time, now),
     )
-    return catalog.Catalog(__opts__).newest(limit, wanted)
+    return _catalog().newest(limit, wanted)
 
 
 @runner.verb
@@ -274,9 +272,11 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
 
         salt-run batch.minions 20260516101112131415 state=failed
     """
+    from saltext.jobs.core.batch.outcomes import Outcome
+
     if state is not None:
-        arguments.choice("state", state, _MINION_STATES)
-    found = catalog.Catalog(__opts__).find(arguments.jid(jid))[1]
+        arguments.choice("state", state, ("pending", "active", *(outcome.value for outcome in Outcome)))
+    found = _catalog().find(arguments.jid(jid))[1]
     return {minion: record for minion, record in found.items() if state in (None, record["state"])}
 
 
@@ -301,10 +301,14 @@ def failures(jid: object) -> dict[str, Any]:
 
         salt-run batch.failures 20260516101112131415
     """
-    jid, batches, who = arguments.jid(jid), catalog.Catalog(__opts__), _caller()
+    from saltext.jobs.core.batch import words
+    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.master.job_cache import JobCache
+
+    jid, batches, who = arguments.jid(jid), _catalog(), _caller()
     batch = batches.ours(jid)
     found, minions_of_it = batches.find(jid)
-    CallerRights(__opts__, who).permit_control(batch)
+    _rights(who).permit_control(batch)
     if batch is None:
         state = batches.need_native(jid)
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
@@ -331,10 +335,13 @@ def stop(jid: object, kill: object = False) -> bool:
         salt-run batch.stop 20260516101112131415
         salt-run batch.stop 20260516101112131415 kill=True
     """
+    from saltext.jobs.core.batch import catalog
+    from saltext.jobs.core.master import caller
+
     jid, kill = arguments.jid(jid), arguments.flag("kill", kill)
-    batches, who = catalog.Catalog(__opts__), _caller()
+    batches, who = _catalog(), _caller()
     batch = batches.ours(jid)
-    CallerRights(__opts__, who).permit_control(batch if kill else None)
+    _rights(who).permit_control(batch if kill else None)
     if batch is not None:
         return _request("stop", who, batch, kill=kill)
     over, state = batches.find(jid)[0]["state"] in catalog.OVER, batches.need_native(jid)
@@ -355,8 +362,8 @@ def pause(jid: object) -> bool:
         salt-run batch.pause 20260516101112131415
     """
     jid, who = arguments.jid(jid), _caller()
-    CallerRights(__opts__, who).permit_control()
-    return _request("pause", who, catalog.Catalog(__opts__).need(jid))
+    _rights(who).permit_control()
+    return _request("pause", who, _catalog().need(jid))
 
 
 @runner.verb
@@ -375,8 +382,8 @@ def resume(jid: object) -> bool:
         salt-run batch.resume 20260516101112131415
     """
     jid, who = arguments.jid(jid), _caller()
-    batch = catalog.Catalog(__opts__).need(jid)
-    CallerRights(__opts__, who).permit_control(batch)
+    batch = _catalog().need(jid)
+    _rights(who).permit_control(batch)
     rights = {"owner": who.owner(), "on_behalf": who.limits()}
     return _request("resume", who, batch, rights=rights)
 
@@ -402,8 +409,8 @@ def approve(jid: object, stage: object = None) -> bool:
         salt-run batch.approve 20260516101112131415 stage=0
     """
     jid, who = arguments.jid(jid), _caller()
-    batch = catalog.Catalog(__opts__).need(jid)
-    CallerRights(__opts__, who).permit_approval(batch)
+    batch = _catalog().need(jid)
+    _rights(who).permit_approval(batch)
     waits = batch.checks.stage if batch.checks.by_hand else None
     stage = waits if stage is None else arguments.whole("stage", stage)
     return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)
@@ -445,6 +452,8 @@ def watch(jid: object, timeout: object = None) -> catalog.Summary:
 
         salt-run batch.watch 20260516101112131415
     """
+    from saltext.jobs.core.batch import watch as watching
+
     return _follow(arguments.jid(jid), timeout, watching.Display(sys.stderr))
 
 
@@ -466,8 +475,10 @@ def retry(jid: object, which: object = "failed") -> Any:
         salt-run batch.retry 20260516101112131415
         salt-run batch.retry 20260516101112131415 which=all
     """
+    from saltext.jobs.core.batch import starting
+
     which = arguments.choice("which", which, starting.RETRIABLE)
-    batch = catalog.Catalog(__opts__).need(arguments.jid(jid))
+    batch = _catalog().need(arguments.jid(jid))
     return _start(starting.next_batch(__opts__, _caller(), batch, which))
 
 
@@ -485,6 +496,8 @@ def stats() -> Any:
 
         salt-run batch.stats
     """
+    from saltext.jobs.core.engine import requests
+
     return requests.ask(__opts__, BATCH_MANAGER, {"do": "metrics"})
 
 
@@ -500,6 +513,8 @@ def history() -> Any:
 
         salt-run batch.history --out=json
     """
+    from saltext.jobs.core.engine import requests
+
     return requests.history(__opts__, BATCH_MANAGER)
 
 
@@ -524,6 +539,8 @@ def masters() -> dict[str, Any]:
 
         salt-run batch.masters
     """
+    from saltext.jobs.core.engine import masters as sites
+
     return sites.standing(__opts__)
 
 
@@ -546,9 +563,11 @@ def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
         salt-run batch.hand_over
         salt-run batch.hand_over master=master-a engine=job_retry
     """
+    from saltext.jobs.core.engine import masters as sites
+
     engines = sites.LED if engine is None else (arguments.choice("engine", engine, sites.LED),)
     who = _caller()
-    CallerRights(__opts__, who).permit_control()
+    _rights(who).permit_control()
     name = str(__opts__["id"]) if master is None else arguments.plain("master", master)
     return sites.hand_over(__opts__, name, engines, who.name)
 
@@ -572,11 +591,15 @@ def doctor() -> dict[str, Any]:
 
         salt-run batch.doctor
     """
+    from saltext.jobs.core.batch import doctor as examination
+
     return examination.examine(__opts__, _caller)
 
 
 def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], options: dict[str, Any]) -> Spec:
     """Return the new batch that was asked for, with all that it takes over from another batch or job."""
+    from saltext.jobs.core.batch import starting
+
     like, who = options.pop("like", None), _caller()
     if like is not None:
         tgt, fun, args, options = starting.asked_again(_before(arguments.jid(like), who), tgt, fun, args, options)
@@ -586,30 +609,38 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
 
 
 def _before(jid: str, who: caller.Caller) -> starting.Before:
-    batch = catalog.Catalog(__opts__).ours(jid)
+    from saltext.jobs.core.batch import starting
+    from saltext.jobs.core.master.job_cache import JobCache
+
+    batch = _catalog().ours(jid)
     if batch is not None:
-        CallerRights(__opts__, who).permit_control(batch)
+        _rights(who).permit_control(batch)
         return starting.of_batch(batch.spec)
-    CallerRights(__opts__, who).permit_control()
+    _rights(who).permit_control()
     load = JobCache(__opts__).load(jid)
     if not load:
         raise Refused(f"like is {jid}, which is neither a batch nor a job in the job cache")
-    CallerRights(__opts__, who).permit_job(jid, load)
+    _rights(who).permit_job(jid, load)
     return starting.of_job(jid, load)
 
 
 def _start(spec: Spec) -> Any:
+    from saltext.jobs.core.engine import requests
+
     return requests.ask(__opts__, BATCH_MANAGER, {"do": "start", "spec": spec.as_dict()})
 
 
-def _follow(jid: str, timeout: object, display: watching.Display | None) -> catalog.Summary:
+def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summary:
+    from saltext.jobs.core.batch import catalog
+    from saltext.jobs.core.batch import watch as watching
+
     limit = None if timeout is None else arguments.seconds("timeout", timeout)
-    return catalog.with_retcode(
-        watching.follow(jid, lambda: catalog.Catalog(__opts__).find(jid), catalog.OVER, limit, display)
-    )
+    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), catalog.OVER, limit, display))
 
 
 def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> bool:
+    from saltext.jobs.core.engine import requests
+
     jid = batch.spec.jid
     if batch.finished:
         return _done(verb, jid, False)
@@ -623,13 +654,20 @@ def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> boo
 
 def _done(verb: str, jid: str, answer: object) -> bool:
     """Return True for a request that is carried out. :raises Refused: with the reason, if it changes nothing."""
+    from saltext.jobs.core.batch import words
+
     if not answer:
-        raise Refused(words.why_not(verb, catalog.Catalog(__opts__).find(jid)[0]))
+        raise Refused(words.why_not(verb, _catalog().find(jid)[0]))
     return True
 
 
 def _stop_native(jid: str, state: Mapping[str, Any], kill: bool) -> bool:
     """Stop a batch of Salt 3008's own: its manager halts it on this event, and nothing else writes its state."""
+    import salt.client
+    import salt.utils.event
+
+    from saltext.jobs.core.master import events
+
     with salt.utils.event.get_master_event(__opts__, __opts__["sock_dir"], listen=False) as bus:
         told = bool(bus.fire_event({"jid": jid, "reason": "stop"}, events.batch_tag(jid, "stop")))
     if told and kill and state.get("active"):
@@ -639,4 +677,18 @@ def _stop_native(jid: str, state: Mapping[str, Any], kill: bool) -> bool:
 
 
 def _caller() -> caller.Caller:
+    from saltext.jobs.core.master import caller
+
     return caller.caller(__opts__, globals().get("__user__"))
+
+
+def _rights(who: caller.Caller) -> CallerRights:
+    from saltext.jobs.core.batch.permission import CallerRights
+
+    return CallerRights(__opts__, who)
+
+
+def _catalog() -> catalog.Catalog:
+    from saltext.jobs.core.batch.catalog import Catalog
+
+    return Catalog(__opts__)

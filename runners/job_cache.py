@@ -10,25 +10,17 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import catalog
-from saltext.jobs.core.batch.words import word
-from saltext.jobs.core.compat import minion_keys
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused, StateError
-from saltext.jobs.core.master import caller
-from saltext.jobs.core.master import jobs as about_jobs
-from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.store import backup as copies
-from saltext.jobs.core.store import doctor as examination
-from saltext.jobs.core.store import store as stores
-from saltext.jobs.core.store.search import Query, last_results, query_of
-from saltext.jobs.core.store.search import search as find_jobs
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.retry.store import RetryStore
+    from saltext.jobs.core.store.store import Store
 
 __virtualname__ = "job_cache"
 
@@ -47,9 +39,27 @@ def _require_no_limit(what: str) -> None:
     Refuse users with limited rights a function that changes or copies the store. Such a function touches the jobs of
     all users, or files of the master, so the right to it would be the right to everything.
     """
-    who = caller.caller(__opts__, globals().get("__user__"))
+    who = _caller()
     if who.peer or who.grants is not None:
         raise Refused(f"{who.name} may not call job_cache.{what}: it is for the command line of the master")
+
+
+def _caller() -> caller.Caller:
+    from saltext.jobs.core.master import caller
+
+    return caller.caller(__opts__, globals().get("__user__"))
+
+
+def _store() -> Store:
+    from saltext.jobs.core.store.store import store_of
+
+    return store_of(__opts__)
+
+
+def _queue() -> RetryStore:
+    from saltext.jobs.core.retry.store import RetryStore
+
+    return RetryStore(__opts__, read_only=True)
 
 
 class _Progress:
@@ -141,6 +151,8 @@ def search(
         salt-run job_cache.search minion='web*,db1' kind=all
         salt-run job_cache.search user=anna after=20260516120000000000
     """
+    from saltext.jobs.core.store import search as searches
+
     asked = {
         "search_function": search_function,
         "search_target": search_target,
@@ -154,9 +166,9 @@ def search(
         "after": after,
         "kind": kind,
     }
-    store = stores.store_of(__opts__)
-    query = query_of(store, asked, time.time())
-    return arguments.accepted(find_jobs, store, query, _Progress("searching").count)
+    store = _store()
+    query = searches.query_of(store, asked, time.time())
+    return arguments.accepted(searches.search, store, query, _Progress("searching").count)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -189,21 +201,24 @@ def outcome(jid: object) -> dict[str, Any]:
 
         salt-run job_cache.outcome 20260516101112131415
     """
+    from saltext.jobs.core.master import caller, jobs
+    from saltext.jobs.core.master.job_cache import JobCache
+
     jid, cache = arguments.jid(jid), JobCache(__opts__)
     load = cache.load(jid)
     if not load:
         raise Refused(
             f"There is no job {jid} in the job cache; salt-run job_cache.search shows the jobs that there are"
         )
-    who = caller.caller(__opts__, globals().get("__user__"))
+    who = _caller()
     caller.require_no_peer(who)
-    caller.require_right(__opts__, who, load, about_jobs.minions_of(load))
-    return about_jobs.outcome(cache, jid, load, _owed(jid))
+    caller.require_right(__opts__, who, load, jobs.minions_of(load))
+    return jobs.outcome(cache, jid, load, _owed(jid))
 
 
 def _owed(jid: str) -> dict[str, str] | None:
     """Return ``{minion: state}`` of a job's entries in the retry queue; None if the queue cannot be read."""
-    queue = RetryStore(__opts__, read_only=True)
+    queue = _queue()
     try:
         snapshot = queue.snapshot(jid)
         return {entry.minion: entry.state.value for entry in queue.entries(jid, snapshot)} if snapshot else {}
@@ -250,7 +265,10 @@ def minions(
         salt-run job_cache.minions fun=state.apply
         salt-run job_cache.minions fun='state.apply,state.highstate' not_since=-7d
     """
-    now, store = time.time(), stores.store_of(__opts__)
+    from saltext.jobs.core.compat import minion_keys
+    from saltext.jobs.core.store.search import Query, last_results
+
+    now, store = time.time(), _store()
     globs, edge = arguments.names("minion", minion), arguments.moment("not_since", not_since, now)
     query = Query(functions=arguments.names("fun", fun), start=arguments.moment("start_time", start_time, now))
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
@@ -293,25 +311,32 @@ def running(tgt: object = "*", tgt_type: object = "glob", timeout: object = 5) -
         salt-run job_cache.running
         salt-run job_cache.running 'web*' timeout=10
     """
+    from saltext.jobs.core.master import jobs as about_jobs
+
     tgt, tgt_type = arguments.target(tgt, tgt_type)
     timeout = arguments.seconds("timeout", timeout, above=0)
-    who = caller.caller(__opts__, globals().get("__user__"))
+    who = _caller()
     answers, silent = about_jobs.ask_what_runs(__opts__, who, tgt, tgt_type, timeout)
     jobs = about_jobs.running(answers, _batches(), _replays())
     return {"jobs": jobs, "asked": len(answers) + len(silent), "silent": silent}
 
 
 def _batches() -> dict[str, dict[str, Any]]:
+    from saltext.jobs.core.batch.catalog import Catalog
+    from saltext.jobs.core.batch.words import word
+
     names = ("fun", "arguments", "tgt", "tgt_type", "user")
     return {
         found["jid"]: {**{name: found.get(name) for name in names}, "state": word(found), "since": found["created"]}
-        for found in catalog.Catalog(__opts__).active()
+        for found in Catalog(__opts__).active()
     }
 
 
 def _replays() -> dict[str, dict[str, Any]]:
     """Return the replays under way in the retry queue, by jid, and since when."""
-    queue = RetryStore(__opts__, read_only=True)
+    from saltext.jobs.core.retry.entry import State
+
+    queue = _queue()
     found: dict[str, dict[str, Any]] = {}
     try:
         for jid, snapshot in queue.snapshots():
@@ -346,7 +371,9 @@ def stats() -> dict[str, Any]:
 
         salt-run job_cache.stats
     """
-    return examination.figures_of(stores.store_of(__opts__))
+    from saltext.jobs.core.store import doctor as examination
+
+    return examination.figures_of(_store())
 
 
 @runner.verb
@@ -368,7 +395,9 @@ def doctor() -> dict[str, Any]:
 
         salt-run job_cache.doctor
     """
-    return examination.examine(stores.store_of(__opts__), __opts__)
+    from saltext.jobs.core.store import doctor as examination
+
+    return examination.examine(_store(), __opts__)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -395,8 +424,11 @@ def backup(path: object) -> dict[str, Any]:
 
         salt-run job_cache.backup /var/backups/salt/cache.sqlite
     """
+    from saltext.jobs.core.store import backup as copies
+    from saltext.jobs.core.store.store import Store
+
     _require_no_limit("backup")
-    return copies.backup(stores.Store(__opts__), path)
+    return copies.backup(Store(__opts__), path)
 
 
 @runner.verb
@@ -421,8 +453,12 @@ def recover(path: object) -> dict[str, Any]:
 
         salt-run job_cache.recover /var/cache/salt/master/cache.sqlite.damaged-20260516120000
     """
+    from saltext.jobs.core.engine import requests
+    from saltext.jobs.core.store import backup as copies
+    from saltext.jobs.core.store.store import Store
+
     _require_no_limit("recover")
-    done = copies.recover(stores.Store(__opts__), path)
+    done = copies.recover(Store(__opts__), path)
     if requests.is_running(__opts__, JOB_RETRY):  # an engine that starts later reads the whole queue
         requests.leave(__opts__, JOB_RETRY, {"do": "take_up"})
     return done

@@ -11,15 +11,14 @@ See whether notices of the job_notices engine arrive, and if not, why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import runner
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
-from saltext.jobs.core.master import caller
-from saltext.jobs.core.notices import doctor as examination
-from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
-from saltext.jobs.core.settings import ReturnerChoice
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.settings import ReturnerChoice
 
 __virtualname__ = JOB_NOTICES
 
@@ -59,7 +58,7 @@ def test() -> Any:
 
         salt-run job_notices.test
     """
-    caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
+    _require_no_peer()
     return _ask("test")
 
 
@@ -80,12 +79,16 @@ def doctor() -> dict[str, Any]:
 
         salt-run job_notices.doctor
     """
-    caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
+    from saltext.jobs.core.notices import doctor as examination
+
+    _require_no_peer()
     return examination.examine(__opts__, _missing)
 
 
 def _missing(choice: ReturnerChoice) -> str:
     """Return why a returner cannot be loaded; empty where it can."""
+    from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
+
     try:
         ReturnerModule(__opts__, choice.returner, choice.ret_config).has("returner")
     except ReturnerAbsent as exc:
@@ -93,5 +96,13 @@ def _missing(choice: ReturnerChoice) -> str:
     return ""
 
 
+def _require_no_peer() -> None:
+    from saltext.jobs.core.master import caller
+
+    caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
+
+
 def _ask(verb: str) -> Any:
+    from saltext.jobs.core.engine import requests
+
     return requests.ask(__opts__, JOB_NOTICES, {"do": verb})

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.master import caller
-from saltext.jobs.core.recorder import doctor as examination
 
 __virtualname__ = JOB_RECORDER
 
@@ -66,6 +64,8 @@ def history() -> Any:
 
         salt-run job_recorder.history --out=json
     """
+    from saltext.jobs.core.engine import requests
+
     return requests.history(__opts__, JOB_RECORDER)
 
 
@@ -85,6 +85,8 @@ def doctor() -> dict[str, Any]:
 
         salt-run job_recorder.doctor
     """
+    from saltext.jobs.core.recorder import doctor as examination
+
     return examination.examine(__opts__)
 
 
@@ -127,11 +129,15 @@ def redeliver(returner: object = None, names: object = None) -> Any:
         salt-run job_recorder.redeliver
         salt-run job_recorder.redeliver pgjsonb names=r00000000000000000042
     """
+    from saltext.jobs.core.master import caller
+
     wanted = [] if names is None else list(arguments.names("names", names))
     caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
     return _ask("redeliver", returner, names=wanted)
 
 
 def _ask(verb: str, returner: object, **more: object) -> Any:
+    from saltext.jobs.core.engine import requests
+
     returner = None if returner is None else arguments.word("returner", returner)
     return requests.ask(__opts__, JOB_RECORDER, {"do": verb, "returner": returner, **more})

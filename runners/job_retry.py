@@ -15,25 +15,18 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.display.command import shown
-from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError, StateError
-from saltext.jobs.core.master import caller, once
-from saltext.jobs.core.master.access import LOCAL
-from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry import doctor as examination
-from saltext.jobs.core.retry.checkpoint import PAUSED
-from saltext.jobs.core.retry.entry import Entry, State
-from saltext.jobs.core.retry.load import Waiting
-from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
-from saltext.jobs.core.site import site_of
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.retry.entry import Entry
+    from saltext.jobs.core.retry.load import Waiting
+    from saltext.jobs.core.retry.store import RetryStore
 
 __virtualname__ = JOB_RETRY
 __func_alias__ = {"list_": "list"}
@@ -41,7 +34,6 @@ __func_alias__ = {"list_": "list"}
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
 
-_STATES = tuple(state.value for state in State if state is not State.DONE)
 _PURGEABLE = ("held", "expired", "cancelled", "dead")
 
 
@@ -76,11 +68,15 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         salt-run job_retry.list
         salt-run job_retry.list minion=web1 state=held,dead
     """
+    from saltext.jobs.core.engine.masters import driver_of
+    from saltext.jobs.core.retry.entry import State
+
     _tell_of_a_pause()
     driver = driver_of(__opts__, JOB_RETRY)
     if driver:
         runner.note(globals(), f"Driven by the master {driver}")
-    states = _STATES if state is None else arguments.choices("state", state, _STATES)
+    there = tuple(state.value for state in State if state is not State.DONE)
+    states = there if state is None else arguments.choices("state", state, there)
     waiting = _waiting()
     found = [
         (snapshot["published_at"], _row(entry, snapshot, waiting))
@@ -101,6 +97,8 @@ def show(minion: object, jid: object) -> dict[str, Any]:
 
         salt-run job_retry.show web1 20260516101112131415
     """
+    from saltext.jobs.core.display.command import shown
+
     minion, jid = arguments.minion(minion), arguments.jid(jid)
     _tell_of_a_pause()
     for entry, snapshot in _entries(minion, jid):
@@ -140,6 +138,9 @@ def stats() -> dict[str, Any]:
 
         salt-run job_retry.stats
     """
+    from saltext.jobs.core.engine import requests
+    from saltext.jobs.core.engine.masters import driver_of
+
     states, functions, owners = (collections.Counter[str]() for _ in range(3))
     minions, jobs, openings = set[str](), set[str](), list[float]()
     oldest: float | None = None
@@ -173,6 +174,8 @@ def stats() -> dict[str, Any]:
 
 
 def _metrics() -> Any:
+    from saltext.jobs.core.engine import requests
+
     if not requests.is_running(__opts__, JOB_RETRY):
         return None
     try:
@@ -194,6 +197,8 @@ def history() -> Any:
 
         salt-run job_retry.history --out=json
     """
+    from saltext.jobs.core.engine import requests
+
     return requests.history(__opts__, JOB_RETRY)
 
 
@@ -216,6 +221,8 @@ def doctor() -> dict[str, Any]:
 
         salt-run job_retry.doctor
     """
+    from saltext.jobs.core.retry import doctor as examination
+
     return examination.examine(__opts__, _caller)
 
 
@@ -243,6 +250,8 @@ def coverage(tgt: object = "*", tgt_type: object = "glob", timeout: object = Non
         salt-run job_retry.coverage 'web*'
         salt-run job_retry.coverage 'L@web1,web2 or G@os:Debian' tgt_type=compound
     """
+    from saltext.jobs.core.master import caller, once
+
     who = _caller()
     caller.require_no_peer(who)
     tgt, tgt_type = arguments.target(tgt, tgt_type)
@@ -270,6 +279,9 @@ def enqueue(jid: object, minions: object = None) -> Any:
         salt-run job_retry.enqueue 20260516101112131415
         salt-run job_retry.enqueue 20260516101112131415 minions=web1,web2
     """
+    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.master.job_cache import JobCache
+
     jid, named = arguments.jid(jid), None if minions is None else list(arguments.minions(minions))
     who = _caller()
     if who.grants is not None:
@@ -318,6 +330,8 @@ def retry(minion: object = None, jid: object = None) -> Any:
         salt-run job_retry.retry minion=web1
         salt-run job_retry.retry minion=web1 jid=20260516101112131415
     """
+    from saltext.jobs.core.master import caller
+
     selection, who = _selection(minion, jid), _caller()
     if who.grants is not None:
         for entry, snapshot in _entries(selection["minion"], selection["jid"]):
@@ -394,10 +408,16 @@ def resume() -> Any:
 
 
 def _caller() -> caller.Caller:
+    from saltext.jobs.core.master import caller
+
     return caller.caller(__opts__, globals().get("__user__"))
 
 
 def _ask(request: dict[str, Any], who: caller.Caller | None = None, keep: bool = True) -> Any:
+    from saltext.jobs.core.engine import requests
+    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.master.access import LOCAL
+
     who = who or _caller()
     caller.require_no_peer(who)
     if request["do"] in ("enqueue", "retry"):
@@ -408,6 +428,8 @@ def _ask(request: dict[str, Any], who: caller.Caller | None = None, keep: bool =
 
 def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
     """:raises Refused: if a running batch may still send its job to some of these minions, a few at a time."""
+    from saltext.jobs.core.batch.store import BatchStore
+
     batch = BatchStore(__opts__).read(jid)
     if batch is None or batch.finished:
         return
@@ -431,6 +453,10 @@ def _some(count: Any, what: str, minion: str | None = None, jid: str | None = No
 
 def _is_paused() -> bool:
     """Tell whether the queue is paused, or will be once the engine has read the waiting requests."""
+    from saltext.jobs.core.engine import requests
+    from saltext.jobs.core.retry.checkpoint import PAUSED
+    from saltext.jobs.core.site import site_of
+
     paused = site_of(__opts__).folder(JOB_RETRY).exists(PAUSED)
     for request in requests.waiting(__opts__, JOB_RETRY):
         paused = {"pause": True, "resume": False}.get(str(request.get("do")), paused)
@@ -443,7 +469,7 @@ def _tell_of_a_pause() -> None:
 
 
 def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[str, Any]]]:
-    store = RetryStore(__opts__, read_only=True)
+    store = _queue()
     try:
         snapshots: Iterable[tuple[str, dict[str, Any]]] = [(jid, store.snapshot(jid))] if jid else store.snapshots()
         for name, snapshot in snapshots:
@@ -454,14 +480,23 @@ def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
+def _queue() -> RetryStore:
+    from saltext.jobs.core.retry.store import RetryStore
+
+    return RetryStore(__opts__, read_only=True)
+
+
 def _set_aside() -> list[str]:
     try:
-        return RetryStore(__opts__, read_only=True).set_aside()
+        return _queue().set_aside()
     except StateError as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
 def _waiting() -> Waiting:
+    from saltext.jobs.core.retry.load import Waiting
+    from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
+
     try:
         settings = read_settings(
             RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY))

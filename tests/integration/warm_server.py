@@ -45,7 +45,10 @@ _NEEDED = (
     *("cryptography.hazmat.backends.openssl.backend", "zmq.asyncio", "zmq.eventloop.zmqstream"),
     *(f"saltext.jobs.engines.{name}" for name in ("batch_manager", "job_notices", "job_recorder", "job_retry")),
     *(f"saltext.jobs.runners.{name}" for name in ("batch", "job_cache", "job_console", "job_recorder", "job_retry")),
-    *("saltext.jobs.returners.salt_cache", "saltext.jobs.core.loader", "saltext.jobs.core.notices.doctor"),
+    *("saltext.jobs.returners.salt_cache", "saltext.jobs.core.loader"),
+    *(f"saltext.jobs.core.{wing}.doctor" for wing in ("batch", "notices", "recorder", "retry", "store")),
+    *(f"saltext.jobs.core.batch.{name}" for name in ("catalog", "starting", "watch")),
+    *("saltext.jobs.core.master.jobs", "saltext.jobs.core.store.backup", "saltext.jobs.core.store.search"),
 )
 #: What not all releases have.
 _SOME_NEED = ("salt.cluster.consensus.rpc", "salt.cluster.healthchecks", "salt.cluster.ring", "xxhash")

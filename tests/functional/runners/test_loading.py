@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 import salt.config
 import salt.loader
+
+from tests.waiting import SOON, stretched
 
 VERBS = {
     "batch": {
@@ -59,6 +65,30 @@ VERBS = {
     },
 }
 
+#: Our modules that every salt-run may import.
+LIGHT = {
+    "arguments",
+    "display",
+    "display.terminal",
+    "display.text",
+    "engine",
+    "engine.names",
+    "errors",
+    "ids",
+    "lines",
+    "loader",
+    "options",
+    "runner",
+    "windows",
+}
+_LOADS_ALL = """
+import json, sys
+import salt.config, salt.loader
+opts = dict(salt.config.DEFAULT_MASTER_OPTS, cachedir={0!r}, pki_dir={0!r}, extension_modules={0!r}, id="m_master")
+assert "batch.start" in list(salt.loader.runner(opts))
+print(json.dumps([name for name in sys.modules if name.startswith("saltext.jobs.core.")]))
+"""
+
 
 @pytest.fixture
 def loaded(tmp_path):
@@ -76,3 +106,10 @@ def test_a_runner_offers_its_verbs_and_nothing_else(loaded, name):
 def test_every_verb_is_documented_with_an_example(loaded, name):
     for verb in VERBS[name]:
         assert f"salt-run {name}.{verb}" in loaded[f"{name}.{verb}"].__doc__, verb
+
+
+def test_a_salt_run_that_uses_no_runner_of_ours_imports_little_of_ours(tmp_path):
+    # Salt imports all runners for each salt-run.
+    command = [sys.executable, "-c", _LOADS_ALL.format(str(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(SOON), check=True)
+    assert {name.removeprefix("saltext.jobs.core.") for name in json.loads(done.stdout)} == LIGHT
