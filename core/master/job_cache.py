@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,7 +23,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
+from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.quiet import Quiet
@@ -237,21 +236,13 @@ class JobCache:
     def published_since(self, since: float) -> dict[str, float]:
         """
         Return ``{jid: Unix time of its newest publish}`` of the jobs that this master, or one that shares its cachedir,
-        published at or after ``since``. A record that cannot be read is passed over.
-
-        With another job cache these are the jobs that it lists, with the time in their jid.
+        published at or after ``since``. A record that cannot be read is passed over. Only our own job cache knows.
 
         :raises JobCacheError: when the cache cannot be read.
         """
-        if self.master_name == OURS:
-            recent = self._published_jids(since)
-            found = {jid: self._readable_publication(jid) for jid in recent}
-            times = {jid: publication.last if publication else None for jid, publication in found.items()}
-        else:
-            times = {str(jid): jid_time(str(jid)) for jid in self._call(self.name, "get_jids") or ()}
-        # Jids dated in the future are forged.
-        latest = time.time() + TIME_ZONES
-        return {jid: at for jid, at in times.items() if at is not None and since <= at <= latest}
+        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.driver.written_since(PUBLISHED, since))
+        found = {jid: self._readable_publication(jid) for jid in map(self._store.decode, keys) if is_plain(jid)}
+        return {jid: its.last for jid, its in found.items() if its is not None and its.last >= since}
 
     def lacks_publications(self) -> bool:
         """
@@ -274,11 +265,6 @@ class JobCache:
                 "publication", "The record that this master published job %s cannot be read: %s", jid, exc
             )
             return None
-
-    def _published_jids(self, since: float) -> list[str]:
-        """Return the jids that may have been published at or after ``since``."""
-        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.driver.written_since(PUBLISHED, since))
-        return [jid for jid in map(self._store.decode, keys) if is_plain(jid)]
 
     @property
     def _store(self) -> Store:

@@ -1,19 +1,15 @@
 """
 One connection to PostgreSQL that takes many records in one transaction.
 
-A known record changes nothing, so a caller that is not sure may pass it again. A call stores all its records or none. It
-must never wait for ever: the kernel of a frozen server still acknowledges what it gets, but no answer comes.
+A known record changes nothing, so a caller that is not sure may pass it again. A call stores all its records or none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import os
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -21,7 +17,7 @@ import psycopg
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.postgresql import partitions, schema
-from saltext.jobs.core.postgresql.connections import parameters
+from saltext.jobs.core.postgresql.connections import Patient, parameters
 from saltext.jobs.core.postgresql.options import Options
 from saltext.jobs.core.postgresql.rows import Rows, rows_of
 
@@ -66,10 +62,6 @@ _EVENTS = """
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 
 
-class NoAnswer(JobsError):
-    """The server did not answer in time: what it stored is unknown."""
-
-
 class Sink:
     """
     :param options: the server's address, and how to use it.
@@ -79,7 +71,7 @@ class Sink:
 
     def __init__(self, options: Options, master_id: str, clock: Callable[[], float] = time.time) -> None:
         self._options, self._master_id, self._clock = options, master_id, clock
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: Patient | None = None
         self._ready: set[str] = set()
         self._upkeep_at = 0.0
 
@@ -90,13 +82,13 @@ class Sink:
         :param records: as ``store_many`` of the returner takes them.
         :raises psycopg.Error: ``DataError`` and ``IntegrityError`` blame a record.
         :raises ValueError: when PostgreSQL's limits are exceeded, which blames a record too.
-        :raises JobsError: when the server does not answer, or a table needs an operator.
+        :raises JobsError: when a table needs an operator.
         """
         rows = rows_of(records)
         try:
             connection = self._connected()
             self._prepare(connection, rows)
-            with self._limited(connection, self._options.timeout), connection.transaction():
+            with connection.transaction():
                 self._store(connection, rows)
             self._upkeep(connection)
         except psycopg.Error as exc:
@@ -117,30 +109,31 @@ class Sink:
                 self._connection.close()
             self._connection = None
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _connected(self) -> Patient:
         if self._connection is None or self._connection.closed:
             # Nothing is prepared or kept in the session, so a pooler may be in between.
-            self._connection = psycopg.connect(
+            self._connection = Patient.connect(
                 **parameters(self._options),
                 application_name="salt job_recorder",
                 autocommit=True,
                 prepare_threshold=None,
             )
+            self._connection.patience = self._options.timeout
         return self._connection
 
-    def _prepare(self, connection: psycopg.Connection[Any], rows: Rows) -> None:
+    def _prepare(self, connection: Patient, rows: Rows) -> None:
         needed = {
             "jids": bool(rows.loads),
             "salt_returns": bool(rows.returns or rows.corrections),
             "salt_events": bool(rows.events),
         }
         for table in (name for name, is_needed in needed.items() if is_needed and name not in self._ready):
-            with self._limited(connection, _INDEXING):
+            with connection.waiting(_INDEXING):
                 schema.prepare(connection, table, self._options.partitions)
             self._ready.add(table)
             self._upkeep_of(connection, table)
 
-    def _store(self, connection: psycopg.Connection[Any], rows: Rows) -> None:
+    def _store(self, connection: Patient, rows: Rows) -> None:
         # the server must give up too, or it would go on while the same records are sent again
         connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
         connection.execute(_DURABLE)
@@ -153,53 +146,27 @@ class Sink:
         if rows.events:
             connection.execute(_EVENTS, (self._master_id, _array(rows.events)))
 
-    def _upkeep(self, connection: psycopg.Connection[Any]) -> None:
+    def _upkeep(self, connection: Patient) -> None:
         now = self._clock()
         if now < self._upkeep_at:
             return
         left = [table for table in sorted(self._ready) if not self._upkeep_of(connection, table)]
         self._upkeep_at = now if left else now + _UPKEEP
 
-    def _upkeep_of(self, connection: psycopg.Connection[Any], table: str) -> bool:
+    def _upkeep_of(self, connection: Patient, table: str) -> bool:
         """Make partitions and remove old rows. If the server refuses that, records are still stored."""
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.timezone.utc)
         try:
-            with self._limited(connection, self._options.timeout):
-                if partitions.is_by_month(connection, table):
-                    partitions.make_months(connection, table, now)
-                if self._options.keep_days:
-                    before = now - datetime.timedelta(days=self._options.keep_days)
-                    return partitions.remove_old(connection, table, before)
+            if partitions.is_by_month(connection, table):
+                partitions.make_months(connection, table, now)
+            if self._options.keep_days:
+                before = now - datetime.timedelta(days=self._options.keep_days)
+                return partitions.remove_old(connection, table, before)
         except psycopg.Error as exc:
             if connection.closed:
                 raise
             log.warning("The table %s cannot be maintained, trying again in %d s: %s", table, _UPKEEP, exc)
         return True
-
-    @contextlib.contextmanager
-    def _limited(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
-        """Close the connection if the block takes longer than ``seconds``. :raises NoAnswer: when that happened."""
-        cut = threading.Event()
-        handle = os.dup(connection.fileno())
-
-        def give_up() -> None:
-            cut.set()
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(handle)) as it:
-                it.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(seconds, give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        except psycopg.Error as exc:
-            if cut.is_set():
-                raise NoAnswer(f"PostgreSQL at {self._options.host} did not answer within {seconds:g} seconds") from exc
-            raise
-        finally:
-            timer.cancel()
-            timer.join()
-            os.close(handle)
 
 
 def _array(texts: Iterable[str]) -> str:

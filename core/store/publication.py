@@ -15,14 +15,8 @@ from typing import Any, NamedTuple
 
 import salt.payload
 
-from saltext.jobs.core.disk import packed
 from saltext.jobs.core.store.keys import plain
 
-#: The types of nearly all values in a load. No driver changes such values.
-_PLAIN = frozenset((str, bool, type(None)))
-#: How many levels of a value are walked through. Deeper ones are hashed as Salt packs them, because Salt can pack more
-#: levels than Python can walk through.
-_DEPTH = 500
 #: Longest name of a borrower's user or function that is kept or logged.
 _LONGEST_NAME = 200
 #: Most borrowers of a jid that are kept: those that came first.
@@ -119,51 +113,15 @@ def ids_in(value: Any) -> set[str]:
 
 
 def digest(load: Mapping[str, Any]) -> str:
-    """Return the digest of a load as it is read back. It is the same for every driver."""
-    return _hashed(
-        _text({name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load)
-    )
+    """Return the digest of a load, which is the same once a driver has stored it and it is read back."""
+    return _hashed({name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load)
 
 
 def work_of(load: Mapping[str, Any]) -> str:
     """Return the digest of a load or return that has nothing but its functions and arguments."""
-    fun, arg = load.get("fun"), load.get("arg") or load.get("fun_args") or []
-    return _hashed(f"{{'arg':{_text(arg)},'fun':{repr(fun) if type(fun) is str else _text(fun)}}}")
+    return _hashed({"arg": load.get("arg") or load.get("fun_args") or [], "fun": load.get("fun")})
 
 
-def _hashed(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _text(value: Any, left: int = _DEPTH) -> str:
-    """
-    Return a text that is the same for a value and for what a driver makes of it: drivers turn tuples into lists, bytes in
-    UTF-8 into text, and integers beyond 64 bits into text.
-
-    :param left: how many levels to walk through.
-    """
-    kind = type(value)
-    if kind in _PLAIN:
-        return repr(value)
-    if kind is bytes:
-        return repr(value.decode("utf-8", "surrogateescape"))
-    if kind is int:
-        return repr(value if -(2**63) <= value < 2**64 else str(value))
-    if kind is float:
-        return repr(value)
-    if not left:
-        return repr(salt.payload.dumps(value))
-    left -= 1
-    texts = []
-    if kind is dict:
-        for name, item in value.items():
-            before = repr(name) if type(name) is str else _text(name, left)
-            texts.append(f"{before}:{repr(item) if type(item) in _PLAIN else _text(item, left)}")
-        texts.sort()
-        return "{" + ",".join(texts) + "}"
-    if kind is list or kind is tuple:
-        for item in value:
-            texts.append(repr(item) if type(item) in _PLAIN else _text(item, left))
-        return "[" + ",".join(texts) + "]"
-    other = packed.loads(salt.payload.dumps(value, use_bin_type=True))
-    return repr(other) if type(other) is kind else _text(other, left + 1)
+def _hashed(value: Any) -> str:
+    # Salt packs a value and what becomes of it in a driver alike: tuples and lists, bytes and text, dates and times.
+    return hashlib.blake2b(salt.payload.dumps(value), digest_size=16).hexdigest()

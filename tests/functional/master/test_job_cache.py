@@ -104,17 +104,6 @@ def test_a_job_cache_that_is_down_does_not_count_as_empty(ours, monkeypatch):
         JobCache(ours).returned(JID, ["a"])
 
 
-def test_a_job_whose_jid_lies_in_the_future_was_not_published(opts):
-    opts["master_job_cache"] = "local_cache"
-    cache, returners = JobCache(opts), salt.loader.returners(opts, {})
-    future = "99990101000000000000"
-    load = {"fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root"}
-    for jid in (JID, future):
-        returners["local_cache.prep_jid"](False, jid)
-        returners["local_cache.save_load"](jid, {**load, "jid": jid})
-    assert list(cache.published_since(0.0)) == [JID]
-
-
 def test_only_asked_minions_answers_are_read_with_retcodes_and_a_question_can_be_forgotten(opts):
     cache = JobCache(opts)
     load = {"fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root"}

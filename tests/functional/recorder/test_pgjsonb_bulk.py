@@ -28,7 +28,8 @@ from .stage import JobCache, Stage
 with contextlib.suppress(ImportError):
     import psycopg
 
-    from saltext.jobs.core.postgresql.sink import NoAnswer, Sink
+    from saltext.jobs.core.postgresql.sink import Sink
+    from saltext.jobs.core.postgresql.trouble import NoAnswer
 
 JID = "20260516101112131415"
 #: In the month of JID.
@@ -547,6 +548,7 @@ def test_salt_can_use_it_as_an_ordinary_returner(tables, opts, postgresql):
     with pytest.raises(ValueError, match="NUL"):
         module.store_return(a_return("m2", value="\0")["data"])
     assert postgresql.returns() == [(JID, "m1")]
+    module._modules().pack["__context__"]["pgjsonb_bulk"].close()
 
 
 @pytest.fixture

@@ -11,24 +11,9 @@ from salt.utils.odict import OrderedDict
 
 from saltext.jobs.core.store.publication import digest, work_of
 
-LOAD = {
-    "cmd": "publish",
-    "jid": "20261123000000000000",
-    "fun": ["state.apply", "test.ping"],
-    "arg": [["web", 7, 1.5, 2**70, {"pillar": {"a": None, "__kwarg__": True}, "b'": "é\ud800"}], []],
-    "kwargs": {"metadata": {"ticket": "OPS-1"}, "raw": b"\xff\xfe", "show": False},
-}
-
 
 def as_read_back(value):
     return salt.payload.loads(salt.payload.dumps(value, use_bin_type=True))
-
-
-def test_digests_stay_what_0_5_1_wrote():
-    assert digest(LOAD) == "2063ea55359168693cdda1767d151155"
-    assert work_of(LOAD) == "006d700d7aed56456d6705e8cfb58767"
-    assert work_of({"fun": "test.ping", "fun_args": ["x"]}) == "df12b03ddd211b302446871351c541f2"
-    assert work_of({}) == "200a0b576c18f10b0d0163e928e4ef7b"
 
 
 @pytest.mark.parametrize(
