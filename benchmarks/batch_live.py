@@ -110,7 +110,7 @@ def measure(count: int, size: int):
             await compat.sleep(3)
             before = time.process_time()
             requests.leave(opts, BATCH_MANAGER, {"do": "start", "spec": spec.as_dict()})
-            while jid not in shell.ended:
+            while jid not in ports.store.ended_jids():
                 await compat.sleep(0.1)
             return time.process_time() - before - spent_on_storing
 

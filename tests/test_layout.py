@@ -96,7 +96,6 @@ SHELLS = {
         "catalog",
         "doctor",
         "effects",
-        "late",
         "live",
         "minion_data",
         "permission",

@@ -8,7 +8,6 @@ Asynchronous batches. A batch takes this path through the files; the head of eac
     machine      facts in, effects out: sending, holding and ending work on the state and its parts
                  (facts, state, kept; pending, pace, gates, inflight, outcomes)
     effects      publishes, asks, looks up, announces; each outcome is a fact again
-    late         returns that come after the batch has ended
 
 ``sharing`` decides to how many minions a batch may send beside the others. summary, words and metrics tell how a batch
 stands; catalog, watch, tables and doctor serve the runner.

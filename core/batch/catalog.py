@@ -12,12 +12,15 @@ from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import summary, words
+from saltext.jobs.core.batch.facts import Returned
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import Refused, StateError
+from saltext.jobs.core.errors import JobCacheError, Refused, StateError
+from saltext.jobs.core.master.hearsay import MOST
+from saltext.jobs.core.master.job_cache import JobCache
 
 log = lines.logger(__name__)
 
@@ -36,7 +39,7 @@ class Catalog:
     """
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts, self._store = opts, BatchStore(opts)
+        self._store, self._cache = BatchStore(opts), JobCache(opts)
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
         self.master = driver_of(opts, BATCH_MANAGER)
@@ -44,9 +47,12 @@ class Catalog:
     def ours(self, jid: str) -> Batch | None:
         """Return a batch of ours, or None. :raises Refused: if its journal cannot be read."""
         try:
-            return self._store.read(jid)
+            batch = self._store.read(jid)
         except StateError as exc:
             raise Refused(str(exc)) from exc
+        if batch is not None and batch.closed:
+            add_late_returns(batch, self._cache)
+        return batch
 
     def need(self, jid: str) -> Batch:
         """Return a batch of ours. :raises Refused: if there is none."""
@@ -105,11 +111,26 @@ class Catalog:
     def _listed(self, jid: str) -> Summary | None:
         """Return the summary of a batch; None if it is damaged, which is logged: the list is shown without it."""
         try:
-            batch = self._store.read(jid)
-        except StateError as exc:
+            batch = self.ours(jid)
+        except Refused as exc:
             log.error("A batch is left out of the list: %s", exc)
             return None
         return self._summary(batch) if batch is not None else None
+
+
+def add_late_returns(batch: Batch, cache: JobCache) -> None:
+    """
+    Have a batch that has ended take the returns that came later: they correct the record of minions that it had given up.
+    The job cache has them; nobody writes them down a second time.
+    """
+    jid, missing = batch.spec.jid, batch.unsettled()
+    try:
+        there = sorted(cache.have_returned(jid, missing)) if missing else []
+        for first in range(0, len(there), MOST):
+            for minion, retcode in cache.returned(jid, there[first : first + MOST]).items():
+                batch.step(Returned(minion, retcode), batch.finished or batch.created)
+    except JobCacheError as exc:
+        log.warning("Returns that came after batch %s had ended are not shown: %s", jid, exc)
 
 
 def chooser(

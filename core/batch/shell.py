@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
-from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, metrics_of
@@ -63,7 +62,7 @@ class BatchShell:
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log(self), self)
         self._effects = Effects(ports, self._close, self._read_on)
-        self._late, self._quiet = LateReturns(ports), Quiet(log)
+        self._quiet = Quiet(log)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
@@ -71,9 +70,7 @@ class BatchShell:
         self.live: dict[str, Live] = {}
         self._signals = Signals(ports, self.live)
         self._adopted: dict[Live, None] = {}  # those of ``live`` that were not told yet that this engine has started
-        self.ended: set[str] = set()
         self._undriven: set[str] = set()  # batches whose journals are damaged, or written by a later version
-        self._knows_ended = False
         self._tally = Tally(ports.clock.now())
 
     def start(self) -> None:
@@ -119,7 +116,6 @@ class BatchShell:
             self._ports.loop.remove_timeout(self._timer)
             self._timer = None
         self._proof.close()
-        self._late.close()
         self._sharing.close()
         for live in self.live.values():
             live.close()
@@ -132,7 +128,7 @@ class BatchShell:
         jid = events.job_of(tag)
         if jid is None:
             return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.is_start(tag))
-        if jid in self.live or jid in self.ended:
+        if jid in self.live:
             if events.returned_by(tag) is None:
                 return True
             self.wake()
@@ -166,11 +162,9 @@ class BatchShell:
         return False
 
     def functions_of(self, jid: str, minion: str) -> str | None:
-        """Return the functions of a batch that waits for a minion's return; empty if the batch has ended."""
+        """Return the functions of a batch that waits for a minion's return; None if there is none."""
         live = self.live.get(jid)
-        if live is not None:
-            return live.functions if live.batch.wants_return(minion) else None
-        return "" if jid in self.ended else None
+        return live.functions if live is not None and live.batch.wants_return(minion) else None
 
     def wake(self) -> None:
         """Read the log soon."""
@@ -179,10 +173,7 @@ class BatchShell:
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
         """Take returns from the job cache."""
         for minion, retcode in returns.items():
-            if jid in self.live:
-                self.live[jid].step(facts.Returned(minion, retcode))
-            elif jid in self.ended:
-                self._late.take(jid, minion, retcode)
+            self._tell(jid, facts.Returned(minion, retcode))
 
     def logged(self, record: Record) -> None:
         """
@@ -194,17 +185,12 @@ class BatchShell:
             return
         self._signals.returned(record)
         jid, minion = record.jid, record.minion
-        is_clear = record.first and record.functions
-        if jid in self.ended:
-            if is_clear:
-                self._late.take(jid, minion, record.retcode, record.functions)
-            else:
-                self._late.look_up([jid])
-        elif self.functions_of(jid, minion) is not None:
-            if not is_clear:
-                self._proof.look_up(jid, [minion])
-            elif self._is_its_own(jid, minion, record.functions):
-                self.found(jid, {minion: record.retcode})
+        if self.functions_of(jid, minion) is None:
+            return
+        if not (record.first and record.functions):
+            self._proof.look_up(jid, [minion])
+        elif self._is_its_own(jid, minion, record.functions):
+            self.found(jid, {minion: record.retcode})
 
     async def _read_on(self) -> None:
         await self._proof.read_on()
@@ -263,18 +249,18 @@ class BatchShell:
         :raises NotYet: if the batch is on the disk, but could not be read until now.
         """
         live = self.live.get(jid)
-        if live is None and jid not in self.ended and jid not in self._undriven and self._ports.store.is_there(jid):
+        if live is None and jid not in self._undriven and self._ports.store.is_open(jid):
             raise NotYet(f"Batch {jid} cannot be read now")
         return live
 
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         ports, spec = self._ports, Spec.from_dict(request["spec"])
         known = self._find_read(spec.jid)
-        if known is None and spec.jid in self.ended:  # the request is from before a crash, and the batch has ended
-            ended = await ports.disk_worker.call(ports.store.read, spec.jid)
-            return summary(ended, ports.clock.now()) if ended else None
         if known is None and (spec.jid in self._undriven or ports.store.is_aside(spec.jid)):
             raise StateError(f"Batch {spec.jid} was started before, and cannot go on; see the log")
+        ended = await ports.disk_worker.call(ports.store.read, spec.jid) if known is None else None
+        if ended:  # the request is from before a crash, and the batch has ended
+            return summary(ended, ports.clock.now())
         if known is None:
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())
@@ -335,7 +321,6 @@ class BatchShell:
     def _maintain(self) -> None:
         """Do the regular work, also at the start. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._interval, self._maintain)
-        self._attempt("the ended batches", self._learn_ended)
         self._attempt("the batches", self._adopt_all)
         self.take_requests()  # first, so that a batch that is to stop sends no more
         for live in list(self._adopted):
@@ -369,13 +354,6 @@ class BatchShell:
             log.exception("%s: maintenance failed, and is tried again", what.capitalize())
         return None
 
-    def _learn_ended(self) -> None:
-        if self._knows_ended:
-            return
-        self.ended.update(self._ports.store.ended_jids())
-        self._knows_ended = True
-        self._late.look_up(sorted(self.ended))
-
     def _adopt_all(self) -> None:
         """Take in the batches that are on the disk."""
         jids = self._ports.store.open_jids()
@@ -405,7 +383,7 @@ class BatchShell:
     def _forget_old(self) -> None:
         now = self._ports.wall()
         if self._ports.keep:
-            self.ended.difference_update(self._ports.store.forget_ended(now - self._ports.keep))
+            self._ports.store.forget_ended(now - self._ports.keep)
         self._ports.store.forget_aside(now)
         self.service.sweep(now)
 
@@ -427,7 +405,6 @@ class BatchShell:
         live.close()
         del self.live[live.jid]
         self._sharing.leave(live.jid)
-        self.ended.add(live.jid)
         self._tally.add(live.batch)
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
         if live.batch.halted is not None:

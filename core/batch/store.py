@@ -20,7 +20,7 @@ import itertools
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import salt.utils.jid
@@ -98,6 +98,10 @@ class BatchStore:
         """
         return is_batch(site_of(self._opts), jid, OPEN, ENDED, OPEN)
 
+    def is_open(self, jid: str) -> bool:
+        """Tell whether a batch is not closed, even if it cannot be read now. :raises OSError: as ``is_there``."""
+        return is_batch(site_of(self._opts), jid, OPEN)
+
     def is_aside(self, jid: str) -> bool:
         """Tell whether the journal of a batch was set aside. :raises OSError:"""
         return self.folder.exists(f"{BATCHES}/{jid}{_ASIDE}")
@@ -133,17 +137,6 @@ class BatchStore:
             if not self.folder.exists(ended):  # a former engine did this just before it lost the lead
                 raise
         self.folder.remove(name)
-
-    def append_to_ended(self, jid: str, records: Iterable[Any]) -> None:
-        """Add records to the journal of a closed batch, durably. Blocks. :raises StateError, OSError:"""
-        opened = self.folder.journal(journal_name(jid, ended=True))
-        opened.open(opened.read())
-        try:
-            for record in records:
-                opened.append(record)
-            opened.sync()
-        finally:
-            opened.close()
 
     def discard(self, jid: str) -> None:
         """Remove the files of a refused batch, if there are any. Blocks."""
@@ -183,13 +176,12 @@ class BatchStore:
         """Return the jids of closed batches, oldest first."""
         return self._jids(ENDED)
 
-    def forget_ended(self, before: float) -> list[str]:
-        """Remove batches that were closed before that Unix time, and return their jids."""
-        gone = [jid for jid in self.ended_jids() if self._remove_old(journal_name(jid, ended=True), before)]
-        for jid in gone:
-            with contextlib.suppress(OSError):
-                self._remove_native(jid)
-        return gone
+    def forget_ended(self, before: float) -> None:
+        """Remove batches that were closed before that Unix time."""
+        for jid in self.ended_jids():
+            if self._remove_old(journal_name(jid, ended=True), before):
+                with contextlib.suppress(OSError):
+                    self._remove_native(jid)
 
     def _jids(self, suffix: str) -> list[str]:
         names = self.folder.names(BATCHES)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.catalog import Catalog, chooser
+from saltext.jobs.core.batch.facts import Closed
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
-from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.errors import JobCacheError, Refused
+from saltext.jobs.core.master.job_cache import JobCache
 from tests.batches import journal_path
 from tests.functional.options import options_in
 from tests.unit.batch.bench import BEGIN, Bench
@@ -23,6 +25,41 @@ def catalog(tmp_path):
         bench = Bench("ab", "2", jid=jid, fun=fun, user=user)
         Journal(journal_path(BatchStore(opts), jid)).rewrite(bench.first)
     return Catalog(opts)
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """The options of a master with a batch that has ended without a return of any of its minions."""
+    opts = options_in(tmp_path)
+    bench, store = Bench("abcd", "4", jid=JIDS[0]), BatchStore(opts)
+    bench.sent(missed="abcd")
+    bench.tell(Closed())
+    Journal(journal_path(store, JIDS[0])).rewrite(bench.batch.snapshot())
+    store.end(JIDS[0])
+    return opts
+
+
+def test_a_return_that_comes_after_its_batch_has_ended_corrects_what_is_shown(ended):
+    for minion, retcode in (("b", 0), ("c", 3), ("stranger", 0)):
+        load = {"jid": JIDS[0], "id": minion, "fun": "test.ping", "return": True, "retcode": retcode}
+        JobCache(ended).store_return(load)
+    found, minions = Catalog(ended).find(JIDS[0])
+    assert {name: record["state"] for name, record in minions.items()} == {
+        "a": "offline",
+        "b": "completed",
+        "c": "failed",
+        "d": "offline",
+    }
+    assert (found["completed"], found["failed"], found["offline"], found["state"]) == (1, 1, 2, "complete")
+    assert [batch["completed"] for batch in Catalog(ended).newest(10)] == [1]
+
+
+def test_a_batch_that_has_ended_is_shown_as_it_was_left_while_the_job_cache_fails(ended, monkeypatch):
+    def fail(*_):
+        raise JobCacheError("it is down")
+
+    monkeypatch.setattr(JobCache, "have_returned", fail)
+    assert Catalog(ended).find(JIDS[0])[0]["offline"] == 4
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_ended_batches_are_forgotten_when_they_are_old_enough(store):
         store.write_native(jid, {"jid": jid})
         store.end(jid)
     os.utime(journal_path(store, "1", ended=True), (1000, 1000))
-    assert store.forget_ended(before=2000) == ["1"]
+    store.forget_ended(before=2000)
     assert store.ended_jids() == ["2"]
     assert not store.native_path("1").parent.exists()
 

@@ -7,6 +7,7 @@ import errno
 
 from salt.exceptions import CommandExecutionError
 
+from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
@@ -438,12 +439,20 @@ class ShellBench:
 
     def batch(self, jid=JID):
         live = self.shell.live.get(jid)
-        return live.batch if live else self.store.read(jid)
+        if live:
+            return live.batch
+        batch = self.store.read(jid)
+        if batch and batch.closed:
+            add_late_returns(batch, self.master.cache)
+        return batch
+
+    def has_ended(self, jid=JID):
+        return not self.store.is_open(jid) and jid in self.store.ended_jids() and jid not in self.shell.live
 
     def states(self, jid=JID):
         return {minion: outcome.value for minion, (outcome, *_) in self.batch(jid).outcomes.items()}
 
     def end(self, seconds=3600.0, jid=JID):
         """Let time pass until a batch has been closed."""
-        assert self.run(seconds, lambda: jid in self.shell.ended), self.batch(jid).snapshot()
+        assert self.run(seconds, lambda: self.has_ended(jid)), self.batch(jid).snapshot()
         return self.batch(jid)

@@ -65,6 +65,9 @@ class World(ShellBench):
         self.master = Watched(self, self.virtual.loop, self.clock, self.bus, minions)
         self.names, self.specs, self.idle = names, {}, 0
 
+    def have_ended(self):
+        return not self.shell.live and self.specs.keys() <= set(self.store.ended_jids())
+
     def live(self):
         return [live.batch for live in self.shell.live.values()]
 
@@ -76,10 +79,10 @@ class World(ShellBench):
                 todo.pop(0)()
             self.run(1.0)
             self.look()
-            if not todo and self.specs.keys() <= self.shell.ended:
+            if not todo and self.have_ended():
                 break
         assert not self.shell.live, [(batch.state, batch.snapshot()) for batch in self.live()]
-        assert self.specs.keys() <= self.shell.ended
+        assert self.have_ended()
         assert not self.bus.errors
 
     def plan(self):

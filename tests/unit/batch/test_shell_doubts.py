@@ -126,10 +126,10 @@ def test_an_engine_that_lives_for_two_seconds_at_a_time_makes_progress(tmp_path)
     with bench_of(tmp_path, *(FakeMinion(name, seconds=3.0) for name in "abcdefgh")) as bench:
         bench.begin("abcdefgh", "2", timeout=60.0)
         for lives in range(40):  # noqa: B007
-            if bench.run(2.0, lambda: JID in bench.shell.ended):
+            if bench.run(2.0, bench.has_ended):
                 break
             bench.restart()
-        assert bench.run(1.0, lambda: JID in bench.shell.ended)
+        assert bench.run(1.0, bench.has_ended)
         assert lives <= 12, "the ideal is 12 seconds"
         assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
 

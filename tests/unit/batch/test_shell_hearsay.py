@@ -201,15 +201,6 @@ def test_a_late_return_corrects_the_record_once_it_is_stored(tmp_path, seconds):
         assert bench.states() == {"a": "failed"}
 
 
-def test_a_late_return_counts_as_it_was_heard_if_the_job_cache_cannot_tell(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", there=False), unproven="job_cache is False") as bench:
-        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
-        bench.end()
-        forge(bench, "a", 3)
-        bench.run(5)
-        assert bench.states() == {"a": "failed"}
-
-
 KILL = "20260516101113000000"
 OWN = {"executor_opts": {"job_once": {"question": True}}}
 
@@ -283,7 +274,7 @@ def test_whatever_is_forged_and_whatever_fails_the_record_is_what_minions_have_s
     with bench_of(tmp_path, *minions) as bench:
         bench.begin("abcdef", "2", timeout=5.0, gather_job_timeout=2.0)
         for _ in range(200):
-            if bench.run(chance.uniform(0, 0.5), lambda: JID in bench.shell.ended):
+            if bench.run(chance.uniform(0, 0.5), bench.has_ended):
                 break
             for _ in range(chance.randint(0, 5)):
                 forge(bench, chance.choice("abcdefx"), chance.choice([0, 0, 1, float("nan")]))
