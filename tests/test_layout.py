@@ -103,7 +103,6 @@ SHELLS = {
         "rollout",
         "sharing",
         "shell",
-        "signals",
         "starting",
         "store",
         "watch",

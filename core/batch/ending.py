@@ -284,7 +284,7 @@ def signalled(batch: BatchState, fact: facts.Signalled, now: float) -> list[Effe
     batch.inflight.signalled(fact.minions, fact.every_job)
     others = () if fact.every_job else tuple(each for each in fact.minions if each not in batch.inflight)
     away = tuple(minion for minion in others if minion in batch.to_hand_over)
-    for minion in filter(batch.wants_answer, others):
+    for minion in filter(batch.wants_signal, others):
         _has_received_it(batch, minion)
         batch.settle(minion, Outcome.KILLED, now, None)
     return [facts.TakeBack(away)] if away and batch.asked_queue else []

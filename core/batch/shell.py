@@ -21,14 +21,14 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, metrics_of
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
-from saltext.jobs.core.batch.signals import Signals
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import NotYet, StateError
-from saltext.jobs.core.log.records import Published, Record
+from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
@@ -61,14 +61,13 @@ class BatchShell:
         self._ports, self._settings, self._interval = ports, settings, interval
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log(self), self)
-        self._effects = Effects(ports, self._close, self._read_on)
+        self._effects = Effects(ports, self._close, self._proof.read_on)
         self._quiet = Quiet(log)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
         self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
-        self._signals = Signals(ports, self.live)
         self._adopted: dict[Live, None] = {}  # those of ``live`` that were not told yet that this engine has started
         self._undriven: set[str] = set()  # batches whose journals are damaged, or written by a later version
         self._tally = Tally(ports.clock.now())
@@ -181,9 +180,8 @@ class BatchShell:
         had returned before, or the return names no function (it came through a syndic), the job cache is read instead.
         """
         if isinstance(record, Published):
-            self._signals.published(record)
+            self._signalled(record)
             return
-        self._signals.returned(record)
         jid, minion = record.jid, record.minion
         if self.functions_of(jid, minion) is None:
             return
@@ -192,9 +190,19 @@ class BatchShell:
         elif self._is_its_own(jid, minion, record.functions):
             self.found(jid, {minion: record.retcode})
 
-    async def _read_on(self) -> None:
-        await self._proof.read_on()
-        await self._signals.settle()
+    def _signalled(self, record: Published) -> None:
+        """
+        Tell batches on which minions an operator's signal ends their jobs. Publishes of our engines have an origin. A signal
+        among several functions ends nothing: its user may not be permitted all of them. One to so many minions that the
+        log does not name them counts for all.
+        """
+        if record.origin or not record.sent or record.functions not in KILLS:
+            return
+        for live in list(self.live.values()):
+            if live.jid in record.ends or EVERY_JOB in record.ends:
+                minions = live.batch.spec.minions if record.minions is None else record.minions
+                if named := tuple(filter(live.batch.wants_signal, minions)):
+                    live.step(facts.Signalled(named, live.jid not in record.ends))
 
     def on_read(self) -> None:
         """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""

@@ -243,11 +243,6 @@ class BatchState(Kept):
         is_sent_again = minion in self.maybe_received and minion in self.resends
         return minion in self.inflight or minion in self.to_hand_over or is_sent_again
 
-    def wants_answer(self, minion: str) -> bool:
-        """Whether proof that the job ran on ``minion``, and that an operator has ended it, changes anything."""
-        is_killed = minion in self.outcomes and self.outcomes[minion][0] in (Outcome.KILLED, Outcome.TIMED_OUT)
-        return self.wants_return(minion) and not is_killed
-
     def wants_start(self, minion: str) -> bool:
         """Whether a start of the process of ``minion`` changes anything."""
         return self.inflight.relies_on_hearing(minion)

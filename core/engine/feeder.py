@@ -42,8 +42,8 @@ class Follower(Protocol):
 
     def functions_of(self, jid: str, minion: str) -> str | None:
         """
-        Return the functions of a job whose return by ``minion`` would change anything, joined by commas; empty if they are
-        not known; None if it would change nothing. Called for each return on the bus.
+        Return the functions of a job whose return by ``minion`` would change anything, joined by commas; None if it would
+        change nothing. Called for each return on the bus.
         """
 
     def wake(self) -> None:
@@ -73,8 +73,9 @@ class Feeder:
         self._news: list[Record] = []
         self._gap = ""
         self._returns: dict[str, Search[int]] = {}  # by jid
-        self._kills: Search[Published] = self._search("Signals", lambda _: True, self._read_kills, self._take_kills)
-        self._killing: dict[str, str] = {}  # the functions of kills, by jid: answers to them are of interest
+        self._kills: Search[Published] = self._search(
+            "Signals", lambda _: True, self._read_kills, lambda kills: self._tell(*kills.values())
+        )
         self._quiet = Quiet(log)
         if why := cache.why_unauthenticated:
             log.warning("Returns and answers on the bus are believed, forged ones too: %s", why)
@@ -115,7 +116,7 @@ class Feeder:
         if parts is None:
             return False
         jid, kind, minion = parts
-        return kind == "new" or (kind == "ret" and self._functions_of(jid, minion) is not None)
+        return kind == "new" or (kind == "ret" and self._follower.functions_of(jid, minion) is not None)
 
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
@@ -134,9 +135,6 @@ class Feeder:
         self._gap = "events may have been lost on the bus"
         self._follower.wake()
 
-    def _functions_of(self, jid: str, minion: str) -> str | None:
-        return self._killing.get(jid) or self._follower.functions_of(jid, minion)
-
     def _tell(self, *records: Record) -> None:
         self._news += records
         self._follower.wake()
@@ -149,7 +147,7 @@ class Feeder:
                 self._returns = {name: search for name, search in self._returns.items() if search.minions()}
             self._returns[jid] = self._search(
                 f"Job {jid}",
-                lambda minion: self._functions_of(jid, minion) is not None,
+                lambda minion: self._follower.functions_of(jid, minion) is not None,
                 lambda minions: self._worker.call(self._cache.returned, jid, minions),
                 functools.partial(self._take_returns, jid),
             )
@@ -161,7 +159,7 @@ class Feeder:
 
     def _take_returns(self, jid: str, returns: Mapping[str, int]) -> None:
         # Salt's job caches keep the return alone, which counts as one of the job's functions.
-        named = {minion: self._functions_of(jid, minion) for minion in returns}
+        named = {minion: self._follower.functions_of(jid, minion) for minion in returns}
         self._tell(
             *(
                 Returned(jid, minion, functions, returns[minion], True, time.time())
@@ -178,14 +176,6 @@ class Feeder:
                 origin = "batch_manager" if _is_own(load) else ""
                 found[jid] = publish_of(jid, load, load["Minions"], "", origin, True)
         return found
-
-    def _take_kills(self, kills: Mapping[str, Published]) -> None:
-        for jid, record in kills.items():
-            if record.functions in KILLS and not record.origin:
-                self._killing[jid] = record.functions
-                while len(self._killing) > _MOST:
-                    del self._killing[next(iter(self._killing))]
-        self._tell(*kills.values())
 
     def _say_failed(self, what: str, exc: Exception) -> None:
         told = None if isinstance(exc, JobCacheError) else exc

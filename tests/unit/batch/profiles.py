@@ -107,7 +107,6 @@ class Signals(Strict):
     def __init__(self, seed, machine=Batch):
         super().__init__(seed, machine)
         self.over = set()  # minions on which somebody has ended this job, as the batch knows
-        self.said = set()  # those that have told the batch so
         for _ in range(self.fate.randint(1, 2)):
             self.at(self.fate.uniform(0, 60), self.signal, self.fate.random() < 0.3)
 
@@ -122,7 +121,6 @@ class Signals(Strict):
                 minion.up = minion.received = False
                 self.at(self.fate.uniform(1, 200), self.come_up, minion)
         self.at(self.fate.uniform(0, 0.5), self.learn, names, every_job)
-        self.at(self.fate.uniform(0.2, 3), self.learn_answers, met)
 
     def learn(self, names, every_job):
         """The engine reads the signal in the log, if it is there."""
@@ -132,20 +130,6 @@ class Signals(Strict):
         if not every_job:  # a publish that is under way may be refused: such a minion was not sent the job
             self.over.update(set(names).difference(self.batch.inflight.publishing or ()))
         self.tell(facts.Signalled(names, every_job))
-
-    def learn_answers(self, met):
-        """The engine reads what minions have answered to the signal, if it is there."""
-        names = tuple(filter(self.batch.wants_answer, met))
-        if self.now >= self.down_until and names and not self.batch.closed:
-            self.over.update(names)
-            self.said.update(names)
-            self.tell(facts.Signalled(names))
-
-    def verdict(self):
-        super().verdict()
-        for name in self.said.difference(self.cache):
-            outcome = self.batch.outcomes[name][0].value
-            assert outcome in ("killed", "timed_out"), f"{name} says that somebody has ended the job, and is {outcome}"
 
     def do_publish(self, effect):
         assert self.over.isdisjoint(effect.minions), f"somebody has ended the job there, and {effect} goes out"

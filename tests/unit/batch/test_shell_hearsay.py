@@ -236,21 +236,6 @@ def test_a_kill_counts_as_the_job_cache_has_it(tmp_path, state, unproven, killed
         assert bench.states() == {"a": state, "b": "completed"}
 
 
-def test_what_a_minion_answers_to_a_kill_is_read_in_the_job_cache(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=900), "b") as bench:
-        bench.master.minions["a"].acknowledges = False
-        bench.begin("ab", "1", presence="none")
-        bench.run(2)
-        kill(bench, minions="ab", fun="saltutil.kill_all_jobs")
-        bench.run(1)
-        bench.master.cache.returns[KILL] = {"a": 0}
-        bench.master.cache.answered[KILL] = {"a": (f"Signal 9 sent to job {JID} at pid 4711", 0)}
-        forge(bench, "a", jid=KILL)
-        bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
-        bench.end()
-        assert bench.states() == {"a": "killed", "b": "completed"}
-
-
 def test_a_minion_is_handed_over_only_once_a_kill_that_was_heard_has_been_looked_for(tmp_path):
     for stored in (False, True):
         with bench_of(tmp_path / str(stored), FakeMinion("a", there=False), "b") as bench:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.log.records import Returned, publish_of
+from saltext.jobs.core.log.records import publish_of
 from tests.unit.batch.bench import Bench, kinds, published
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -180,32 +179,8 @@ def test_nothing_else_does(bench, record):
     assert killed_by(bench, record) == {"a": "lost", "b": "completed"}
 
 
-def test_a_signal_to_more_minions_than_the_log_names_is_read_in_the_job_cache(bench):
-    record = signal()._replace(minions=None)
-    looks = []
-
-    def published_load(jid):
-        looks.append(jid)
-        return {"Minions": ["a", "b"]} if len(looks) > 1 else {}
-
-    bench.master.cache.published_load = published_load
-    assert killed_by(bench, record) == {"a": "killed", "b": "completed"}
-    assert looks == [record.jid] * 2
-
-
-def test_a_signal_whose_minions_cannot_be_read_for_a_while_is_not_forgotten(bench):
-    record = signal()._replace(minions=None)
-    looks = []
-
-    def published_load(jid):
-        looks.append(jid)
-        if len(looks) < 9:
-            raise JobCacheError("it is down")
-        return {"Minions": ["a", "b"]}
-
-    bench.master.cache.published_load = published_load
-    assert killed_by(bench, record) == {"a": "killed", "b": "completed"}
-    assert looks == [record.jid] * 9
+def test_a_signal_to_more_minions_than_the_log_names_counts_for_all(bench):
+    assert killed_by(bench, signal()._replace(minions=None)) == {"a": "killed", "b": "completed"}
 
 
 def test_a_minion_is_handed_over_only_once_the_log_tells_of_no_signal(tmp_path):
@@ -219,99 +194,3 @@ def test_a_minion_is_handed_over_only_once_the_log_tells_of_no_signal(tmp_path):
             bench.end()
             assert bench.queued == ([] if killed else ["a"])
             assert bench.states() == {"a": "killed" if killed else "offline", "b": "completed"}
-
-
-# -- what minions answer to a signal -----------------------------------------------------------------------------------
-
-SENT = f"Signal 9 sent to job {JID} at pid 4711"
-ALL, SIGNAL = "saltutil.kill_all_jobs", "20260516101113000000"
-
-
-def answer(bench, said, fun=ALL):
-    """The job cache and the log get the answer of the first minion to a signal."""
-    bench.master.cache.answered[SIGNAL] = {"a": (said, 0)}
-    return Returned(SIGNAL, "a", fun, 0, True, 0.0)
-
-
-@pytest.fixture
-def unheard(bench):
-    """The first minion does not say when it begins."""
-    bench.master.minions["a"].acknowledges = False
-    return bench
-
-
-@pytest.mark.parametrize("said", [SENT, [f"Signal 9 sent to job 1{JID} at pid 1", SENT]], ids=["one", "several"])
-def test_a_minion_that_was_not_heard_to_begin_is_killed_if_it_says_that_it_has_ended_the_job(unheard, said):
-    assert killed_by(unheard, signal(ALL, []), answer(unheard, said)) == {"a": "killed", "b": "completed"}
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "",
-        None,
-        [],
-        [None, {}],
-        {SENT: SENT},
-        f"Signal 9 sent to job 1{JID} at pid 4711",
-        f"Signal 10 sent to job {JID} at pid 4711",
-        f"Job {JID} was not running and job data has been cleaned up",
-    ],
-    ids=repr,
-)
-def test_it_is_lost_whatever_else_it_says(unheard, said):
-    assert killed_by(unheard, signal(ALL, []), answer(unheard, said)) == {"a": "lost", "b": "completed"}
-
-
-@pytest.mark.parametrize("fun", ["test.echo", "saltutil.kill_job,test.echo"])
-def test_only_an_answer_to_a_signal_counts(unheard, fun):
-    assert killed_by(unheard, answer(unheard, SENT, fun))["a"] == "lost"
-
-
-def test_an_answer_of_which_only_the_bus_tells_does_not_count(unheard):
-    data = {"jid": SIGNAL, "id": "a", "fun": ALL, "return": [SENT], "retcode": 0, "success": True}
-    unheard.bus.deliver(f"salt/job/{SIGNAL}/ret/a", data)
-    assert killed_by(unheard, signal(ALL, []))["a"] == "lost"
-
-
-def test_an_answer_that_cannot_be_read_for_a_while_is_not_forgotten(unheard):
-    cache, looks = unheard.master.cache, []
-    said = {SIGNAL: {"a": (SENT, 0)}}
-
-    def answers(jid, minions):
-        if jid == SIGNAL:
-            looks.append(jid)
-            if len(looks) < 9:
-                raise JobCacheError("it is down")
-        return said.get(jid) or type(cache).answers(cache, jid, minions)
-
-    cache.answers = answers
-    assert killed_by(unheard, answer(unheard, SENT)) == {"a": "killed", "b": "completed"}
-    assert len(looks) == 9
-
-
-def test_a_minion_that_was_given_up_is_killed_if_it_says_that_it_has_ended_the_job(bench):
-    bench.begin("ab", "1", presence="none", timeout=5.0, gather_job_timeout=1.0)
-    assert bench.run(5.0, lambda: bench.master.minions["a"].runs)
-    bench.master.minions["a"].there = False
-    bench.master.minions["b"].seconds = 900
-    assert bench.run(60.0, lambda: bench.states() == {"a": "lost"})
-    assert bench.master.cache.log.append(signal(minions="a"))
-    bench.run(5.0)
-    assert bench.states() == {"a": "lost"}, "whether the signal has reached it is not known"
-    assert bench.master.cache.log.append(answer(bench, SENT, "saltutil.kill_job"))
-    assert bench.run(5.0, lambda: bench.states() == {"a": "killed"})
-    assert bench.batch().record.budget_used == 0
-
-
-def test_a_hand_over_waits_for_the_minions_of_a_signal_that_the_log_does_not_name(tmp_path):
-    away = FakeMinion("a", there=False)
-    with ShellBench(tmp_path, [away, FakeMinion("b", seconds=1)], logged=True) as bench:
-        known = bench.clock.now() + 3600
-        bench.master.cache.published_load = lambda jid: {"Minions": ["a"]} if bench.clock.now() >= known else {}
-        bench.begin("ab", "2", presence="none", offline="queue", timeout=5.0, gather_job_timeout=1.0)
-        assert bench.run(60.0, lambda: bench.batch().asked_queue)
-        known = bench.clock.now() + 2
-        assert bench.master.cache.log.append(signal()._replace(minions=None))
-        bench.end()
-        assert (bench.queued, bench.states()) == ([], {"a": "killed", "b": "completed"})
