@@ -1,15 +1,13 @@
 """
-A batch as seen from outside: the summary of ``batch.status``, with a forecast of how long the batch will still take;
-the batch's minions; and the payloads of its events. Also batches of Salt 3008's own manager or its CLI, and what that
-manager is shown of ours.
+A batch as seen from outside: the summary of ``batch.status``, the batch's minions, and the payloads of its events. Also
+batches of Salt 3008's own manager or its CLI, and what that manager is shown of ours.
 
 Pure: stdlib only. It must never show a return's payload.
 """
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
@@ -81,7 +79,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "stages": stages,
         **_grouping(batch),
         "rate": _rate(batch, numbers, now),
-        "eta_seconds": seconds_left(batch, now),
+        "eta_seconds": _seconds_left(batch, numbers),
         "success": batch.success,
         "paused_by": pause.by.value if pause else None,
         "paused_reason": pause.reason if pause else None,
@@ -176,76 +174,20 @@ def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
     return round(60 * done / elapsed, 2) if elapsed > 0 else 0.0
 
 
-# -- how long it will still take ---------------------------------------------------------------------------------------
-# Computed from the run times of minions. The pace of the batch so far would mislead, because it depends on the first
-# returns.
-
-
 def two_digits(number: float) -> float:
     """Return an estimate, rounded to two significant digits."""
     return float(f"{number:.2g}")
 
 
-def seconds_left(batch: Batch, now: float) -> float | None:
+def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
     """
-    Return for how many seconds a batch will still run, rounded to two significant digits; 0 if it has ended.
-
-    None if there is no forecast: if the batch waits, if so few minions have returned that quick ones would mislead, or if
-    those in flight already run longer than the others did.
+    Return for about how many seconds a batch will still run, by the median run time and the present size, which says more
+    than the pace so far. None if that is not known: before the first return, after the end, and while the batch waits.
     """
-    if batch.finished:
-        return 0.0
-    runs = sorted(batch.publish_window.runs)
-    waits = batch.state == "paused" or batch.waits_for_room()
-    if waits or not runs or (batch.pace.stage == 0 and len(runs) < _enough(batch)):
+    runs, left = sorted(batch.publish_window.runs), numbers["active"] + (0 if batch.halted else numbers["pending"])
+    if batch.finished or batch.state == "paused" or batch.waits_for_room() or not (runs and left):
         return None
-    run = runs[len(runs) // 2]
-    left = _present(batch, run, now)
-    if not batch.halted:
-        left += sum(_stage(count, size, run + batch.spec.batch_wait) for count, size in _later(batch))
-    return two_digits(left) if left > 0 else None
-
-
-def _enough(batch: Batch) -> float:
-    """Return how many minions must return before a forecast: half of those that run at once, or of the run times kept."""
-    runs = batch.publish_window.runs
-    return min(batch.pace.size, len(batch.spec.minions), runs.maxlen or len(runs)) / 2
-
-
-def _here(batch: Batch, pending: int) -> int:
-    """Return how many of a group's pending minions belong to the present stage."""
-    return pending if batch.pace.quota is None else max(0, min(pending, batch.pace.quota))
-
-
-def _pending(batch: Batch) -> collections.Counter[int]:
-    """Return how many minions of each group are pending, by the group's place."""
-    if not batch.spec.groups:
-        return collections.Counter({0: batch.count_pending()})
-    return collections.Counter(batch.membership.of(minion) for minion in batch.pending())
-
-
-def _present(batch: Batch, run: float, now: float) -> float:
-    """Return how long the present stage takes: its slots share the run times of the minions in flight and to come."""
-    flying = [max(0.0, run - (now - (flight.began or flight.since))) for flight in batch.flights.values()]
-    count = 0 if batch.halted else _here(batch, _pending(batch)[batch.pace.group])
-    if not count:
-        return max(flying, default=0.0)
-    each = run + batch.spec.batch_wait
-    return max(each, (sum(flying) + count * each) / min(batch.pace.size, len(flying) + count))
-
-
-def _later(batch: Batch) -> Iterable[tuple[int, int]]:
-    """Yield how many minions each later stage sends to, and its size."""
-    pending, pace = _pending(batch), batch.pace
-    pending[pace.group] -= _here(batch, pending[pace.group])
-    for stage in pace.stages[pace.stage + 1 :]:
-        count = min(stage.size, pending[stage.group]) if stage.wave else pending[stage.group]
-        pending[stage.group] -= count
-        yield count, stage.size
-
-
-def _stage(count: int, size: int, each: float) -> float:
-    return each * max(1.0, count / size) if count else 0.0
+    return two_digits((runs[len(runs) // 2] + batch.spec.batch_wait) * max(1.0, left / batch.pace.size))
 
 
 # -- its minions -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import os
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import PublishFailed
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -89,25 +88,6 @@ def test_requests_that_waited_for_the_engine_come_before_anything_is_published(b
     bench.start()
     assert bench.end().state == "halted"
     assert bench.master.jobs() == ["a"]
-
-
-class ReadStore(BatchStore):
-    """Notes which batches are read."""
-
-    def __init__(self, opts):
-        super().__init__(opts)
-        self.opened = []
-
-    def read(self, jid):
-        self.opened.append(jid)
-        return super().read(jid)
-
-
-def test_answers_to_questions_are_not_looked_for_among_ended_batches(tmp_path):
-    with ShellBench(tmp_path, store=ReadStore) as bench:
-        bench.begin("abcd", "2", presence="ping")
-        bench.run(2)
-        assert bench.store.opened == []
 
 
 def test_a_publish_that_fails_is_tried_again(bench):

@@ -161,28 +161,6 @@ def test_returns_from_while_no_engine_ran_are_found_at_its_start(tmp_path):
         assert set(bench.states().values()) == {"completed"}
 
 
-def test_a_late_return_corrects_the_record_of_a_batch_that_has_ended_and_a_foreign_one_does_not(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.master.minions["a"].there = bench.master.minions["b"].there = False
-        bench.begin("ab", "2", timeout=1.0, presence="none")
-        bench.end()
-        before = bench.states()
-        log_lines(bench, returned("a", fun="test.ping"), returned("b", fun="test.ping"), returned("b", 0))
-        bench.run(5)
-        assert bench.states() == {"a": before["a"], "b": "completed"}
-
-
-def test_a_second_return_of_an_ended_batch_is_read_from_the_job_cache(tmp_path):
-    with bench_of(tmp_path, "a") as bench:
-        bench.master.minions["a"].there = False
-        bench.begin("a", "1", timeout=1.0, presence="none")
-        bench.end()
-        bench.master.cache.returns[JID] = {"a": 4}
-        log_lines(bench, returned("a", 0, first=False))
-        bench.run(5)
-        assert bench.states() == {"a": "failed"}
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_the_bus_does_the_record_is_what_minions_have_returned(tmp_path, seed):
     rng = random.Random(seed)

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.batch.summary import seconds_left
+from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import PublishFailed
 from tests.batches import journal_path
 from tests.unit.batch.bench import spec
@@ -154,10 +154,10 @@ def test_how_long_a_batch_takes_is_not_known_while_others_have_the_room(tmp_path
     with ShellBench(tmp_path, EIGHT, max_in_flight=2) as bench:
         bench.begin(EIGHT, "2", jid=A)
         bench.run(3)
-        assert seconds_left(bench.batch(A), bench.clock.now()) is not None
+        assert summary(bench.batch(A), bench.clock.now())["eta_seconds"] is not None
         bench.begin(EIGHT, "8", jid=B)
         bench.run(3)
-        assert seconds_left(bench.batch(B), bench.clock.now()) is None
+        assert summary(bench.batch(B), bench.clock.now())["eta_seconds"] is None
 
 
 def test_a_lowered_limit_counts_for_running_batches_from_the_next_start_on(tmp_path):

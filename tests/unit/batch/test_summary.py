@@ -191,3 +191,21 @@ def test_an_active_minion_is_shown_with_its_start_and_when_it_was_last_seen():
 )
 def test_why_a_batch_was_halted_is_said_in_words(found, told):
     assert words.why_halted(found) == told
+
+
+@pytest.mark.parametrize(("number", "told"), [(494.36, 490), (264, 260), (7.123, 7.1), (1234.5, 1200)])
+def test_an_estimate_has_two_digits(number, told):
+    assert batch_summary.two_digits(number) == told
+
+
+def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size():
+    bench = Bench("abcdefg", "2")
+    bench.sent()
+    assert batch_summary.summary(bench.batch, bench.now)["eta_seconds"] is None, "none has returned"
+    bench.now += 10
+    bench.returns("a", "b")
+    assert batch_summary.summary(bench.batch, bench.now)["eta_seconds"] == 25, "five are left, two at a time"
+    bench.tell(facts.PauseRequested("ann"))
+    assert batch_summary.summary(bench.batch, bench.now)["eta_seconds"] is None
+    bench.tell(facts.StopRequested(kill=False))
+    assert batch_summary.summary(bench.batch, bench.now)["eta_seconds"] == 10, "the two in flight are left"
