@@ -1,8 +1,8 @@
 """
 What can happen to a batch (facts), and what a batch wants done (effects).
 
-A batch's journal holds facts, each under a short stable name and with its time beside it. Minions are given by id. Pure:
-stdlib only.
+A batch's journal holds facts, each under the name of its class and with its time beside it: another name or another order of
+fields is another format (``core/formats.py``). Minions are given by id. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -265,42 +265,12 @@ class Closed(Fact):
     """The batch has ended, and all its last effects are done."""
 
 
-_NAMES: dict[type, str] = {
-    Seen: "seen",
-    Pinged: "gathered",
-    PingFailed: "pingfail",
-    Returned: "ret",
-    Acknowledged: "ack",
-    Started: "started",
-    EventsLost: "gap",
-    Published: "pub",
-    PublishFailed: "pubfail",
-    LookedUp: "lookup",
-    Probed: "probe",
-    NeverBegun: "never",
-    Recorded: "recorded",
-    KillSent: "kill",
-    Signalled: "signal",
-    Queued: "queued",
-    QueueRefused: "unqueued",
-    OpeningFound: "opening",
-    Checked: "check",
-    Approved: "approve",
-    StopRequested: "stop",
-    PauseRequested: "pause",
-    ResumeRequested: "resume",
-    RightsChecked: "rights",
-    Allotted: "room",
-    Recovered: "recover",
-    Tick: "tick",
-    Closed: "closed",
-}
-_KINDS = {name: kind for kind, name in _NAMES.items()}
+_KINDS = {kind.__name__: kind for kind in Fact.__subclasses__()}
 
 
 def record_of(fact: Fact, now: float) -> list[Any]:
     """Return a fact in the form of a journal: ``[name, time, field, …]``."""
-    return [_NAMES[type(fact)], now, *(getattr(fact, name) for name in fact.__dataclass_fields__)]
+    return [type(fact).__name__, now, *(getattr(fact, name) for name in fact.__dataclass_fields__)]
 
 
 def fact_of(record: Any) -> tuple[Fact, float]:

@@ -63,7 +63,9 @@ def test_a_jid_without_a_batch_reads_as_none(store, jid):
     assert store.read_native(jid) is None
 
 
-@pytest.mark.parametrize("record", [["nonsense", 1.0], ["ret"], "text", ["ret", "late", "a", 0], ["probe", 1.0, 5]])
+@pytest.mark.parametrize(
+    "record", [["Fact", 1.0], ["Returned"], "text", ["Returned", "late", "a", 0], ["Probed", 1.0, 5]]
+)
 def test_a_journal_with_an_invalid_record_is_an_error(store, record):
     write(store, Bench("ab", "2")).append(record)
     with pytest.raises(StateError, match="does not hold a batch"):
