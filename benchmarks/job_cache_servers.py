@@ -105,7 +105,7 @@ class Column:
         if name in ("local", "pgjsonb"):
             returner = {"local": "local_cache"}.get(name, name)
         if name in ("sqlite", "mmap_cache"):
-            more = {"cache": name}
+            more = {"cache": name, "mmap_cache_size": 20_000}
         if name == "pgjsonb":
             self._server = PostgreSQL("fsync=off")
             self.relay = Relay(self._server.port)

@@ -1,10 +1,8 @@
 """
-What the job cache costs as it grows: CPU time at 1,000, 10,000, 100,000 and 1,000,000 jobs of ten returns, and as curves.
+What the job cache costs as it grows: CPU time at 1,000, 10,000, 100,000 and 1,000,000 jobs of ten returns.
 
-    python -m benchmarks.job_cache_sizes --data sizes.json                                   all sizes, a table of each
-    python -m benchmarks.job_cache_sizes --sizes 1000,10000 --columns sqlite,local --data sizes.json
-    python -m benchmarks.job_cache_sizes --draw docs/job_cache.svg --data sizes.json         the curves, of what is there
-    python -m benchmarks.job_cache_sizes --overview --data sizes.json                        the table of docs/job_cache.md
+    python -m benchmarks.job_cache_sizes                                  all sizes, a table of each
+    python -m benchmarks.job_cache_sizes --sizes 1000,10000 --columns sqlite,local
 
 The columns are those of ``benchmarks/job_cache.py``. The jobs are spread over ten days, each for ten of a fleet of
 2,000 minions; one in 10,000 has a function, and one in 10,000 a minion, that no other job has. The searches look for
@@ -20,10 +18,8 @@ import contextlib
 import datetime
 import functools
 import itertools
-import json
 import multiprocessing
 import os
-import pathlib
 import random
 import shutil
 import sqlite3
@@ -60,10 +56,6 @@ ROWS = (
     "bytes, as a multiple of all values and keys",
     "files and directories a job",
 )
-#: What depends on the number of returns of a job.
-BY_RETURNS = {"removal of a job of ten returns", "bytes a job", "files and directories a job"}
-#: What the overview shows, by the number of jobs.
-SHOWN = {"10000": ("local", "native", "ours", "sqlite"), "100000": ("local", "sqlite"), "1000000": ("sqlite",)}
 #: How a removal affects other processes, with sqlite.
 BESIDE = {
     "longest transaction of the removal": "ms of CPU",
@@ -71,14 +63,6 @@ BESIDE = {
     "… in the slowest hundredth, at least": "",
     "longest wait of a writer": "ms on the clock",
     "wait in the slowest hundredth, at least": "ms on the clock",
-}
-CURVES = {
-    "get_jids": "get_jids",
-    "get_jids_filter(20)": "get_jids_filter(20)",
-    "search by minion, over a day": "search by minion, over a day",
-    "returner": "returner",
-    "removal of a job of ten returns": "removal of a job of ten returns",
-    "bytes a job": "bytes a job",
 }
 
 
@@ -169,33 +153,6 @@ def sqlite_alone(path):
     """What SQLite itself takes to open a file that is there, and to look for one record."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
         sql.execute("SELECT value FROM records WHERE bank = 0 AND key = ''").fetchall()
-
-
-def overview(known):
-    """All sizes in one table, with the cost of sqlite as a share of that of local_cache."""
-    columns = [(size, column) for size, those in SHOWN.items() for column in those]
-    heads, at = [], {}
-    for size, column in columns:
-        heads.append(f"{column}, {int(size):,}")
-        if column == "sqlite" and "local" in SHOWN[size]:
-            at[len(heads)] = size
-            heads.append("ratio")
-    print("| | " + " | ".join(heads) + " |\n|---|" + "---:|" * len(heads))
-    for row in ROWS:
-        cells = []
-        for size, column in columns:
-            found = _shown(known, size, column, row)
-            cells.append("" if found is None else f"{found:,.{0 if found >= 1000 else 2 if found >= 0.1 else 3}f}")
-            if len(cells) in at:
-                local = _shown(known, size, "local", row)
-                cells.append("" if None in (local, found) or not local else f"{found / local:.2f}")
-        print(f"| {row} | " + " | ".join(cells) + " |")
-
-
-def _shown(known, size, column, row):
-    found = known.get(size, {}).get(column, {})
-    is_like = column == "sqlite" or found.get("returns a job", RETURNS) == RETURNS
-    return found.get(row) if is_like or row not in BY_RETURNS else None
 
 
 def figures(column, size, folder, file_returns):
@@ -351,36 +308,6 @@ def table(size, found, note):
         print(f"{row}: {found['sqlite'][row]:,.1f} {unit}".rstrip(), flush=True)
 
 
-def draw(data, path):
-    """The curves, as SVG: small multiples with one scale of jobs."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.hashsalt": "job_cache", "font.size": 9, "svg.fonttype": "none"})
-    figure, places = pyplot.subplots(2, 3, figsize=(10.5, 6), sharex=True)
-    colours = {"local": "#8c8c8c", "native": "#d08c2f", "ours": "#3b78b5", "sqlite": "#2a8c4a"}
-    names = {"local": "local_cache", "native": "Salt's salt_cache", "ours": "ours, localfs", "sqlite": "ours, sqlite"}
-    for place, row in zip(places.flat, CURVES, strict=True):
-        for column in colours:
-            shown = ((int(size), _shown(data, size, column, row)) for size in data)
-            points = sorted(point for point in shown if point[1] is not None)
-            if points:
-                place.plot(
-                    *zip(*points, strict=True), marker="o", markersize=3, color=colours[column], label=names[column]
-                )
-        place.set(xscale="log", yscale="log", title=row)
-        place.set_ylabel("bytes" if row.startswith("bytes") else "ms of CPU")
-        place.grid(alpha=0.3)
-    for place in places[1]:
-        place.set_xlabel("jobs")
-    handles, labels = places.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(path, format="svg", metadata={"Date": None})
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--sizes", default="1000,10000,100000,1000000")
@@ -388,19 +315,7 @@ def main():
     parser.add_argument(
         "--file-returns", type=int, default=RETURNS, help="returns of each job in the columns with files"
     )
-    parser.add_argument("--data", type=pathlib.Path, help="JSON to which the figures are added, or from which to draw")
-    parser.add_argument("--draw", type=pathlib.Path, help="draw the curves from what --data holds, and take no figures")
-    parser.add_argument(
-        "--overview", action="store_true", help="print what --data holds as one table, and take no figures"
-    )
     args = parser.parse_args()
-    known = json.loads(args.data.read_text()) if args.data and args.data.exists() else {}
-    if args.draw:
-        draw(known, args.draw)
-        return
-    if args.overview:
-        overview(known)
-        return
     for size in map(int, args.sizes.split(",")):
         found = {}
         for column in args.columns.split(","):
@@ -409,9 +324,6 @@ def main():
                 found[column] = figures(column, size, root, args.file_returns)
             finally:
                 shutil.rmtree(root, ignore_errors=True)
-            known.setdefault(str(size), {}).setdefault(column, {}).update(found[column])
-            if args.data:
-                args.data.write_text(json.dumps(known, indent=1))
         table(size, found, f", {args.file_returns} returns a job in the columns with files")
 
 

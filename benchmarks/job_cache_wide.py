@@ -1,6 +1,6 @@
 """
 The cost of jobs for many minions, beside Salt's ``local_cache`` in the same run: CPU time and bytes written, by the
-number of minions of a job, and over an hour of large jobs.
+number of minions of a job, of a whole ``store_job`` in a worker, and over an hour of large jobs.
 
     python -m benchmarks.job_cache_wide                            10, 1,000, 10,000 and 50,000 minions, and the hour
     TMPDIR=/dev/shm python -m benchmarks.job_cache_wide --minions 10,1000
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import os
 import random
 import shutil
@@ -25,6 +26,10 @@ import sqlite3
 import subprocess
 import tempfile
 import time
+from unittest import mock
+
+import salt.minion
+import salt.utils.job
 
 from benchmarks.job_cache import LOAD, RETURN, RETURNERS, options, returner
 from saltext.jobs.core.store import search
@@ -102,6 +107,21 @@ def of_width(column, folder, width, is_mixed):
     return publish, measured(lambda: [module.returner(answer) for answer in answers], len(answers), folder)
 
 
+def stored(column, folder, width):
+    """Return the cost of all that a worker does to store a return, of a job for so many minions."""
+    own = options(folder, id="m_master", **({"cache": "sqlite"} if column == "sqlite" else {}))
+    name = "local_cache" if column == "local" else "salt_cache"
+    own.update(conf_file=f"{folder}/master", root_dir=folder, pki_dir=folder, master_job_cache=name)
+    fleet, job = [f"web{number:06}.example.com" for number in range(width)], jid(0)
+    loads = [{"jid": job, "id": minion, "fun": "state.apply", "fun_args": [], **RETURN} for minion in fleet[:1000]]
+    with salt.minion.MasterMinion(own, states=False, rend=False) as minion:
+        minion.returners[f"{name}.prep_jid"](passed_jid=job)
+        minion.returners[f"{name}.save_load"](job, {**LOAD, "jid": job}, minions=fleet)
+        store = functools.partial(salt.utils.job.store_job, own, event=mock.Mock(), mminion=minion)
+        store(dict(loads[0]))
+        return measured(lambda: [store(load) for load in loads[1:]], len(loads) - 1, folder)
+
+
 def hour(column, folder, width, count):
     """
     Return the cost of a publish in the first and in the last tenth, the bytes that a publish writes on average over all,
@@ -172,6 +192,7 @@ def main():
             which = "others each time" if is_mixed else "the same"
             row(f"publish to {width:,}, {which}", {column: both[0] for column, both in found.items()})
             row(f"a return of them, {which}", {column: both[1] for column, both in found.items()})
+        row(f"a whole store_job, of jobs for {width:,}", least(stored, width, rounds=args.rounds))
     if args.hour:
         found = least(hour, args.width, args.hour, rounds=args.rounds)
         for number, name in enumerate(("first", "last")):

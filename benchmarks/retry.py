@@ -32,6 +32,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
@@ -42,6 +43,7 @@ from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings
+from saltext.jobs.core.site import site_of
 
 #: The fleet's process is forked, and inherits what this one has made.
 FORK = multiprocessing.get_context("fork")
@@ -55,6 +57,7 @@ class Fleet:
 
     def __init__(self, opts, inbox, outbox, minions):
         self.opts, self.inbox, self.outbox = opts, inbox, outbox
+        self.log = site_of(opts).log_writer()
         self.down = set(minions)
 
     def run(self):
@@ -90,13 +93,13 @@ class Fleet:
         value = answers if isinstance(fun, list) else [] if fun == "saltutil.running" else True
         there = [minion for minion in minions if minion not in self.down]
         if kept:
-            store(self.opts, jid, there, value)
+            store(self.opts, self.log, jid, there, fun if isinstance(fun, str) else ",".join(fun), value)
         self.fire([self.ret(jid, fun, minion, value) for minion in there])
 
     def job(self, jid, fun, minions):
         there = [minion for minion in minions if minion not in self.down]
         self.fire([(f"salt/job/{jid}/start/{minion}", {"jid": jid, "id": minion}) for minion in there])
-        store(self.opts, jid, there)
+        store(self.opts, self.log, jid, there, fun)
         self.fire([self.ret(jid, fun, minion, "done") for minion in there])
 
     @staticmethod
@@ -110,13 +113,14 @@ class Fleet:
         self.outbox.put(b"".join(salt.payload.dumps({"head": {}, "body": event}) for event in events))
 
 
-def store(opts, jid, minions, value="done"):
-    """Put returns into the job cache, as salt_cache would with localfs, without its locks."""
+def store(opts, log, jid, minions, fun, value="done"):
+    """Put returns into the job cache and into the log, as salt_cache would with localfs, without its locks."""
     folder = pathlib.Path(opts["cachedir"]) / "jobs" / "returns" / jid
     folder.mkdir(parents=True, exist_ok=True)
     data = salt.payload.dumps({"return": value, "retcode": 0, "success": True})
     for minion in minions:
         (folder / f"{minion}.p").write_bytes(data)
+        log.append(return_of(jid, minion, {"fun": fun, "retcode": 0}, True))
 
 
 def run_fleet(opts, listening, inbox, minions):
