@@ -36,6 +36,10 @@ class Quiet:
         """Log an error, as ``warning`` does."""
         self._log(logging.ERROR, subject, message, args, exc_info)
 
+    def critical(self, subject: Hashable, message: str, *args: object) -> None:
+        """Log a critical line, as ``warning`` does."""
+        self._log(logging.CRITICAL, subject, message, args)
+
     def _log(
         self,
         level: int,

@@ -56,7 +56,7 @@ def __virtual__() -> str:
 # ---------------------------------------------------------------------------------------------------------
 
 
-def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int = 0) -> str | None:
+def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int = 0) -> str | dict[str, str] | None:
     """
     Return the jid for a new job: ``passed_jid`` unchanged, or a new jid that no stored job and no other publish of this
     master has.
@@ -67,11 +67,19 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int =
         A jid, or the pass of an engine for one (``core/master/passes.py``).
 
     Returns None if ``passed_jid`` is refused: it is not a jid, belongs to a batch, or comes from an engine that has lost
-    the lead. Salt then publishes nothing, and answers "Master failed to assign jid". Salt also calls this with the jid of
-    each return, and ignores the answer.
+    the lead. Salt then publishes nothing, and answers "Master failed to assign jid". If a publish could not be recorded,
+    since the disk is full, returns ``{"error": …}``: Salt publishes nothing, and its client raises the text. Salt also
+    calls this with the jid of each return, and ignores the answer.
     Raises SaltCacheError if five new jids in a row were taken, or if the driver fails.
     """
     store = store_of(__opts__)
+    if store.is_full() and identity.in_publish():
+        folder = store.driver.folder
+        store.quiet.critical("full", "Nothing is published: the disk of %s is full. Make room", folder)
+        return {
+            "error": f"Nothing was published: the disk of {folder} is full, and a job that is not recorded is forgotten. "
+            "Make room on the master"
+        }
     if passed_jid:
         named, origin = _redeemed(store, passed_jid)
         key = None if named is None else store.key(named, "jid")
@@ -195,7 +203,16 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
         origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
         store.log.append(publish_of(jid, load, named, work_of(load), origin, is_sent))
     unlimited = _never_unlimited if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
-    records.publish(store, key, load, named, __opts__.get("id"), unlimited)
+    try:
+        records.publish(store, key, load, named, __opts__.get("id"), unlimited)
+    except SaltCacheError as exc:
+        if not identity.in_publish():
+            raise
+        # Salt publishes all the same.
+        store.quiet.critical(
+            "lost", "Job %s is published and could not be stored: minions that are away will not get it. %s", key, exc
+        )
+        return
     if isinstance(load.get("fun"), (list, tuple)):
         _look_at_several(store, load, named)
 

@@ -10,6 +10,8 @@ import stat
 
 #: Free bytes, and the free share of inodes, below which the disk is worth a finding.
 LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
+#: Free bytes, and inodes, below which a disk is full: what some publishes at one moment may take.
+FULL_BYTES, FULL_INODES = 16 << 20, 64
 #: Permissions that others must not have: any, or to write.
 FOR_OWNER, READABLE = 0o077, 0o022
 
@@ -57,6 +59,17 @@ def about_disk(folder: pathlib.Path) -> list[str]:
             "remove files"
         )
     return found
+
+
+def is_full(folder: str) -> bool:
+    """Tell whether the disk of a directory has no room for the records of some publishes, or may only be read."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False  # whatever it is, a write will tell
+    free = disk.f_bavail if os.geteuid() else disk.f_bfree
+    lacks_inodes = bool(disk.f_files) and disk.f_ffree < FULL_INODES
+    return free * disk.f_frsize < FULL_BYTES or lacks_inodes or bool(disk.f_flag & os.ST_RDONLY)
 
 
 def _existing(folder: pathlib.Path) -> pathlib.Path:

@@ -73,9 +73,18 @@ def of_publish() -> Identity | None:
 
     None outside a publish, and if the master's own key has published in another's name.
     """
-    wanted = codes("salt.master", "ClearFuncs", "publish")
-    found = next((frame.f_locals for frame in frames_of_this_call() if frame.f_code in wanted), None)
+    found = _publish()
     return None if found is None else _publisher(found)
+
+
+def in_publish() -> bool:
+    """Tell whether this master calls us because it is about to publish."""
+    return _publish() is not None
+
+
+def _publish() -> Mapping[str, Any] | None:
+    wanted = codes("salt.master", "ClearFuncs", "publish")
+    return next((frame.f_locals for frame in frames_of_this_call() if frame.f_code in wanted), None)
 
 
 def _publisher(found: Mapping[str, Any]) -> Identity | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import pwd
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,15 +92,7 @@ def _about_database(store: Store, user: str) -> list[str]:
     folder = pathlib.Path(path).parent
     found = about_disk(folder)
     for name in (path, f"{path}-wal", f"{path}-shm"):
-        try:
-            status = os.lstat(name)
-            owner = pwd.getpwnam(user).pw_uid
-        except (FileNotFoundError, KeyError):
-            continue
-        if status.st_uid != owner:
-            found.append(f"{name} does not belong to the master's user {user}: chown {user} {name}")
-        if status.st_mode & 0o077:
-            found.append(f"{name} can be read by others, and holds pillars: chmod 600 {name}")
+        found += about_files(user, pathlib.Path(name)) if os.path.exists(name) else []
     found += [
         f"{name} was damaged and set aside. Check the disk, then: salt-run job_cache.recover {name}; then remove the file"
         for name in banks.damaged()

@@ -51,6 +51,8 @@ class Driver(Calls):
     longest = 255
     #: How many jobs are removed at a time. One is removed under the job's lock; several by the driver, in a transaction.
     removed_at_once = 1
+    #: The directory in which jobs are stored; empty if a server stores them.
+    folder = ""
 
     def met_damage(self, error: SaltCacheError) -> bool:
         """Tell whether a write failed on a damaged file that has been replaced since."""
@@ -236,6 +238,7 @@ class Local(Driver):
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
+        self.folder = opts["cachedir"]
         self._files = LocalBanks(opts["cachedir"], readable=True)
 
     def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
@@ -261,6 +264,7 @@ class Mmap(Driver):
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
         self._root: str = opts["cachedir"]
+        self.folder = self._root
         self.longest = opts.get("mmap_cache_key_size", 64)
 
     def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:

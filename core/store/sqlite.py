@@ -33,6 +33,7 @@ class Sqlite(TableDriver[SqliteBanks]):
         # Salt's loader is not used. To copy all options would touch much memory that a forked process shares.
         super().__init__({name: opts[name] for name in OPTIONS if name in opts})
         self._made: SqliteBanks | None = None
+        self.folder = os.path.dirname(str(opts.get("sqlite_cache_path") or "")) or str(opts["cachedir"])
         self._checked = 0  # the process that has checked the file
 
     def tables(self) -> SqliteBanks:

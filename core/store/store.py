@@ -23,6 +23,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.log.writer import SIZE
 from saltext.jobs.core.quiet import Quiet
@@ -144,6 +145,10 @@ class Store:
         except SaltCacheError as exc:
             self.quiet.warning("takes", "Two publishes at one moment may get the same jid: %s", exc)
             return True
+
+    def is_full(self) -> bool:
+        """Tell whether the disk has no room for another job."""
+        return bool(self.driver.folder) and is_full(self.driver.folder)
 
     def lock(self, *names: str) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time."""

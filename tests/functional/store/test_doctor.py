@@ -136,7 +136,7 @@ class TestSqlite:
     def test_a_file_that_others_may_read_is_reported(self, opts, disk):
         Returner(opts).save_load(JID, LOAD, minions=["web1"])
         os.chmod(os.path.join(opts["cachedir"], "cache.sqlite"), 0o644)
-        assert "can be read by others, and holds pillars: chmod 600" in told(opts)
+        assert f"cache.sqlite can be read by others than {USER}: chmod -R go= " in told(opts)
 
     @pytest.mark.parametrize("at", [0, 8192 * 16], ids=["header", "page"])
     def test_damage_is_reported_and_the_file_left_alone(self, opts, disk, at):
