@@ -16,7 +16,6 @@ from saltext.jobs.core.windows import find_zone, parse_windows
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _ADDRESS = re.compile(r"https?://[^\s/]+(/\S*)?")
-_RATE = re.compile(r"([0-9]{1,9})/(.+)")
 #: Most characters of a window that a job names.
 _LONGEST_WINDOW = 1000
 
@@ -194,14 +193,3 @@ def some_of(*names: str) -> Check:
         return chosen
 
     return Check(read, f"a list with some of {', '.join(names)}")
-
-
-def _rate(value: Any) -> tuple[int, float]:
-    match = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if not match or duration(match[2]) <= 0:
-        raise ValueError(value)
-    return int(match[1]), duration(match[2])
-
-
-#: Accepts a rate and returns it as ``(count, seconds)``.
-RATE = Check(_rate, "a count and a time with / between them, such as 10/1h or 3/10m")

@@ -20,7 +20,6 @@ from saltext.jobs.core.options import (
     FOLDER,
     GLOBS,
     IDS,
-    RATE,
     TIMEZONE,
     WEB,
     WINDOW,
@@ -220,27 +219,6 @@ class NoticesSettings:
     keep: float = option(86400.0, seconds(60))
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
     metrics_dir: str = option("", FOLDER)
-
-
-@dataclasses.dataclass(frozen=True)
-class ReactorSettings:
-    """
-    Options under ``saltext_jobs_reactor:``: how often each file may act, as ``(count, seconds)`` for any such period.
-    """
-
-    #: Batches that events start through start_batch.sls.
-    start_batch: tuple[int, float] = option((10, 3600.0), RATE)
-    #: Highstates that events start through batched_highstate.sls.
-    batched_highstate: tuple[int, float] = option((2, 3600.0), RATE)
-    #: Times that one batch is resumed through resume_batch.sls, and all of them together.
-    resume_batch: tuple[int, float] = option((5, 3600.0), RATE)
-    resume_batch_in_all: tuple[int, float] = option((60, 3600.0), RATE)
-    #: Replays of one minion through replay_on_minion_start.sls, and of all together.
-    replay: tuple[int, float] = option((3, 600.0), RATE)
-    replay_in_all: tuple[int, float] = option((1000, 600.0), RATE)
-    #: Messages of one batch or minion through notify.sls, and of all together.
-    notify: tuple[int, float] = option((3, 3600.0), RATE)
-    notify_in_all: tuple[int, float] = option((60, 3600.0), RATE)
 
 
 def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:

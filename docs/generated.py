@@ -32,7 +32,6 @@ SECTIONS: dict[str, type] = {
     "job_retry": settings.RetrySettings,
     "job_recorder": settings.RecorderSettings,
     "job_notices": settings.NoticesSettings,
-    "saltext_jobs_reactor": settings.ReactorSettings,
     "returner.pgjsonb_bulk": Options,
     "postgresql": CacheOptions,
 }

@@ -11,14 +11,13 @@ In the master's configuration (the directory is that of the installed package):
         - /…/saltext/jobs/reactor/batched_highstate.sls
 
 Any accepted minion can fire an event with any tag. So nothing of the event is used here: it can start only this job. The job
-is started at most twice an hour; ``saltext_jobs_reactor: {batched_highstate: 6/1h}`` in the master's configuration changes
-that. Do not map a frequent tag to this file, and do not read ``data`` in it.
+is started at most twice an hour. Do not map a frequent tag to this file, and do not read ``data`` in it.
 """
 
 from saltext.jobs.core.master.reactions import may_act
 
 
 def run():
-    if not may_act(__opts__, "batched_highstate"):
+    if not may_act("batched_highstate", (2, 3600)):
         return {}
     return {"batched highstate": {"runner.batch.start": [{"args": [{"tgt": "*"}, {"fun": "state.apply"}, {"batch": "10%"}]}]}}

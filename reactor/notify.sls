@@ -21,8 +21,7 @@ and name the function in the master's configuration:
 
 Minions can fire events with these tags too, so a message may be false: use it to inform people, never to trigger anything.
 It holds ids and counts in plain characters only, and never what a job returned. At most three messages an hour are sent
-about one batch or minion, and at most sixty in all;
-``saltext_jobs_reactor: {notify: 10/1h, notify_in_all: 200/1h}`` in the master's configuration changes that.
+about one batch or minion, and at most sixty in all.
 """
 
 import re
@@ -43,7 +42,7 @@ def run():
     if not isinstance(wanted, dict) or not isinstance(wanted.get("fun"), str):
         return {}
     # All messages about one batch or minion count together. This is checked before anything is done with the event.
-    if not may_act(__opts__, "notify", (halted or dead)[1]):
+    if not may_act("notify", (3, 3600), (halted or dead)[1], in_all=(60, 3600)):
         return {}
     text = _text(halted, dead)
     kwarg = {**(wanted.get("kwarg") or {}), wanted.get("text", "message"): text}

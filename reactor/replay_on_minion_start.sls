@@ -13,9 +13,8 @@ A minion can fire this event in another's name. At worst the other's queue is tr
 not received stay owed to it. The replay is for the minion that the tag names, and the event's ``id`` must be the same.
 Nothing else is used.
 
-At most three replays of one minion are started in ten minutes, and a thousand in all;
-``saltext_jobs_reactor: {replay: 6/10m, replay_in_all: 5000/10m}`` in the master's configuration changes that. Beyond that,
-owed jobs wait for the next sign of life.
+At most three replays of one minion are started in ten minutes, and a thousand in all. Beyond that, owed jobs wait for the
+next sign of life.
 
 Do not map other tags to it, least of all frequent ones (beacons, returns).
 """
@@ -34,6 +33,6 @@ def run():
     minion = match[1] if match else ""
     if not _ID.fullmatch(minion) or not isinstance(data, dict) or data.get("id") != minion:
         return {}
-    if not may_act(__opts__, "replay", minion):
+    if not may_act("replay_on_minion_start", (3, 600), minion, in_all=(1000, 600)):
         return {}
     return {"replay": {"runner.job_retry.replay": [{"args": [{"minion": minion}]}]}}

@@ -14,8 +14,7 @@ Any accepted minion can fire such an event and so resume a batch that you have p
 against your minions, and never map ``salt/batch/*/paused`` to it: a batch that paused for a reason would go on at once.
 
 Only the jid in the event's tag is used, which must have the form of a jid. The runner refuses it unless it is the jid of a
-paused batch. One batch is resumed at most five times an hour, and all batches together sixty times;
-``saltext_jobs_reactor: {resume_batch: 10/1h, resume_batch_in_all: 100/1h}`` in the master's configuration changes that.
+paused batch. One batch is resumed at most five times an hour, and all batches together sixty times.
 """
 
 import re
@@ -27,6 +26,6 @@ _TAG = re.compile(r"operations/resume/([0-9]{20})")
 
 def run():
     match = _TAG.fullmatch(tag)
-    if not match or not may_act(__opts__, "resume_batch", match[1]):
+    if not match or not may_act("resume_batch", (5, 3600), match[1], in_all=(60, 3600)):
         return {}
     return {"resume": {"runner.batch.resume": [{"args": [{"jid": match[1]}]}]}}

@@ -20,8 +20,7 @@ Never map a tag to it that minions fire in their daily work (``salt/minion/*``, 
 
 Fields: ``tgt`` (a glob), ``fun`` (one of those listed), ``batch`` (a count, a percentage, or a ramp such as 1,10%,50%). Each is
 checked: an event that lacks a field, has a further field, or has a malformed value starts nothing. Arguments come from your
-configuration alone. At most ten batches an hour are started in all; ``saltext_jobs_reactor: {start_batch: 30/1h}`` in the
-master's configuration changes that.
+configuration alone. At most ten batches an hour are started in all.
 """
 
 import re
@@ -51,7 +50,7 @@ def run():
         shown = {name: value[:100] if isinstance(value, str) else type(value).__name__ for name, value in fields.items()}
         ignore("start_batch.sls", "Starting no batch, because the event is not as start_batch.sls says: %.200r", shown)
         return {}
-    if not may_act(__opts__, "start_batch"):
+    if not may_act("start_batch", (10, 3600)):
         return {}
     args = [{"tgt": tgt}, {"fun": fun}, {"batch": str(batch)}, {"kwarg": dict(allowed[fun] or {})}]
     return {"start batch": {"runner.batch.start": [{"args": args}]}}

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.settings import ReactorSettings, read_settings
 
 log = lines.logger(__name__)
 
-#: The section of the master's configuration.
-SECTION = "saltext_jobs_reactor"
+#: A count, and the seconds in which at most so many are allowed.
+Limit = tuple[int, float]
 #: Most keys that are counted. Invented names push out the oldest, but the limit of all still applies.
 _KEYS = 10_000
 
@@ -38,7 +35,7 @@ class Limiter:
         #: By key: the times of its actions, the latest last.
         self.done: collections.OrderedDict[Hashable, collections.deque[float]] = collections.OrderedDict()
 
-    def allows(self, *limits: tuple[Hashable, tuple[int, float]]) -> bool:
+    def allows(self, *limits: tuple[Hashable, Limit]) -> bool:
         """
         Tell whether all of these limits, ``(key, (count, seconds))`` each, allow one more action; if so, count it.
         """
@@ -62,26 +59,22 @@ _LIMITER = Limiter()
 _QUIET = Quiet(log)
 
 
-def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter | None = None) -> bool:
+def may_act(
+    name: str, limit: Limit, key: str = "", in_all: Limit | None = None, limiter: Limiter | None = None
+) -> bool:
     """
     Tell whether a file of ``reactor/`` may act on one more event; if not, that is logged once a minute.
 
-    :param opts: the master's options.
-    :param name: a field of ReactorSettings.
-    :param key: the minion or job of the event, if the file has a limit for each.
+    :param name: the file, without its ending.
+    :param limit: how many actions are allowed in how many seconds.
+    :param key: the minion or job of the event, if the limit is for each.
+    :param in_all: the limit for all of them together.
     """
-    try:
-        settings = read_settings(ReactorSettings, SECTION, opts.get(SECTION))
-    except SettingsError as exc:
-        _QUIET.error(name, "Ignoring an event, because its limit cannot be read: %s", exc)
-        return False
-    limits: list[tuple[Hashable, tuple[int, float]]] = [((name, key), getattr(settings, name))]
-    whole = getattr(settings, f"{name}_in_all", None)
     # The limit of all comes first: once it is reached, an invented key is not even remembered.
-    limits[:0] = [(name, whole)] if whole else []
-    if (limiter or _LIMITER).allows(*limits):
+    limits: list[tuple[Hashable, Limit]] = [] if in_all is None else [(name, in_all)]
+    if (limiter or _LIMITER).allows(*limits, ((name, key), limit)):
         return True
-    _QUIET.warning(name, "Ignoring an event: events ask for %s more often than %s allows", name, SECTION)
+    _QUIET.warning(name, "Ignoring an event: events ask for %s more often than its file allows", name)
     return False
 
 

@@ -17,6 +17,12 @@ from tests.waiting import SOON, Deadline, wait_for
 
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
 JID = "20260516101112131415"
+#: Other limits in copies of the files, so that a test does not use up what another one needs.
+LIMITS = {
+    "start_batch.sls": ("(10, 3600)", "(8, 3600)"),
+    "replay_on_minion_start.sls": ("(3, 600)", "(50, 600)"),
+    "notify.sls": ("(3, 3600)", "(50, 3600)"),
+}
 
 HOSTILE = [
     "{{ 7 * 7 }}",
@@ -62,18 +68,22 @@ def chat():
 
 
 @pytest.fixture(scope="module")
-def master(salt_factories, chat):
+def master(salt_factories, chat, tmp_path_factory):
+    files = tmp_path_factory.mktemp("reactor")
+    for name, (before, after) in LIMITS.items():
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        assert text.count(before) == 1
+        (files / name).write_text(text.replace(before, after), encoding="utf-8")
     daemon = make_master(
         salt_factories,
         reactor=[
-            {"salt/minion/*/start": [str(FOLDER / "replay_on_minion_start.sls")]},
-            {"operations/batch": [str(FOLDER / "start_batch.sls")]},
+            {"salt/minion/*/start": [str(files / "replay_on_minion_start.sls")]},
+            {"operations/batch": [str(files / "start_batch.sls")]},
             {"operations/resume/*": [str(FOLDER / "resume_batch.sls")]},
-            {"salt/batch/*/halted": [str(FOLDER / "notify.sls")]},
-            {"salt/job_retry/*/*/dead": [str(FOLDER / "notify.sls")]},
+            {"salt/batch/*/halted": [str(files / "notify.sls")]},
+            {"salt/job_retry/*/*/dead": [str(files / "notify.sls")]},
         ],
         saltext_jobs_start_batch={"test.sleep": {"length": 1}, "test.version": {}},
-        saltext_jobs_reactor={"start_batch": "8/1h", "replay": "50/10m", "notify": "50/1h"},
         saltext_jobs_notify={
             "fun": "http.query",
             "kwarg": {"url": f"http://127.0.0.1:{chat.server_port}/", "method": "POST"},

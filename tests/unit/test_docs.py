@@ -143,7 +143,6 @@ def test_every_option_is_in_the_table_with_its_meaning(section):
         ("job_retry", "docs/job_retry.md"),
         ("job_recorder", "docs/job_recorder.md"),
         ("job_notices", "docs/notices.md"),
-        ("saltext_jobs_reactor", "docs/reactor.md"),
     ],
 )
 def test_the_page_about_it_describes_every_option(section, name):
@@ -162,7 +161,7 @@ def test_the_page_about_it_describes_every_function_of_a_runner(runner):
     assert functions(runner) - named == set()
 
 
-@pytest.mark.parametrize("section", ["batch_manager", "job_retry", "job_recorder", "saltext_jobs_reactor"])
+@pytest.mark.parametrize("section", ["batch_manager", "job_retry", "job_recorder"])
 def test_a_default_is_shown_as_it_may_be_written(section):
     kind = generated.SECTIONS[section]
     for field in dataclasses.fields(kind):

@@ -7,16 +7,14 @@ import pathlib
 import pytest
 
 import saltext.jobs.reactor
-from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.reactions import Limiter, may_act
-from saltext.jobs.core.settings import ReactorSettings, read_settings
 
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
 
 
 def test_two_hundred_events_at_once_do_as_much_as_the_limit_allows(steady):
     limiter = Limiter(steady)
-    assert sum(may_act({}, "start_batch", limiter=limiter) for _ in range(200)) == 10
+    assert sum(may_act("start_batch", (10, 3600), limiter=limiter) for _ in range(200)) == 10
 
 
 def test_in_no_period_is_more_done_than_the_limit_allows(steady):
@@ -30,11 +28,15 @@ def test_in_no_period_is_more_done_than_the_limit_allows(steady):
 
 
 def test_a_minion_has_its_own_limit_and_all_have_one_together(steady):
-    opts, limiter = {"saltext_jobs_reactor": {"replay": "2/10m", "replay_in_all": "5/10m"}}, Limiter(steady)
-    done = [(minion, may_act(opts, "replay", minion, limiter)) for minion in ("a", "a", "a", "b", "b", "c", "d")]
+    limiter = Limiter(steady)
+
+    def may_replay(minion):
+        return may_act("replay", (2, 600), minion, in_all=(5, 600), limiter=limiter)
+
+    done = [(minion, may_replay(minion)) for minion in ("a", "a", "a", "b", "b", "c", "d")]
     assert [minion for minion, acted in done if acted] == ["a", "a", "b", "b", "c"]
     steady.seconds += 600
-    assert may_act(opts, "replay", "a", limiter)
+    assert may_replay("a")
 
 
 def test_invented_names_take_a_bounded_amount_of_memory(steady):
@@ -42,20 +44,6 @@ def test_invented_names_take_a_bounded_amount_of_memory(steady):
     for number in range(20_000):
         assert limiter.allows((number, (1, 10)))
     assert len(limiter.done) <= 10_000
-
-
-def test_a_limit_of_nothing_lets_nothing_be_done(steady):
-    assert not may_act({"saltext_jobs_reactor": {"start_batch": "0/1h"}}, "start_batch", limiter=Limiter(steady))
-
-
-@pytest.mark.parametrize(
-    "value", ["10", 10, "10/", "/1h", "-1/1h", "10/0", "10/1w", "\u0661/1h", None, "1e3/1h", "1/nan"]
-)
-def test_a_limit_that_cannot_be_read_lets_nothing_be_done_and_is_named(steady, value, caplog):
-    opts = {"saltext_jobs_reactor": {"start_batch": value}}
-    assert not may_act(opts, "start_batch", limiter=Limiter(steady))
-    with pytest.raises(SettingsError, match="start_batch"):
-        read_settings(ReactorSettings, "saltext_jobs_reactor", opts["saltext_jobs_reactor"])
 
 
 # -- the files themselves ----------------------------------------------------------------------------------------------
