@@ -4,17 +4,15 @@ events through the publisher's own sockets, many events at a time.
 
 Every subscriber of Salt's bus gets every event, so unwanted ones are dropped by their tag, before anything is decoded.
 It must never block, and never fail silently: Salt 3008 silently cuts off a listener that falls behind, and on Salt 3006
-a subscription does not outlive the publisher. So the engine listens for its own beat, which it numbers and signs; if a
-beat does not come back, events were lost. Anyone who can fire events can fire a beat, so it must never believe one without
-this process's signature.
+a subscription does not outlive the publisher. So the engine listens for its own beat, which it numbers; if a beat does not
+come back, events were lost. The tag of the beat has a random part, so a minion, which can fire events and hears none, cannot
+fire one.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
-import hmac
 import os
 import secrets
 import socket
@@ -78,7 +76,7 @@ class Bus:
     ) -> None:
         self._opts, self._loop = dict(opts), loop
         self._listeners: list[Listener] = []
-        self._beat_tag = events.beat_tag(name, os.getpid())
+        self._beat_tag = events.beat_tag(name, secrets.token_hex(8))
         self._beat = Beat()
         #: Whether the publisher's sockets are in use.
         self.is_direct, self._patience = is_direct, patience
@@ -155,7 +153,7 @@ class Bus:
         tag = raw[:end].decode("utf-8", "replace")
         try:
             if tag == self._beat_tag:
-                self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
+                self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8")["n"])
             elif wanted := [listener for listener in self._listeners if listener.wants(tag)]:
                 data = salt.payload.loads(raw[end + 2 :], encoding="utf-8")
                 for listener in wanted:
@@ -188,13 +186,9 @@ class Bus:
         self._beat.skip()
         self._subscribe()
 
-    def _hear(self, payload: Any) -> None:
-        is_first, lost = not self._beat.heard, self._beat.hear(payload)
-        if lost is None:
-            self._quiet.warning(
-                "beat", "Ignoring an event with the tag of this engine's beat: the engine did not send it"
-            )
-        elif is_first:
+    def _hear(self, number: int) -> None:
+        is_first, lost = not self._beat.heard, self._beat.hear(number)
+        if is_first:
             if self._on_ready is not None:
                 self._on_ready()
         elif lost > 0:
@@ -208,12 +202,9 @@ class Bus:
 
 
 class Beat:
-    """
-    The beats of one process, by which it notices what the bus has lost. The key of their signatures stays in the process.
-    """
+    """The beats of one process, by which it notices what the bus has lost."""
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
         #: The number of the last beat that was made, and of the last one that came back.
         self.sent = self.heard = 0
 
@@ -225,28 +216,16 @@ class Beat:
     def make(self) -> dict[str, Any]:
         """Return the payload of the next beat."""
         self.sent += 1
-        return {"n": self.sent, "signature": self._signature(self.sent)}
+        return {"n": self.sent}
 
     def skip(self) -> None:
         """Count one beat as lost, so that the next one that comes back shows a gap."""
         self.sent += 1
 
-    def hear(self, payload: Any) -> int | None:
-        """
-        Take a beat from the bus.
-
-        :return: how many beats were lost since the last one; None if this is not a new beat of this process.
-        """
-        n, signature = (payload.get("n"), payload.get("signature")) if isinstance(payload, dict) else (None, None)
-        if type(n) is not int or not self.heard < n <= self.sent or not isinstance(signature, str):
-            return None
-        if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._signature(n).encode()):
-            return None
-        lost, self.heard = n - self.heard - 1, n
+    def hear(self, n: int) -> int:
+        """Take the number of a beat from the bus, and return how many beats were lost since the last one."""
+        lost, self.heard = max(0, n - self.heard - 1), max(n, self.heard)
         return lost
-
-    def _signature(self, n: int) -> str:
-        return hmac.new(self._key, str(n).encode(), hashlib.sha256).hexdigest()
 
 
 # -- the publisher's own sockets ------------------------------------------------------------------------------------------

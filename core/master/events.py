@@ -216,6 +216,6 @@ def wake_tag(engine: str) -> str:
     return f"saltext/jobs/{engine}/wake"
 
 
-def beat_tag(engine: str, process: int) -> str:
-    """Return the tag of an engine's own beat; if a beat does not come back, the bus lost events."""
-    return f"saltext/jobs/{engine}/beat/{process}"
+def beat_tag(engine: str, name: str) -> str:
+    """Return the tag of an engine's own beat; if a beat does not come back, the bus lost events. ``name`` is secret."""
+    return f"saltext/jobs/{engine}/beat/{name}"
