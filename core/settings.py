@@ -205,8 +205,6 @@ class NoticesSettings:
     url: str = option(Hidden(""), Check(_hidden, "the address of a webhook, https:// or http://"))
     #: The secret that signs notices. An ``sdb://`` address is looked up by Salt when the master starts.
     secret: str = option(Hidden(""), Check(_hidden, "a text, or sdb://…"))
-    #: A file that holds the secret, in place of ``secret``.
-    secret_file: str = option("", FILE)
     #: A file with the CA certificates to trust for the webhook, in place of the system's.
     ca_file: str = option("", FILE)
     #: Salt's returners that get each notice too, such as ``smtp``: names, or mappings of a name to its ``ret_config``.

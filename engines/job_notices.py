@@ -9,7 +9,7 @@ approval; owed jobs were given up; an engine hangs; or one of these is over.
 
     job_notices:
       url: https://ops.example.com/hooks/salt
-      secret_file: /etc/salt/notices.secret
+      secret: sdb://vault/notices
 
 Its options are under ``job_notices:`` in the master's configuration; ``docs/notices.md`` describes them. The ``job_notices``
 runner shows whether notices arrive.
@@ -104,7 +104,7 @@ def _wired(settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
 
 
 def _senders(opts: Mapping[str, Any], settings: NoticesSettings) -> dict[str, Send]:
-    webhook = Webhook(settings.url, settings.secret, settings.secret_file, settings.ca_file)
+    webhook = Webhook(settings.url, settings.secret, settings.ca_file)
     senders: dict[str, Send] = {"webhook": webhook} if settings.url else {}
     for choice in settings.returners:
         returner = ReturnerModule(opts, choice.returner, choice.ret_config)

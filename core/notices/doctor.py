@@ -5,7 +5,6 @@ address or the secret.
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,6 @@ from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.usable import check
-from saltext.jobs.core.notices.webhook import Webhook
 from saltext.jobs.core.settings import NoticesSettings, ReturnerChoice, engine_options, is_configured, read_settings
 
 #: Returns why a returner cannot be loaded; empty if it can.
@@ -69,23 +67,13 @@ def _kept(opts: Mapping[str, Any], found: list[str]) -> Mapping[str, Any]:
 
 def _about_webhook(opts: Mapping[str, Any], settings: NoticesSettings) -> list[str]:
     found: list[str] = []
-    url, secret = urlsplit(settings.url), settings.secret_file
-    if not settings.secret and not secret:
-        found.append(
-            Advice(
-                "notices are not signed, so their receiver cannot tell them from forged ones: set secret_file, or secret"
-            )
-        )
-    if settings.secret and not secret and opts.get("pillar_opts"):
-        found.append("every minion gets the secret, since pillar_opts is set: keep it in a file (secret_file)")
+    url = urlsplit(settings.url)
+    if not settings.secret:
+        found.append(Advice("notices are not signed, so their receiver cannot tell them from forged ones: set secret"))
+    elif opts.get("pillar_opts"):
+        found.append("every minion gets the secret of notices, since pillar_opts is set: unset it")
     if url.scheme == "http" and url.hostname not in _HERE:
         found.append(Advice("notices go over the network as plain text: have the webhook's url begin with https://"))
-    try:
-        if secret and pathlib.Path(secret).stat().st_mode & 0o007:
-            found.append(f"{secret} can be used by everybody on this machine: chmod o= {secret}")
-        Webhook(settings.url, settings.secret, secret).read_secret()
-    except (OSError, ValueError) as exc:
-        found.append(f"no notice can be sent: {secret}: {getattr(exc, 'strerror', None) or exc}")
     return found
 
 

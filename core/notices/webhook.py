@@ -1,21 +1,17 @@
 """
 Sends a notice as a signed POST of JSON.
 
-It blocks, for ``deadline`` seconds at most: use it in a Worker of its own. Neither the secret nor the address, which may
+It blocks: use it in a Worker of its own. Neither the secret nor the address, which may
 hold a secret too, may ever be logged or be in an error.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import http.client
 import json
-import pathlib
-import socket
 import ssl
-import threading
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -24,8 +20,8 @@ from saltext.jobs.core.errors import JobsError, SettingsError
 
 #: The header that a receiver checks: ``sha256=`` and the HMAC of the body in hexadecimal.
 SIGNATURE = "X-Salt-Signature"
-#: Most seconds for one network operation, and for a whole delivery.
-_PATIENCE, _DEADLINE = 10.0, 30.0
+#: Most seconds for one network operation.
+_PATIENCE = 10.0
 
 
 class Undelivered(JobsError):
@@ -36,21 +32,11 @@ class Webhook:
     """
     :param url: the address of the receiver.
     :param secret: the secret that signs notices; empty for no signature.
-    :param secret_file: a file with the secret, read each time, as it may be replaced. White space around it is ignored.
     :param ca_file: certificates against which that of the receiver is checked; empty for those of the system.
     """
 
-    def __init__(
-        self,
-        url: str,
-        secret: str = "",
-        secret_file: str = "",
-        ca_file: str = "",
-        patience: float = _PATIENCE,
-        deadline: float = _DEADLINE,
-    ) -> None:
-        self._url, self._secret, self._secret_file, self._ca_file = urlsplit(url), secret, secret_file, ca_file
-        self._patience, self._deadline = patience, deadline
+    def __init__(self, url: str, secret: str = "", ca_file: str = "", patience: float = _PATIENCE) -> None:
+        self._url, self._secret, self._ca_file, self._patience = urlsplit(url), secret, ca_file, patience
 
     def __call__(self, notice: Mapping[str, Any]) -> None:
         """Send a notice. :raises Undelivered: if anything goes wrong."""
@@ -63,20 +49,14 @@ class Webhook:
 
     def _post(self, body: bytes) -> int:
         headers = {"Content-Type": "application/json", "User-Agent": "saltext-jobs", "Connection": "close"}
-        secret = self.read_secret()
-        if secret:
-            headers[SIGNATURE] = signature(secret, body)
+        if self._secret:
+            headers[SIGNATURE] = signature(self._secret.encode(), body)
         connection = self._connection(self._url)
-        # Each operation has its own time-out. An answer that comes byte by byte ends when the timer cuts it off.
-        ends = threading.Timer(self._deadline, _cut, [connection])
-        ends.daemon = True
-        ends.start()
         try:
             path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
             connection.request("POST", path, body, headers)
             return connection.getresponse().status  # a redirect counts as a refusal
         finally:
-            ends.cancel()
             connection.close()
 
     def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
@@ -85,15 +65,6 @@ class Webhook:
             return http.client.HTTPConnection(host, url.port, timeout=self._patience)
         trusted = ssl.create_default_context(cafile=self._ca_file or None)
         return http.client.HTTPSConnection(host, url.port, timeout=self._patience, context=trusted)
-
-    def read_secret(self) -> bytes:
-        """Return the secret, empty for none. :raises OSError, ValueError: if its file cannot be read, or is empty."""
-        if not self._secret_file:
-            return self._secret.encode()
-        secret = pathlib.Path(self._secret_file).read_bytes().strip()
-        if not secret:
-            raise ValueError("secret_file is empty")
-        return secret
 
 
 def check_address(url: str) -> None:
@@ -114,11 +85,6 @@ def check_address(url: str) -> None:
 def signature(secret: bytes, body: bytes) -> str:
     """Return the value of the header ``SIGNATURE`` for a body."""
     return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
-
-
-def _cut(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # there is no connection yet, or no more
-        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _said(exc: Exception) -> str:

@@ -40,14 +40,11 @@ def receiver():
 
 
 @contextlib.contextmanager
-def noticing_master(factories, receiver, folder, *minions, **options):
-    """A running master that tells a webhook, with its minions; ``folder`` is for the secret."""
-    secret = folder / "secret"
-    secret.write_text(f"{SECRET}\n")
-    secret.chmod(0o600)
+def noticing_master(factories, receiver, *minions, **options):
+    """A running master that tells a webhook, with its minions."""
     notices = {
         "url": receiver.url,
-        "secret_file": str(secret),
+        "secret": SECRET,
         "console": "https://salt.example.com/console/index.html",
     }
     engines = [{"batch_manager": {}}, {"job_notices": notices}]
@@ -66,8 +63,7 @@ def master(salt_factories, receiver, tmp_path_factory):
     with mailbox() as box:
         options["saltext_jobs_notify"]["kwarg"]["port"] = box.port
         pathlib.Path(options["runner_dirs"][0], "mail.py").write_text(runner_of_the_page())
-        folder = tmp_path_factory.mktemp("secret")
-        with noticing_master(salt_factories, receiver, folder, *MINIONS, **options) as daemon:
+        with noticing_master(salt_factories, receiver, *MINIONS, **options) as daemon:
             daemon.box = box
             yield daemon
 

@@ -10,8 +10,7 @@ import threading
 
 class Receiver:
     """
-    ``answer`` is a status, or ``hang`` (takes the request and says nothing), ``drip`` (a byte of an answer now and then),
-    ``continue`` (says without end that it goes on) or ``flood`` (a success, and text without end).
+    ``answer`` is a status, or ``hang`` (takes the request and says nothing) or ``flood`` (a success, and text without end).
     ``got`` are ``(notice, headers, body)`` of those that were answered with success, ``tried`` the ids of all.
     """
 
@@ -41,17 +40,11 @@ def receiving(port=0):
             if answer == "hang":
                 receiver.over.wait(60)
                 return
-            if answer == "drip":
-                while not receiver.over.wait(0.1):
-                    self.wfile.write(b"H")
-                return
-            if answer in ("continue", "flood"):
-                text = b"HTTP/1.1 100 Continue\r\n\r\n" if answer == "continue" else b"x" * 2**20
+            if answer == "flood":
                 with contextlib.suppress(OSError):
-                    self.wfile.write(b"" if answer == "continue" else b"HTTP/1.1 200 OK\r\n\r\n")
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
                     while not receiver.over.wait(0.001):
-                        self.wfile.write(text)
-                        receiver.sent += len(text)
+                        receiver.sent += self.wfile.write(b"x" * 2**20)
                 return
             if answer == 204:
                 receiver.got.append((notice, dict(self.headers), body))

