@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import os
 import re
-import sys
 import time
 from typing import Any
 
@@ -76,26 +75,6 @@ SENDS_COMPOUND_WITHOUT_DATA = _MAJOR < 3008
 #: The event bus is a stream of msgpack frames on the publisher's socket. On Salt 3006 the frames differ between patch
 #: releases, and Salt's own client is fast.
 HAS_PLAIN_BUS = _MAJOR >= 3007
-
-
-#: Releases of Salt, and the minor versions of Python 3, on which this extension is tested.
-_TESTED, _TESTED_PYTHON = range(3006, 3009), range(10, 15)
-
-
-def untested() -> list[str]:
-    """Return a sentence for each of Salt and Python on whose release this extension is not tested."""
-    found = []
-    if _MAJOR not in _TESTED:
-        found.append(
-            f"Salt {salt.version.__version__} is not among the releases that this version of saltext-jobs is tested on: "
-            f"{_TESTED[0]} to {_TESTED[-1]}"
-        )
-    if sys.version_info[0] != 3 or sys.version_info[1] not in _TESTED_PYTHON:
-        found.append(
-            f"Python {sys.version_info[0]}.{sys.version_info[1]} is not among the versions that saltext-jobs is tested on: "
-            f"3.{_TESTED_PYTHON[0]} to 3.{_TESTED_PYTHON[-1]}"
-        )
-    return found
 
 
 def new_loop() -> Any:

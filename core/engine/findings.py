@@ -10,7 +10,6 @@ from typing import Any
 
 import salt.version
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
@@ -42,7 +41,6 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
         *([] if path is None else [*about_folders(opts, path), *about_disk(path)]),
         *about_peers(opts),
         *about_masters(opts, engine),
-        *map(Advice, compat.untested()),
     ]
 
 
