@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import sys
 import threading
 import time
@@ -19,8 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import salt.loader
-import salt.returners
-import salt.utils.files
 
 from saltext.jobs.core import compat, lines, own_modules
 from saltext.jobs.core.errors import JobsError
@@ -56,7 +53,6 @@ class ReturnerModule:
         self.name, self._ret_config = name, ret_config
         self._opts = promoted(opts, ret_config)
         self._loaded: Any = None
-        self._lines = WholeLines(self._opts) if name == _RAWFILE else None
 
     def store_return(self, ret: Mapping[str, Any]) -> None:
         """
@@ -153,16 +149,9 @@ class ReturnerModule:
             count *= 4
 
     def _store_whole(self, function: str, line: Mapping[str, Any], argument: Any) -> None:
-        """Store what ``rawfile_json`` writes as one line."""
-        if self._lines is None:
-            self._store(function, argument)
-            return
-        self._lines.prepare(line)
-        try:
-            self._store(function, argument)
-        except BaseException:
-            self._lines.may_be_torn = True
-            raise
+        if self.name == _RAWFILE:  # it would leave an unfinished line
+            json.dumps(line, ensure_ascii=False).encode()
+        self._store(function, argument)
 
     def _store(self, function: str, *args: Any) -> Any:
         call = self._function(function)
@@ -247,44 +236,3 @@ def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | N
     finally:
         logger.removeFilter(listen)
         logger.setLevel(level)
-
-
-class WholeLines:
-    """
-    Keeps what ``rawfile_json`` writes in whole lines.
-
-    That returner writes a return piece by piece. Data that is not JSON, or a full disk, leaves an unfinished line, and
-    the next return would be appended to that line.
-
-    :param opts: the master's options.
-    """
-
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts = opts
-        #: Whether the file may end in an unfinished line.
-        self.may_be_torn = True
-
-    def prepare(self, ret: Mapping[str, Any]) -> None:
-        """
-        Make sure that ``ret`` can be written, and will begin a new line.
-
-        :raises Exception: when it is not JSON, or the file cannot be used.
-        """
-        json.dumps(ret, ensure_ascii=False).encode()
-        if self.may_be_torn:
-            self._end_line(ret)
-            self.may_be_torn = False
-
-    def _end_line(self, ret: Mapping[str, Any]) -> None:
-        options = salt.returners.get_returner_options(
-            _RAWFILE,
-            dict(ret),
-            {"filename": "filename"},
-            __opts__=self._opts,
-            defaults={"filename": "/var/log/salt/events"},
-        )
-        with salt.utils.files.flopen(options["filename"], "ab+") as stream:
-            if stream.seek(0, os.SEEK_END):
-                stream.seek(-1, os.SEEK_END)
-                if stream.read(1) != b"\n":
-                    stream.write(b"\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import resource
 import sys
 import time
 
@@ -182,33 +181,6 @@ def test_rawfile_json_gets_a_line_for_each_event(opts, tmp_path):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert lines[0] == {"tag": "salt/auth", "data": {"id": "m1"}}
     assert [line.get("jid") for line in lines] == [None, JID]
-
-
-@pytest.mark.parametrize("begun", ["", '{"return": "half a l', '{"id": "m0"}\n', '{"id": "m0"}\n{"ret'])
-def test_a_line_that_was_only_begun_swallows_no_good_return(opts, tmp_path, begun):
-    path = tmp_path / "returns"
-    path.write_text(begun)
-    opts["rawfile_json.filename"] = str(path)
-    ReturnerModule(opts, "rawfile_json").store_return(a_return("m1"))
-    assert json.loads(path.read_text().splitlines()[-1])["id"] == "m1"
-
-
-def test_a_disk_that_fills_within_a_line_loses_no_later_return(opts, tmp_path):
-    path = tmp_path / "returns"
-    opts["rawfile_json.filename"] = str(path)
-    module = ReturnerModule(opts, "rawfile_json")
-    module.store_return(a_return("m1"))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
-    try:
-        with pytest.raises(OSError, match="large"):
-            module.store_return(a_return("m2", value="x" * 100_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not path.read_text().endswith("\n"), "the line was begun"
-    module.store_return(a_return("m2", value="x"))
-    lines = path.read_text().splitlines()
-    assert [json.loads(line)["id"] for line in (lines[0], lines[-1])] == ["m1", "m2"]
 
 
 def test_rawfile_json_blames_no_record_for_a_missing_folder(opts, tmp_path):
