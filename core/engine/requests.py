@@ -177,8 +177,8 @@ def ask(
     """
     Leave a request for an engine, wake it, and return its answer.
 
-    A Ctrl-C withdraws the request, unless the engine has taken it, or ``keep`` is set and the request is written. The
-    CommandExecutionError that follows says what becomes of the request.
+    A Ctrl-C withdraws the request, unless the engine has taken it, or ``keep`` is set. The CommandExecutionError that
+    follows says what becomes of the request.
 
     :param patience: seconds to wait; by default those of the site.
     :param keep: leave the request for an engine that does not answer, instead of withdrawing it. If the engine is down, None
@@ -199,8 +199,6 @@ def ask(
         write_msgpack(folder, _name(request_id, ".request"), dict(request), durable=True)
     except OSError as exc:
         raise CommandExecutionError(f"The request to the {engine} engine cannot be written: {exc}") from exc
-    except (KeyboardInterrupt, SystemExit):  # Salt may turn a Ctrl-C into either
-        raise CommandExecutionError(f"Interrupted; {_after_early_interruption(engine, folder, request_id)}") from None
     if keep and not is_running(opts, engine):
         log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
         return None
@@ -209,8 +207,13 @@ def ask(
         reply = _await_reply(folder, request_id, site.patience if patience is None else patience)
         if reply is None:
             reply = _give_up(opts, engine, folder, request_id, keep)
-    except (KeyboardInterrupt, SystemExit):
-        raise CommandExecutionError(f"Interrupted; {_after_interruption(engine, folder, request_id, keep)}") from None
+    except (KeyboardInterrupt, SystemExit):  # Salt may turn a Ctrl-C into either
+        is_gone = not keep and folder.remove(_name(request_id, ".request"))
+        raise CommandExecutionError(
+            "Interrupted; the request is withdrawn"
+            if is_gone
+            else f"Interrupted; the {engine} engine carries out the request"
+        ) from None
     if "error" in reply:
         raise CommandExecutionError(reply["error"])
     return reply["value"]
@@ -335,19 +338,3 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
         return "did not answer in time: it is busy, or it failed: look in the master's log"
     which = f" (process {process})" if process else ""
     return f"has not answered for {silent:.0f} s{which}: it hangs or is stopped; look in the master's log"
-
-
-def _after_interruption(engine: str, folder: Folder, request_id: str, keep: bool) -> str:
-    """Withdraw a request after a Ctrl-C, unless it is to be kept or was taken. Returns what becomes of it."""
-    if keep:
-        return f"the {engine} engine will carry out the request"
-    if folder.remove(_name(request_id, ".request")):
-        return "the request is withdrawn"
-    return f"the {engine} engine has taken the request already and carries it out"
-
-
-def _after_early_interruption(engine: str, folder: Folder, request_id: str) -> str:
-    """As ``_after_interruption``, for a request that was being written: it may have no name yet, or be taken already."""
-    if any(folder.exists(_name(request_id, state)) for state in (".request", ".taken", ".reply")):
-        return _after_interruption(engine, folder, request_id, keep=False)
-    return "the request is withdrawn"

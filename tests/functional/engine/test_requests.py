@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import threading
@@ -18,7 +17,7 @@ from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.site import FileSite, site_of
 from saltext.jobs.core.version import VERSION
 from tests.faults import full_disk
-from tests.interrupted import FORK, interrupted
+from tests.interrupted import interrupted
 from tests.leading import leading
 
 ENGINE = "batch_manager"
@@ -90,26 +89,7 @@ def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inb
     taken = threading.Event()
     answering(lambda request_id, request: taken.set())
     told = interrupted(lambda: ask(opts, ENGINE, {"do": "start"}, patience=300), taken.is_set)
-    assert "has taken the request already and carries it out" in told
-
-
-@pytest.mark.parametrize("sync", [1, 2], ids=["before it has its name", "when it has its name"])
-def test_ctrl_c_while_a_request_is_written_withdraws_it(opts, inbox, sync):
-    pressed, pressing, true, calls = FORK.Event(), FORK.Event(), os.fsync, itertools.count(1)
-
-    def fsync(handle):
-        if next(calls) == sync:
-            pressing.set()
-            pressed.wait()
-        true(handle)
-
-    def work():
-        os.fsync = fsync
-        return ask(opts, ENGINE, {"do": "start"})
-
-    told = interrupted(work, pressing.is_set)
-    assert told == "CommandExecutionError: Interrupted; the request is withdrawn"
-    assert left(opts) == []
+    assert "engine carries out the request" in told
 
 
 def test_requests_that_wait_for_an_engine_can_be_seen(opts, inbox):
