@@ -17,13 +17,10 @@ import salt.auth
 import salt.utils.master
 import salt.utils.minions
 
-from saltext.jobs.core.master.identity import KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
-from saltext.jobs.core.master.job_cache import BATCH_MARK
+from saltext.jobs.core.master.identity import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 
 #: The prefix by which ``salt`` names a user who came by sudo.
 _SUDO = "sudo_"
-#: The user of batches that the master's own reactor starts. In the load of any other job it may be anyone's name.
-_REACTOR = "Reactor"
 #: How many of several functions are named, and most characters of each.
 _MOST, _LONGEST = 5, 100
 #: In place of an eauth backend: the lists of publisher_acl.
@@ -106,28 +103,17 @@ class Access:
         """
         Return the ``minions`` to which the user of a job may not publish it any more.
 
-        The identity that Salt authenticated decides, if the load records it. Loads of an earlier version, and of another
-        job cache, have only the user's name.
+        The identity that Salt authenticated decides, which the load records. A load has none if the master's own key has
+        published it in another's name, as a syndic does; then it is not known whose rights count.
 
         :param load: the job's load; its secrets are not needed.
         :raises Exception: anything that an eauth module raises if it cannot tell now.
         """
         who = Identity.from_record(load.get(WHO))
-        if who is not None:
-            return self.of_identity(who, load, minions)
-        user, options = str(load.get("user") or ""), load.get("kwargs") or {}
-        if self._access_lists(user, options) is None or (user == _REACTOR and load.get(BATCH_MARK)):
-            # By `peer` the master publishes for a minion, and stores the minion's id in the load.
-            peer = options.get("id")
-            return (
-                self._standing(f"minion {peer}", self._of_peer(str(peer)), "", [], load, minions)
-                if peer
-                else Standing()
-            )
-        known_as, systems = user, list(self._opts.get("external_auth") or {})
-        if options.get("eauth"):
-            known_as, systems = str(options.get("username") or user), [str(options["eauth"])]
-        return self._standing(user, self._access_lists(user, options) or [], known_as, systems, load, minions)
+        if who is None:
+            user = str(load.get("user") or "")
+            who = Identity(MASTER if user in ("", "root", self._opts.get("user", "root")) else ABOVE, user)
+        return self.of_identity(who, load, minions)
 
     def of_identity(self, who: Identity, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
@@ -182,17 +168,16 @@ class Access:
 
         :param user: the name in Salt's lists.
         :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; several, joined by commas, if a
-            token may belong to any of them; or ``NOT_KNOWN``. Empty in requests of versions that did not record it.
+            token may belong to any of them; or ``NOT_KNOWN``.
         :raises Exception: as ``of_publisher``.
         """
-        if "," in eauth or eauth == NOT_KNOWN:
-            backends = tuple(eauth.split(",")) if eauth != NOT_KNOWN else ()
-            return self.of_identity(Identity(TOKEN, user, backends), load, minions)
-        systems = [eauth] if eauth else list(self._opts.get("external_auth") or {})
-        lists = [grant for system in systems for grant in self._external(system, user)]
-        if eauth == LOCAL:
-            lists = self._publisher_list(user[len(_SUDO) :] if user.startswith(_SUDO) else user)
-        return self._standing(f"{user}, who asked for it by hand,", lists, user, systems, load, minions)
+        if eauth != LOCAL:
+            who = Identity(TOKEN, user, () if eauth == NOT_KNOWN else tuple(eauth.split(",")))
+        elif user.startswith(_SUDO):
+            who = Identity(SUDO, user[len(_SUDO) :])
+        else:
+            who = Identity(KEY, user)
+        return self.of_identity(who, load, minions)
 
     def _standing(
         self,
@@ -270,29 +255,13 @@ class Access:
         """
         Return the rights that ``sudo_acl`` leaves a user who came by sudo; None for all rights, and for other users.
         """
-        return self._access_lists(user, {}) if user.startswith(_SUDO) else None
+        is_limited = user.startswith(_SUDO) and self._opts.get("sudo_acl") and self._opts.get("publisher_acl")
+        return self._publisher_list(user[len(_SUDO) :]) if is_limited else None
 
     def may_run(self, grants: Iterable[Any], fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any]) -> bool:
         """Tell whether these grants permit a runner function of this master with these arguments."""
         call = {"arg": list(arg), "kwarg": dict(kwarg)}
         return bool(self._loaded()[1].runner_check(list(grants), fun, call) is True)
-
-    def _access_lists(self, user: str, options: Mapping[str, Any]) -> list[Any] | None:
-        """Return the grants of ``user``, or None for a user who may publish everything."""
-        publishers, external = self._opts.get("publisher_acl") or {}, self._opts.get("external_auth") or {}
-        if options.get("eauth"):
-            return self._external(str(options["eauth"]), str(options.get("username") or user))
-        if user.startswith(_SUDO):
-            if not self._opts.get("sudo_acl") or not publishers:
-                return None
-            return list(salt.utils.master.get_values_of_matching_keys(publishers, user[len(_SUDO) :]))
-        if user in ("", "root", self._opts.get("user", "root")):
-            return None
-        granted = list(salt.utils.master.get_values_of_matching_keys(publishers, user))
-        # A job that came with a token names the user, but not the backend.
-        for system in external:
-            granted += self._external(system, user)
-        return granted
 
     def _external(self, system: str, user: str) -> list[Any]:
         if system not in (self._opts.get("external_auth") or {}):

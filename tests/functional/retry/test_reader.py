@@ -12,6 +12,7 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.master.identity import KEY, WHO, Identity
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
@@ -20,6 +21,9 @@ from saltext.jobs.core.retry.reader import JobReader, job_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
 from tests.waiting import wait_for
+
+#: A user of publisher_acl.
+BY_ANN = {"user": "ann", WHO: Identity(KEY, "ann").as_record()}
 
 
 def publish(cache, minions, **more):
@@ -235,14 +239,14 @@ def test_a_job_is_as_old_as_its_first_publish(opts, job_cache):
     ],
 )
 def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_is(opts, job_cache, fun, arg, jid):
-    publish(job_cache, ["a", "b"], fun=fun, arg=arg, user="ann")
+    publish(job_cache, ["a", "b"], fun=fun, arg=arg, **BY_ANN)
     opts["publisher_acl"] = {"ann": ["test.*", "saltutil.*"]}
     assert JobReader(opts, job_cache).read(JID).kills == (Kill(jid, frozenset("ab"), "ann"),)
 
 
 def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owed(opts, job_cache):
     accept(opts, "a", "b")
-    publish(job_cache, ["a", "b"], fun=["test.ping", "saltutil.kill_all_jobs"], arg=[[], []], user="ann")
+    publish(job_cache, ["a", "b"], fun=["test.ping", "saltutil.kill_all_jobs"], arg=[[], []], **BY_ANN)
 
     def kills(**options):
         return JobReader({**opts, **options}, job_cache).read(JID).kills

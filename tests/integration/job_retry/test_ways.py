@@ -225,7 +225,7 @@ def test_a_job_of_a_user_who_has_lost_the_permission_is_dead_and_says_so(desk, m
             assert entry["reason"] == f"{user} may not publish cmd.run to it any more"
         desk.await_state("bert", unkept, "dead")
         reason = desk.run("job_retry.show", "bert", unkept)["reason"]
-        assert reason == f"{API_USER}, who asked for it by hand, may not publish cmd.run to it any more"
+        assert reason == f"{API_USER} may not publish cmd.run to it any more"
     assert ran.read_text().split() == ["root"]
 
 
