@@ -191,17 +191,11 @@ class Access:
         denied = self.denied(lists, load, minions)
         doubt = next((why for system in systems if (why := self._doubt(system, known_as))), "") if denied else ""
         what = shown(load)
-        never = denied
         if doubt:
-            # If even all configured groups would not suffice, the exact list does not matter.
-            most = [self._at_most(system, known_as) for system in systems]
-            known = [grant for grants in most if grants is not None for grant in grants]
-            never = self.denied(known, load, denied) if None not in most else []
-        unsure = [minion for minion in denied if minion not in never]
-        return Standing(
-            dict.fromkeys(never, f"{user} may not publish {what} to it any more"),
-            dict.fromkeys(unsure, f"whether {user} may still publish {what} is not known: {doubt}"),
-        )
+            return Standing(
+                unsure=dict.fromkeys(denied, f"whether {user} may still publish {what} is not known: {doubt}")
+            )
+        return Standing(dict.fromkeys(denied, f"{user} may not publish {what} to it any more"))
 
     def _of_peer(self, minion: str) -> list[Any]:
         """Return what ``peer`` lets a minion publish."""
@@ -210,15 +204,6 @@ class Access:
         return [
             grant for match, grants in found if re.match(match, minion) and isinstance(grants, list) for grant in grants
         ]
-
-    def _at_most(self, system: str, user: str) -> list[Any] | None:
-        """Return what a backend grants a user who is in every configured group; None for everything."""
-        config = (self._opts.get("external_auth") or {}).get(system) or {}
-        loadauth = self._loaded()[0]
-        if f"{self._opts.get('eauth_acl_module') or system}.acl" in loadauth.auth:
-            return None
-        groups = [str(name)[:-1] for name in config if str(name).endswith("%")]
-        return list(loadauth.get_auth_list({}, token={"name": user, "eauth": system, "groups": groups}) or [])
 
     def _doubt(self, system: str, user: str) -> str:
         """Return why a backend's grants to a user cannot be known without the user's password; empty if they are known."""

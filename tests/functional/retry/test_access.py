@@ -276,14 +276,6 @@ def test_a_user_whose_list_is_not_known_here_is_neither_allowed_nor_denied(opts,
     assert (standing.denied, set(standing.unsure)) == ({}, {"a"})
 
 
-def test_a_job_that_no_group_of_the_configuration_allows_is_denied_without_the_password(backends):
-    who = Identity(TOKEN, "ann", ("ldap",), 1.0)
-    load = load_of(user="ann", arg=[])
-    assert set(Access(backends).of_identity(who, load, ["a"]).unsure) == {"a"}
-    taken = {**backends, "external_auth": {"ldap": {"admins%": ["test.*"], "eve": ["state.*"]}}}
-    assert set(Access(taken).of_identity(who, load, ["a"]).denied) == {"a"}
-
-
 def test_a_record_that_names_no_user_is_an_error_and_not_a_user_without_limits(opts):
     for record in ({"kind": "boss"}, {"kind": "boss", "name": "a", "backends": [], "at": 1.0}, "root", [1]):
         with pytest.raises(ValueError, match="is no identity"):
