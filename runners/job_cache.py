@@ -8,8 +8,9 @@ as published, because job retry relies on these marks.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
@@ -60,6 +61,13 @@ def _queue() -> RetryStore:
     from saltext.jobs.core.retry.store import RetryStore
 
     return RetryStore(__opts__, read_only=True)
+
+
+def _sees() -> Callable[[Mapping[str, Any]], bool]:
+    """Return what tells of which jobs the caller may see the arguments."""
+    from saltext.jobs.core.master import caller
+
+    return functools.partial(caller.sees_arguments, _caller())
 
 
 class _Progress:
@@ -140,7 +148,8 @@ def search(
 
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
     ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 if the minions
-    of the job are not known), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None if there are no more jobs.
+    of the job are not known), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None if there are no more jobs. A user
+    with limited rights sees arguments and metadata of their own jobs only.
 
     CLI Example:
 
@@ -168,7 +177,7 @@ def search(
     }
     store = _store()
     query = searches.query_of(store, asked, time.time())
-    return arguments.accepted(searches.search, store, query, _Progress("searching").count)
+    return arguments.accepted(searches.search, store, query, _Progress("searching").count, _sees())
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -272,7 +281,7 @@ def minions(
     globs, edge = arguments.names("minion", minion), arguments.moment("not_since", not_since, now)
     query = Query(functions=arguments.names("fun", fun), start=arguments.moment("start_time", start_time, now))
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
-    found = last_results(store, query, wanted, _Progress("looking at jobs").count)
+    found = last_results(store, query, wanted, _Progress("looking at jobs").count, _sees())
     return {name: one for name, one in found.items() if edge is None or (one["at"] or 0.0) < edge}
 
 

@@ -97,21 +97,24 @@ def show(minion: object, jid: object) -> dict[str, Any]:
 
         salt-run job_retry.show web1 20260516101112131415
     """
-    from saltext.jobs.core.display.command import shown
+    from saltext.jobs.core.display.command import HIDDEN, shown
+    from saltext.jobs.core.master import caller
 
+    who = _caller()
     minion, jid = arguments.minion(minion), arguments.jid(jid)
     _tell_of_a_pause()
     for entry, snapshot in _entries(minion, jid):
         load = snapshot["load"]
+        sees = caller.sees_arguments(who, load)
         return {
             **_row(entry, snapshot, _waiting()),
             "asked_for_by": entry.asker.user if entry.asker else None,
-            "arg": shown(load.get("arg")),
+            "arg": shown(load.get("arg")) if sees else [HIDDEN],
             "tgt": load.get("tgt"),
             "tgt_type": load.get("tgt_type"),
             "user": load.get("user"),
             "ret": load.get("ret"),
-            "metadata": shown((load.get("kwargs") or {}).get("metadata")),
+            "metadata": shown((load.get("kwargs") or {}).get("metadata")) if sees else None,
             "published_at": snapshot["published_at"],
             "last_sent_at": entry.sent_at,
             "unreceived_tries": entry.tries,

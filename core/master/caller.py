@@ -150,6 +150,17 @@ def require_right(
         raise Refused(f"{who.name} may not publish {load.get('fun')} to {named_as}, or there is no such minion")
 
 
+def sees_arguments(who: Caller, load: Mapping[str, Any]) -> bool:
+    """Tell whether a caller may see the arguments of a job: without limit those of all jobs, else those of their own."""
+    if who.grants is None:
+        return True
+    try:
+        owner = Identity.from_record(load.get(identity.WHO))
+    except ValueError:
+        owner = None
+    return owner is not None and who.who is not None and identity.are_one(owner, who.who)
+
+
 def minions_to_ask(
     opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, fun: str, arg: Iterable[Any] = ()
 ) -> list[str]:

@@ -67,6 +67,13 @@ class Identity:
         return found
 
 
+def are_one(one: Identity, other: Identity) -> bool:
+    """Tell whether two identities certainly are the same user."""
+    if {one.kind, other.kind} <= {TOKEN, PASSWORD}:
+        return one.name == other.name and one.backends == other.backends and len(one.backends) == 1
+    return (one.kind, one.name) == (other.kind, other.name)
+
+
 def of_publish() -> Identity | None:
     """
     Return the user of the publish that this master is about to store.

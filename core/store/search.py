@@ -22,7 +22,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks, tally_of
-from saltext.jobs.core.display.command import published_words, shown
+from saltext.jobs.core.display.command import HIDDEN, published_words, shown
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at, jid_time
@@ -43,6 +43,8 @@ _AT_ONCE = 200  # jobs that are read at a time
 _LAST = "~"  # sorts after anything that a jid has behind its time
 
 Told = Callable[[int], None]
+#: Tells whether the arguments and metadata of a load may be shown.
+Sees = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Query:
     after: str | None = None
 
 
-def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[str, Any]:
+def search(
+    store: Store, query: Query, told: Told = lambda count: None, sees: Sees = lambda load: True
+) -> dict[str, Any]:
     """
     Return ``{"jobs": [row], "next"}``: up to ``limit`` jobs, and the ``after`` of the page that follows; None if there is
     none.
@@ -80,6 +84,7 @@ def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[
     ``Failed`` and ``Missing``.
 
     :param told: gets how many jobs have been looked at.
+    :param sees: tells of which jobs the arguments are shown.
     :raises ValueError: for an invalid ``after``.
     :raises SaltCacheError: if the store cannot be read.
     """
@@ -88,7 +93,7 @@ def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[
     found = _places(store, query)
     while some := list(itertools.islice(found, most)):
         orders = {key: order for order, key in some}
-        for key, row in _matching(store, query, list(orders)):
+        for key, row in _matching(store, query, list(orders), sees):
             if len(rows) == query.limit:  # there is one more than the limit
                 return {"jobs": rows, "next": cursor}
             rows.append(row)
@@ -161,7 +166,7 @@ def _of_function(query: Query) -> Matches | None:
     return lambda value: kind_of(value) == query.kind and (matches is None or matches(value))
 
 
-def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _matching(store: Store, query: Query, keys: list[str], sees: Sees) -> Iterator[tuple[str, dict[str, Any]]]:
     tallies = store.driver.tallies(keys, query.minion)
     named = _globs(query.minions)
     keys = [key for key in keys if key not in tallies or _is_asked_for(query, tallies[key])]
@@ -174,7 +179,7 @@ def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str
         if _is_asked_for(query, tally):
             (record,) = store.driver.read_all([(PUBLISHED, key)])
             if records.is_believed(store, key, load, record):
-                yield key, _row(store, key, load, tally)
+                yield key, _row(store, key, load, tally, sees(load))
 
 
 def _fits(query: Query, load: dict[str, Any]) -> bool:
@@ -238,10 +243,13 @@ def count_all(store: Store, key: str, minion: str | None) -> JobTally:
     return tally_of(minions, returned, failed, minion)
 
 
-def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally) -> dict[str, Any]:
-    """Return the row of a job."""
+def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen: bool) -> dict[str, Any]:
+    """Return the row of a job. ``is_seen``: whether its arguments are shown."""
     row = describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load)
-    row.update(Arguments=shown(row["Arguments"]), Metadata=shown(_metadata(load)))
+    if is_seen:
+        row.update(Arguments=shown(row["Arguments"]), Metadata=shown(_metadata(load)))
+    else:
+        row.update(Arguments=[HIDDEN], Metadata={})
     row.update(Minions=tally.minions, Returned=tally.returned, Failed=tally.failed, Missing=tally.missing)
     return row
 
@@ -291,13 +299,18 @@ _NOTHING = dict.fromkeys(("jid", "at", "fun", "arguments", "outcome", "retcode",
 
 
 def last_results(
-    store: Store, query: Query, minions: Iterable[str], told: Callable[[int], None] = lambda count: None
+    store: Store,
+    query: Query,
+    minions: Iterable[str],
+    told: Told = lambda count: None,
+    sees: Sees = lambda load: True,
 ) -> dict[str, dict[str, Any]]:
     """
     Return the last result of each of some minions; see ``job_cache.minions``.
 
     :param query: which jobs count: by function, target, user and time.
     :param told: gets how many jobs have been looked at.
+    :param sees: tells of which jobs the arguments are shown.
     :raises SaltCacheError: if the store cannot be read.
     """
     found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in minions}
@@ -312,7 +325,7 @@ def last_results(
             "jid": jid,
             "at": jid_time(jid),
             "fun": function_of(load),
-            "arguments": published_words(load.get("arg")),
+            "arguments": published_words(load.get("arg")) if sees(load) else [HIDDEN],
         }
         for minion, result in _results(store, bank, keys).items():
             found[minion].update(about, **result)

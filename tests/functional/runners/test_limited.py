@@ -9,8 +9,11 @@ import salt.loader
 
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import act_for
-from saltext.jobs.core.master.identity import PASSWORD, PEER_RUN
+from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, TOKEN
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry.store import RetryStore
 from tests.functional.options import options_in
+from tests.functional.retry.records import changes, record_of, snapshot_of
 from tests.functional.runners.test_failures import JID, ended_batch, give, publish
 
 SECRET = "swordfish"
@@ -97,16 +100,40 @@ def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions(o
     assert answered and f"{SECRET} is wrong" in str(told)
 
 
+#: Who published a job, and whether ``anna`` of ``pam``, with a password or a token, sees its arguments.
+PUBLISHERS = [
+    ({"kind": PASSWORD, "name": "anna", "backends": ["pam"], "at": 1.0}, True),
+    ({"kind": TOKEN, "name": "anna", "backends": ["pam"], "at": 1.0}, True),
+    ({"kind": PASSWORD, "name": "anna", "backends": ["ldap"], "at": 1.0}, False),
+    ({"kind": TOKEN, "name": "anna", "backends": [], "at": 1.0}, False),
+    ({"kind": PASSWORD, "name": "bert", "backends": ["pam"], "at": 1.0}, False),
+    ({"kind": MASTER, "name": "anna", "backends": [], "at": 1.0}, False),
+    ("anna", False),
+    (None, False),
+]
+
+
 @pytest.mark.parametrize("kind", ["jobs", "all"])
-def test_a_search_shows_no_secret_among_the_arguments_of_the_jobs_of_others(opts, kind):
-    named = {"__kwarg__": True, "password": SECRET, "by": f"pillar:ring:[{SECRET}]", "kwarg": f'{{"pwd": "{SECRET}"}}'}
-    publish(
-        opts, ["web1"], fun="cmd.run" if kind == "jobs" else "runner.batch.start", arg=[f"x --db_pass={SECRET}", named]
-    )
-    for limits in (user([]), MINION):
-        answered, told = ask(opts, limits, "job_cache.search", kind=kind)
-        assert answered and len(told["jobs"]) == 1 and SECRET not in str(told), told
-        assert told["jobs"][0]["Arguments"][1]["by"] == "pillar:ring:[…]"
+@pytest.mark.parametrize(("publisher", "own"), PUBLISHERS)
+def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_users_without_limit(opts, publisher, own, kind):
+    arg = [SECRET, {"__kwarg__": True, "env": SECRET}]
+    load = {"jid": JID, "fun": "cmd.run", "arg": arg, "tgt": "*", "tgt_type": "glob", "user": "anna", "ret": ""}
+    load.update(kwargs={"metadata": {"ticket": SECRET}}, saltext_jobs_who=publisher)
+    JobCache(opts).keep_load(JID, load, ["web1"])
+    give(opts, "web1", fun="cmd.run", fun_args=arg)
+    snapshot = {**snapshot_of("web1"), "load": load}
+    RetryStore(opts).write(changes({JID: snapshot}, {("web1", JID): record_of("web1", JID)}))
+    calls = [
+        ("job_cache.search", (), {"kind": kind}),
+        ("job_cache.minions", (), {"fun": "cmd.run"}),
+        ("job_retry.show", ("web1", JID), {}),
+    ]
+    for limits in (user(EVERYTHING), MINION):
+        answers = ask_each(opts, limits, calls)
+        assert [answered for answered, _ in answers] == [True] * 3, answers
+        assert [SECRET in str(told) for _, told in answers] == [own and limits is not MINION] * 3, answers
+    for function, args, kwargs in calls:
+        assert SECRET in str(salt.loader.runner(opts)[function](*args, **kwargs))
 
 
 @pytest.mark.parametrize("grants", NOT_ENOUGH)
