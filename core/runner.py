@@ -75,24 +75,6 @@ def note(module: Mapping[str, Any], text: str) -> None:
         say(text)
 
 
-def progress(module: Mapping[str, Any], text: str) -> None:
-    """
-    Show progress: in an event of the runner's job, and on standard error if the runner was called on the command line.
-
-    :param module: the globals of the runner's module.
-    """
-    event = _event_of(module)
-    if event is None:
-        return
-    printer, event.print_func = event.print_func, None  # Salt prints events between the results, on standard output
-    try:
-        event.fire_event({"message": text}, "progress")
-    finally:
-        event.print_func = printer
-    if printer is not None:
-        say(text)
-
-
 def _event_of(module: Mapping[str, Any]) -> Any:
     """
     Return the object that fires the events of the runner's job, or None outside of such a job.

@@ -28,8 +28,6 @@ __virtualname__ = "job_cache"
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
 
-PROGRESS_SECONDS = 2.0
-
 
 def __virtual__() -> str:
     return __virtualname__
@@ -68,19 +66,6 @@ def _sees() -> Callable[[Mapping[str, Any]], bool]:
     from saltext.jobs.core.master import caller
 
     return functools.partial(caller.sees_arguments, _caller())
-
-
-class _Progress:
-    """Now and then a line of progress on the terminal."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self._last = what, time.monotonic()
-
-    def count(self, number: int) -> None:
-        """Tell how many have been looked at, if the total is not known."""
-        if time.monotonic() - self._last >= PROGRESS_SECONDS:
-            self._last = time.monotonic()
-            runner.progress(globals(), f"{self._what}: {number} jobs looked at")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -177,7 +162,7 @@ def search(
     }
     store = _store()
     query = searches.query_of(store, asked, time.time())
-    return arguments.accepted(searches.search, store, query, _Progress("searching").count, _sees())
+    return arguments.accepted(searches.search, store, query, _sees())
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -281,7 +266,7 @@ def minions(
     globs, edge = arguments.names("minion", minion), arguments.moment("not_since", not_since, now)
     query = Query(functions=arguments.names("fun", fun), start=arguments.moment("start_time", start_time, now))
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
-    found = last_results(store, query, wanted, _Progress("looking at jobs").count, _sees())
+    found = last_results(store, query, wanted, _sees())
     return {name: one for name, one in found.items() if edge is None or (one["at"] or 0.0) < edge}
 
 

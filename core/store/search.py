@@ -42,7 +42,6 @@ _GLOB = frozenset("*?[")
 _AT_ONCE = 200  # jobs that are read at a time
 _LAST = "~"  # sorts after anything that a jid has behind its time
 
-Told = Callable[[int], None]
 #: Tells whether the arguments and metadata of a load may be shown.
 Sees = Callable[[Mapping[str, Any]], bool]
 
@@ -72,9 +71,7 @@ class Query:
     after: str | None = None
 
 
-def search(
-    store: Store, query: Query, told: Told = lambda count: None, sees: Sees = lambda load: True
-) -> dict[str, Any]:
+def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[str, Any]:
     """
     Return ``{"jobs": [row], "next"}``: up to ``limit`` jobs, and the ``after`` of the page that follows; None if there is
     none.
@@ -83,13 +80,12 @@ def search(
     ``jobs.list_jobs`` shows them, and counts: ``Minions`` (0 if the minions of the job are not known), ``Returned``,
     ``Failed`` and ``Missing``.
 
-    :param told: gets how many jobs have been looked at.
     :param sees: tells of which jobs the arguments are shown.
     :raises ValueError: for an invalid ``after``.
     :raises SaltCacheError: if the store cannot be read.
     """
     rows: list[dict[str, Any]] = []
-    seen, cursor, most = 0, "", min(query.limit + 1, _AT_ONCE)  # at first only as many as may suffice
+    cursor, most = "", min(query.limit + 1, _AT_ONCE)  # at first only as many as may suffice
     found = _places(store, query)
     while some := list(itertools.islice(found, most)):
         orders = {key: order for order, key in some}
@@ -98,8 +94,7 @@ def search(
                 return {"jobs": rows, "next": cursor}
             rows.append(row)
             cursor = _cursor(orders[key], key)
-        seen, most = seen + len(some), _AT_ONCE
-        told(seen)
+        most = _AT_ONCE
     return {"jobs": rows, "next": None}
 
 
@@ -299,26 +294,20 @@ _NOTHING = dict.fromkeys(("jid", "at", "fun", "arguments", "outcome", "retcode",
 
 
 def last_results(
-    store: Store,
-    query: Query,
-    minions: Iterable[str],
-    told: Told = lambda count: None,
-    sees: Sees = lambda load: True,
+    store: Store, query: Query, minions: Iterable[str], sees: Sees = lambda load: True
 ) -> dict[str, dict[str, Any]]:
     """
     Return the last result of each of some minions; see ``job_cache.minions``.
 
     :param query: which jobs count: by function, target, user and time.
-    :param told: gets how many jobs have been looked at.
     :param sees: tells of which jobs the arguments are shown.
     :raises SaltCacheError: if the store cannot be read.
     """
     found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in minions}
     left = set(found)
-    for count, (key, load) in enumerate(loads(store, query), 1):
+    for key, load in loads(store, query):
         if not left:
             break
-        told(count)
         jid, bank = store.decode(key), f"{RETURNS}/{key}"
         keys = {minion: name for name in store.keys(bank) if (minion := store.decode(name)) in left}
         about = {

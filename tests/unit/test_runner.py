@@ -147,7 +147,6 @@ def test_the_event_of_an_earlier_call_is_not_used(module, capsys):
     module.__opts__["fun"] = "batch.status"
     module.__jid_event__ = weakref.proxy(Event())  # as Salt does, and nothing else keeps it
     runner.note(vars(module), "paused")
-    runner.progress(vars(module), "half")
     assert refusal(module.status).startswith("batch.status needs jid")
     assert capsys.readouterr() == ("", "")
 
