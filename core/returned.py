@@ -48,9 +48,4 @@ def function_of(data: Mapping[str, Any]) -> str:
     fun = data.get("fun")
     if isinstance(fun, (list, tuple)) and len(fun) <= LONGEST_NAME and all(isinstance(name, str) for name in fun):
         fun = ",".join(fun)
-    return name_of(fun, "")
-
-
-def name_of(value: Any, default: str) -> str:
-    """Return ``value`` if it is a name, else ``default``."""
-    return value if isinstance(value, str) and len(value) <= LONGEST_NAME else default
+    return fun if isinstance(fun, str) and len(fun) <= LONGEST_NAME else ""

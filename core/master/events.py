@@ -45,7 +45,6 @@ from typing import Any
 
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.returned import function_of as function_of
-from saltext.jobs.core.returned import name_of
 from saltext.jobs.core.returned import retcode_of as retcode_of
 
 JOB = "salt/job/"
@@ -58,14 +57,10 @@ KEY = "salt/key"
 
 @dataclass(frozen=True)
 class JobPublished:
-    """The master has published a job (``salt/job/<jid>/new``). ``minions`` includes minions that are away."""
+    """The master has published a job (``salt/job/<jid>/new``)."""
 
     jid: str
     fun: str
-    tgt: Any
-    tgt_type: str
-    user: str
-    minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -95,10 +90,9 @@ class MinionStarted:
 
 @dataclass(frozen=True)
 class PresenceChanged:
-    """Minions were seen or lost by the master's connection poll (``salt/presence/change``)."""
+    """Minions were seen by the master's connection poll (``salt/presence/change``)."""
 
     new: tuple[str, ...]
-    lost: tuple[str, ...]
 
 
 BusFact = JobPublished | JobReturned | JobStarted | MinionStarted | PresenceChanged
@@ -164,7 +158,7 @@ def fact_of(tag: str, data: Any) -> BusFact | None:
         minion = parts[2]
         return MinionStarted(minion) if is_plain(minion) and data.get("id") == minion else None
     if tag == PRESENCE:
-        return PresenceChanged(_names(data.get("new")), _names(data.get("lost")))
+        return PresenceChanged(_names(data.get("new")))
     return None
 
 
@@ -173,14 +167,7 @@ def _job_fact(parts: list[str], data: Mapping[str, Any]) -> BusFact | None:
     if not is_plain(jid):
         return None
     if kind == "new" and len(parts) == 4 and data.get("jid") == jid:
-        return JobPublished(
-            jid,
-            function_of(data),
-            data.get("tgt"),
-            name_of(data.get("tgt_type"), "glob"),
-            name_of(data.get("user"), ""),
-            _names(data.get("minions")),
-        )
+        return JobPublished(jid, function_of(data))
     if len(parts) != 5 or not is_plain(parts[4]) or data.get("id") != parts[4]:
         return None
     if kind == "ret" and data.get("jid") == jid:
