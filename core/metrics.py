@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 #: The prefix of each figure's name, and the label of the figures that every engine has.
 PREFIX, ENGINE = "saltext_jobs_", "engine"
@@ -100,25 +100,8 @@ class History:
         return list(self._kept)
 
 
-class Health(Protocol):
-    """The state of the engine's subscription: see ``master.bus.Bus``."""
-
-    gaps: int
-
-    @property
-    def lag(self) -> float: ...
-
-
-class Publishes(Protocol):
-    """Counts of publishes: see ``master.publisher.Publisher``."""
-
-    published: int
-    failed: int
-    questions: int
-
-
-def of_bus(engine: str, bus: Health) -> list[Metric]:
-    """Return the figures of an engine's loop and subscription, which every engine has."""
+def of_bus(engine: str, bus: Any) -> list[Metric]:
+    """Return the figures of an engine's loop and of its ``master.bus.Bus``, which every engine has."""
     lag = "Longest delay of the engine's loop within the last minute."
     return [
         counter(
@@ -128,8 +111,8 @@ def of_bus(engine: str, bus: Health) -> list[Metric]:
     ]
 
 
-def of_publisher(engine: str, publisher: Publishes) -> list[Metric]:
-    """Return the figures of an engine's publishes."""
+def of_publisher(engine: str, publisher: Any) -> list[Metric]:
+    """Return the figures of an engine's ``master.publisher.Publisher``."""
     taken = "Publishes that the master took, questions included."
     return [
         counter(f"{PREFIX}publishes_total", taken, {engine: publisher.published}, ENGINE),
