@@ -34,7 +34,6 @@ except ImportError:
     loader_opts = LoaderContext().named_context("__opts__")
 
 __all__ = [
-    "HAS_FEW_RETURNERS",
     "HAS_NATIVE_BATCHES",
     "HAS_PLAIN_BUS",
     "HAS_RESOURCES",
@@ -64,9 +63,6 @@ HAS_NATIVE_BATCHES = _MAJOR >= 3008
 
 #: Minions of Salt 3008 may have resources, which targets match and which have no keys.
 HAS_RESOURCES = _MAJOR >= 3008
-
-#: Salt 3008 comes without most of the returners that earlier releases have, such as smtp.
-HAS_FEW_RETURNERS = _MAJOR >= 3008
 
 #: With ``minion_data_cache: False`` a compound target goes to the minions, which match it themselves. The master of
 #: Salt 3008 fails on it (``CkMinions._check_compound_minions``), and says that it matches no minion.

@@ -48,9 +48,7 @@ def examine(opts: Mapping[str, Any], missing: Missing) -> dict[str, Any]:
     kept = _kept(opts, found)
     waiting = {name: len(kept.get("waiting", {}).get(name, ())) for name in targets}
     delivered = {name: kept.get("delivered", {}).get(name) for name in targets}
-    if not runs:
-        found += _about_waiting(waiting)
-    elif not about_engine(opts, JOB_NOTICES):
+    if runs and not about_engine(opts, JOB_NOTICES):
         found += _about_work(opts, delivered)
     more = {"targets": targets, "waiting": waiting, "delivered": delivered}
     return standing(opts, JOB_NOTICES, found, **more)
@@ -75,10 +73,6 @@ def _about_webhook(opts: Mapping[str, Any], settings: NoticesSettings) -> list[s
     if url.scheme == "http" and url.hostname not in _HERE:
         found.append(Advice("notices go over the network as plain text: have the webhook's url begin with https://"))
     return found
-
-
-def _about_waiting(waiting: Mapping[str, int]) -> list[str]:
-    return [f"notices for {name} wait until the engine runs ({count:,})" for name, count in waiting.items() if count]
 
 
 def _about_work(opts: Mapping[str, Any], delivered: Mapping[str, float | None]) -> list[str]:

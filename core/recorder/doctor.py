@@ -32,7 +32,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         settings = read_settings(RecorderSettings, JOB_RECORDER, *engine_options(opts, JOB_RECORDER))
         check(opts, settings)
         returners = [choice.label for choice in settings.returners]
-        found += _about_options(opts, settings)
+        found += _about_options(opts)
     except SettingsError as exc:
         found.append(f"the engine does not start: {exc}")
     if runs and not about_engine(opts, JOB_RECORDER):
@@ -40,15 +40,13 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     return standing(opts, JOB_RECORDER, found, returners=returners)
 
 
-def _about_options(opts: Mapping[str, Any], settings: RecorderSettings) -> list[str]:
+def _about_options(opts: Mapping[str, Any]) -> list[str]:
     if opts.get("job_cache", True) is False or opts.get("ext_job_cache"):
         return [
             "this master stores no returns in a job cache of its own (job_cache: False, or ext_job_cache), so returns that "
             "a crash or a gap on the bus takes away cannot be found again"
         ]
-    return (
-        [] if settings.catch_up else ["catch_up is 0, so returns that a crash or a gap takes away are not looked for"]
-    )
+    return []
 
 
 def _about_work(opts: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import salt.loader
 
-from saltext.jobs.core import compat, lines, own_modules
+from saltext.jobs.core import lines, own_modules
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ids import TIME_ZONES, jid_time
 
@@ -27,11 +27,6 @@ log = lines.logger(__name__)
 
 #: The returner that writes a return piece by piece.
 _RAWFILE = "rawfile_json"
-_WHY_GONE = (
-    "; from 3008 on Salt has few returners of its own: put the file of another into _returners of a folder in module_dirs"
-    if compat.HAS_FEW_RETURNERS
-    else ""
-)
 
 
 class ReturnerAbsent(JobsError):
@@ -176,7 +171,7 @@ class ReturnerModule:
             loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
             if f"{self.name}.returner" not in loaded:
                 reason = loaded.missing_fun_string(f"{self.name}.returner")
-                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason.rstrip('.')}{_WHY_GONE}")
+                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason.rstrip('.')}")
             self._loaded = loaded
         return self._loaded
 

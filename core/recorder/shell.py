@@ -87,7 +87,6 @@ class RecorderShell:
         self.service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)
         self._is_asked_for = choice.any_of(settings.events)
-        self._being_redelivered: set[str] = set()
         self._quiet = Quiet(log)
 
     def start(self) -> None:
@@ -220,21 +219,15 @@ class RecorderShell:
         return {consumer.name: await self._put_back(consumer, wanted) for consumer in self._chosen(request)}
 
     async def _put_back(self, consumer: Consumer, wanted: frozenset[str]) -> int:
-        if consumer.name in self._being_redelivered:
-            raise ValueError(f"Records of {consumer.name} are being put back already; ask again when that has ended")
-        self._being_redelivered.add(consumer.name)
-        try:
-            names = [name for name in await consumer.aside_names() if not wanted or name in wanted]
-            count = 0
-            for start in range(0, len(names), _REDELIVERED):
-                some = names[start : start + _REDELIVERED]
-                found = [(name, await consumer.aside_payload(name)) for name in some]
-                there = [(name, payload) for name, payload in found if payload is not None]
-                # the spool first: then after a crash in between a record comes twice, and none is lost
-                await self._intake.put_back([payload for _, payload in there], consumer.name)
-                await consumer.forget_aside(*(name for name, _ in there))
-                count += len(there)
-            self._kick()
-            return count
-        finally:
-            self._being_redelivered.discard(consumer.name)
+        names = [name for name in await consumer.aside_names() if not wanted or name in wanted]
+        count = 0
+        for start in range(0, len(names), _REDELIVERED):
+            some = names[start : start + _REDELIVERED]
+            found = [(name, await consumer.aside_payload(name)) for name in some]
+            there = [(name, payload) for name, payload in found if payload is not None]
+            # the spool first: then after a crash in between a record comes twice, and none is lost
+            await self._intake.put_back([payload for _, payload in there], consumer.name)
+            await consumer.forget_aside(*(name for name, _ in there))
+            count += len(there)
+        self._kick()
+        return count

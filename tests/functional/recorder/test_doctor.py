@@ -88,7 +88,6 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
         ({"engines": [{"job_recorder": {"catch_up": "soon"}}]}, "'soon'"),
         ({"job_cache": False}, "stores no returns in a job cache of its own"),
         ({"ext_job_cache": "redis"}, "stores no returns in a job cache of its own"),
-        ({"job_recorder": {"returners": ["pgjsonb"], "catch_up": 0}}, "catch_up is 0"),
     ],
 )
 def test_obstacles_to_the_recorder_are_reported(opts, options, part):
