@@ -36,11 +36,12 @@ import salt.version
 
 WRITES = 300  # jobs stored for one figure, and returns for another: 20 jobs with 15 minions each
 MINIONS = ["web1", "web2"]
+MANY = [f"web{number:04}.example.com" for number in range(1000)]
 LOAD = {"fun": "state.apply", "arg": ["web"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": ""}
 LOAD["kwargs"] = {"delimiter": ":", "show_timeout": True, "metadata": {"ticket": "OPS-1"}}
 RETURN = {"return": {"changes": "x" * 400}, "retcode": 0, "success": True}
 # The aims: each other column must cost at least so many times as much as ours.
-WANTED = {"save_load": 4, "returner": 4, "get_jid": 1, "get_jids": 1, "get_jids_filter(20)": 50}
+WANTED = {"save_load": 4, "returner": 4, "get_load": 1, "get_jid": 1, "get_jids": 1, "get_jids_filter(20)": 50}
 WANTED.update(
     {"first clean_old_jobs": "", "clean_old_jobs": 2, "removal": 1, "search by fun": "", "search by minion": ""}
 )
@@ -67,11 +68,18 @@ def options(folder, **more):
 # -- existing jobs ---------------------------------------------------------------------------
 
 
-def fill_banks(folder, names, big, returns, published, age=0):
+def published(load):
+    """The record that vouches for a load."""
+    found = importlib.import_module("saltext.jobs.core.store.publication").digest(load)
+    return {"at": time.time(), "by": "m_master", "load": found}
+
+
+def fill_banks(folder, names, big, returns, is_published, age=0):
     """The banks as localfs keeps them, with one return a job, and the job ``big`` with ``returns``."""
-    banks = {"loads": salt.payload.dumps({**LOAD, "jid": (names or big)[0]}), "minions": salt.payload.dumps(MINIONS)}
-    if published:
-        banks["published"] = salt.payload.dumps({"at": time.time(), "by": "m_master"})
+    load = {**LOAD, "jid": (names or big)[0]}
+    banks = {"loads": salt.payload.dumps(load), "minions": salt.payload.dumps(MINIONS)}
+    if is_published:
+        banks["published"] = salt.payload.dumps(published(load))
     files = {f"{bank}/{jid}": value for bank, value in banks.items() for jid in [*names, *big]}
     record = salt.payload.dumps(RETURN)
     files.update({f"returns/{jid}/web1": record for jid in names})
@@ -102,7 +110,7 @@ def fill_sqlite(opts, names, big, returns, age=0):
             for jid in [*names, *big][start : start + 5000]:
                 banks.store("jobs/loads", jid, {**LOAD, "jid": jid})
                 banks.store("jobs/minions", jid, MINIONS)
-                banks.store("jobs/published", jid, {"at": time.time(), "by": "m_master"})
+                banks.store("jobs/published", jid, published({**LOAD, "jid": jid}))
                 for number in range(returns) if jid in big else (1,):
                     banks.store(f"jobs/returns/{jid}", f"web{number}", RETURN)
     if age and names:
@@ -141,7 +149,7 @@ def fill_local_cache(folder, names, big, returns, age=0):
         os.utime(f"{home}/jid", (then, then))
 
 
-def fill_redis(port, names, big, returns, published=True, age=0):
+def fill_redis(port, names, big, returns, is_published=True, age=0):
     """The hashes that Salt 3008's driver keeps, in bulk."""
     import redis
 
@@ -157,8 +165,8 @@ def fill_redis(port, names, big, returns, published=True, age=0):
 
     bank("jobs/loads", [*names, *big], salt.payload.dumps({**LOAD, "jid": names[0]}))
     bank("jobs/minions", [*names, *big], salt.payload.dumps(MINIONS))
-    if published:
-        bank("jobs/published", [*names, *big], salt.payload.dumps({"at": time.time(), "by": "m_master"}))
+    if is_published:
+        bank("jobs/published", [*names, *big], salt.payload.dumps(published({**LOAD, "jid": names[0]})))
     for jid in big:
         bank(f"jobs/returns/{jid}", [f"web{number}" for number in range(returns)], record)
     for jid in names if age else ():
@@ -231,6 +239,8 @@ def figures(module, new, big, trips, make_old_jobs):
         "save_load": measure(lambda: each(save), trips),
         "returner": measure(lambda: each(give_back), trips),
     }
+    module.save_load(new[0], {**LOAD, "jid": new[0]}, MANY)
+    found["get_load"] = measure(lambda: one("get_load", new[0]), trips, 20)
     removed = make_old_jobs()
     found["removal"] = measure(remove, trips)
     if hasattr(module, "store_of"):
@@ -265,9 +275,9 @@ def compare(driver, args, root, trips):
             elif column == "sqlite":
                 fill = functools.partial(fill_sqlite, own)
             elif driver == "redis":
-                fill = functools.partial(fill_redis, port, published=column == "ours")
+                fill = functools.partial(fill_redis, port, is_published=column == "ours")
             else:
-                fill = functools.partial(fill_banks, folder, published=column == "ours")
+                fill = functools.partial(fill_banks, folder, is_published=column == "ours")
             if driver != "redis":
                 fill(names, [], 0)
                 found.setdefault("disk", {})[column] = [size / len(names) for size in disk(folder)]
@@ -321,6 +331,7 @@ def table(driver, found, args):
     for operation, wanted in WANTED.items():
         shown = {
             "get_jid": f"get_jid of {args.returns:,} returns",
+            "get_load": f"get_load of a job for {len(MANY):,} minions",
             "removal": f"removal of a job, of {args.jobs // 5:,}",
         }.get(operation, operation)
         cells = []

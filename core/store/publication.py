@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import salt.payload
 
-from saltext.jobs.core.store.keys import plain
+from saltext.jobs.core.store.keys import are_plain, plain
 
 #: Longest name of a borrower's user or function that is kept or logged.
 _LONGEST_NAME = 200
@@ -109,6 +109,8 @@ def ids_in(value: Any) -> set[str]:
     """Return the valid minion ids in what should be a list of them."""
     if value is None or not isinstance(value, (list, tuple, set, frozenset)):
         return set()
+    if isinstance(value, list) and are_plain(value):
+        return set(value)
     return {item for item in value if isinstance(item, str) and plain(item) is not None}
 
 

@@ -224,9 +224,10 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
     if not is_believed(store, key, load, record):
         return {}
     # if it is not known which minions the job was meant for, those that returned
-    minions = ids_in(listed) or {store.decode(name) for name in store.keys(f"{RETURNS}/{key}")}
+    minions = store.plain_minions(key, listed if isinstance(listed, list) else None)
+    minions = minions or sorted(map(store.decode, store.keys(f"{RETURNS}/{key}")))
     if minions:
-        load["Minions"] = sorted(minions)
+        load["Minions"] = minions
     return load
 
 
