@@ -27,7 +27,6 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.master.questions import Found
-from saltext.jobs.core.options import job_window
 from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
@@ -419,23 +418,15 @@ class Effects:
 def kept_options(spec: Spec) -> Mapping[str, Any]:
     """
     Return the options of a batch's job as the job cache gets them: they tell the retry queue the batch's window, unless the
-    job names a valid one itself.
+    job names one itself.
     """
     metadata = spec.options.get("metadata") or {}
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     given = wish if isinstance(wish, Mapping) else {}
-    if not spec.window or spec.offline != "queue" or _is_window(given.get("window")):
+    if not spec.window or spec.offline != "queue" or given.get("window"):
         return spec.options
     limits = {**given, "window": spec.window, "timezone": spec.timezone}
     return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
-
-
-def _is_window(value: Any) -> bool:
-    try:
-        job_window(value)
-    except (ValueError, TypeError, AttributeError):
-        return False
-    return True
 
 
 def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], timeout: float) -> str:

@@ -3,9 +3,9 @@ How many minions a batch may send to, and when: its size, the waves of a ramp, `
 how long freed slots are gathered for one publish.
 
 Every minion decrypts every publish, so returns that come one by one must not cause one publish each. But a slot that waits
-is idle. So slots are gathered only while more can be expected, and for longer if the batch's jobs run longer. The limit is
-on the summed waiting time of all slots of a publish: if fewer come than expected, each may wait longer, up to the longest
-wait. Pure: stdlib only.
+is idle. So slots are gathered only while more can be expected, and for longer if the batch's jobs run longer.
+
+Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -128,10 +128,8 @@ class Pace(Kept):
         return self.size if self.stages[self.stage].wave else None
 
 
-#: The share of the median run time for which the slots of a publish may be idle, on average.
-IDLE = 0.02
 #: A slot waits for others for at most this share of the median run time, and for at most this many seconds.
-LONGEST = 2 * IDLE
+LONGEST = 0.04
 LONGEST_SECONDS = 5.0
 #: Run times that are kept: those of the minions that returned last.
 _SAMPLE = 101
@@ -150,10 +148,7 @@ class PublishWindow(Kept):
     runs: collections.deque[float] = kept(
         lambda: collections.deque(maxlen=_SAMPLE), list, lambda values: collections.deque(values, maxlen=_SAMPLE)
     )
-    # The slots that wait for a publish: when the first one was freed, and how many there are.
-    first: float | None = kept(nothing)
-    count: int = kept(int)
-    later: float = kept(float)  # for how many seconds after the first one each was freed, summed
+    first: float | None = kept(nothing)  # when the first of the slots that wait for a publish was freed
 
     def ran(self, seconds: float) -> None:
         """Note how long a minion ran the job."""
@@ -163,12 +158,10 @@ class PublishWindow(Kept):
         """Note that a minion has freed its slot."""
         if self.first is None:
             self.first = now
-        self.count += 1
-        self.later += max(0.0, now - self.first)
 
     def reset(self) -> None:
         """Forget the waiting slots: they are used, or the engine has restarted."""
-        self.first, self.count, self.later = None, 0, 0.0
+        self.first = None
 
     def left(self, now: float, flying: int, gathers: bool) -> float:
         """
@@ -179,15 +172,11 @@ class PublishWindow(Kept):
         """
         if self.first is None:
             return self.least
-        end = self.first + self.least
         median = self._median()
         longest = min(LONGEST * median, LONGEST_SECONDS)
         # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
-        expected = flying * longest / median if median else 0.0
-        if gathers and not self.batch_wait and expected >= 1:
-            mean = self.first + self.later / self.count
-            end = max(end, min(mean + IDLE * median * max(1.0, expected / self.count), self.first + longest))
-        return max(0.0, end - now)
+        gains = gathers and not self.batch_wait and flying * longest >= median
+        return max(0.0, self.first + max(self.least, longest if gains else 0.0) - now)
 
     def _median(self) -> float:
         return sorted(self.runs)[len(self.runs) // 2] if self.runs else 0.0

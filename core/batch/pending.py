@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import heapq
+import itertools
 from collections.abc import Iterable, Iterator
 
 from saltext.jobs.core.batch.kept import Kept, kept
@@ -29,72 +29,60 @@ class Pending:
     :param turn: the place of the group whose turn it is. Earlier groups may be sent to as well, later ones not.
     """
 
-    __slots__ = ("_back", "_counts", "_front", "_ids", "_membership", "_queues", "_turn", "available")
+    __slots__ = ("_membership", "_queues", "_size", "_turn", "available")
 
     def __init__(self, minions: Iterable[str] = (), membership: Membership = _ONE_GROUP, turn: int = 0) -> None:
         self._membership, self._turn = membership, turn
-        self._ids: dict[str, int] = {}  # {minion: its place in the order}
-        self._front = self._back = 0  # the first place, and the one after the last
-        # Heaps of (place, minion), by group. Some entries are out of date: the minion is gone, or elsewhere.
-        self._queues: dict[int, list[tuple[int, str]]] = {}
-        self._counts: collections.Counter[int] = collections.Counter()  # of pending minions, by group
+        self._queues = [collections.OrderedDict[str, None]() for _ in range(membership.groups)]
+        self._size = 0
         self.available = 0  # how many may be sent to: in the groups up to the one whose turn it is
         self.put_last(minions)
 
     def __contains__(self, minion: object) -> bool:
-        return minion in self._ids
+        return isinstance(minion, str) and minion in self._queues[self._membership.of(minion)]
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return self._size
 
     def __iter__(self) -> Iterator[str]:
-        of = self._membership.of
-        return (minion for *_, minion in sorted((of(minion), place, minion) for minion, place in self._ids.items()))
+        return itertools.chain.from_iterable(self._queues)
 
     def open_to(self, group: int) -> None:
         """Begin the turn of a later group."""
-        self.available += sum(self._counts[place] for place in range(self._turn + 1, group + 1))
+        self.available += sum(map(len, self._queues[self._turn + 1 : group + 1]))
         self._turn = group
 
     def take(self, count: int) -> tuple[str, ...]:
         """Remove the first ``count`` that are available and return them."""
-        taken: list[str] = []
-        for group in sorted(group for group, there in self._counts.items() if there and group <= self._turn):
-            queue = self._queues[group]
-            while queue and len(taken) < count:
-                place, minion = heapq.heappop(queue)
-                if self._ids.get(minion) == place:
-                    self.drop(minion)
-                    taken.append(minion)
-        return tuple(taken)
+        taken = tuple(itertools.islice(itertools.chain.from_iterable(self._queues[: self._turn + 1]), count))
+        for minion in taken:
+            self.drop(minion)
+        return taken
 
     def drop(self, minion: str) -> None:
         """Remove a minion, wherever it is."""
-        if self._ids.pop(minion, None) is not None:
-            self._count(minion, -1)
+        group = self._membership.of(minion)
+        if minion in self._queues[group]:
+            del self._queues[group][minion]
+            self._count(group, -1)
 
     def put_first(self, minions: Iterable[str]) -> None:
         """Add minions before all others of their groups."""
-        for minion in reversed(list(minions)):
-            self._front -= 1
-            self._put(minion, self._front)
+        minions = list(minions)
+        self.put_last(minions)
+        for minion in reversed(minions):
+            self._queues[self._membership.of(minion)].move_to_end(minion, last=False)
 
     def put_last(self, minions: Iterable[str]) -> None:
         """Add minions behind all others of their groups."""
         for minion in minions:
-            if minion not in self._ids:
-                self._put(minion, self._back)
-                self._back += 1
+            group = self._membership.of(minion)
+            if minion not in self._queues[group]:
+                self._queues[group][minion] = None
+                self._count(group, 1)
 
-    def _put(self, minion: str, place: int) -> None:
-        if minion not in self._ids:
-            self._count(minion, 1)
-        self._ids[minion] = place
-        heapq.heappush(self._queues.setdefault(self._membership.of(minion), []), (place, minion))
-
-    def _count(self, minion: str, by: int) -> None:
-        group = self._membership.of(minion)
-        self._counts[group] += by
+    def _count(self, group: int, by: int) -> None:
+        self._size += by
         if group <= self._turn:
             self.available += by
 

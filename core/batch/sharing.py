@@ -22,9 +22,6 @@ from saltext.jobs.core.batch.pace import PublishWindow
 from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.engine.alarm import Clock
 
-#: Shortest pause in seconds between two checks of whether freed slots have been gathered for long enough.
-_LOOK_AGAIN = 0.05
-
 
 @dataclasses.dataclass(slots=True)
 class Demand:
@@ -151,10 +148,7 @@ class Sharing:
 
     def _look(self) -> None:
         self._timer = None
-        wait = self._wait()
-        if wait:
-            self._timer = self._loop.call_later(max(wait / 2, _LOOK_AGAIN), self._look)
-        elif wait is not None:
+        if self._wait() is not None:
             self._round()
 
     def _round(self) -> None:
