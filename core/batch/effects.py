@@ -222,9 +222,8 @@ class Effects:
         age = self._ports.clock.now() - batch.started
         never = tuple(sorted(minion for minion in said.idle if minion in said.records))
         never = tuple(minion for minion in never if said.records[minion].about(age) == "never")
-        without = tuple(sorted(batch.inflight.keepers & said.idle - said.records.keys()))
-        if never or without:
-            live.step(facts.NeverBegun(never, without))
+        if never:
+            live.step(facts.NeverBegun(never))
 
     async def _kill(self, live: Live, effect: facts.Kill) -> None:
         publisher = self._ports.publisher

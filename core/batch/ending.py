@@ -132,7 +132,6 @@ def probed(batch: BatchState, fact: facts.Probed, now: float) -> list[Effect]:
 
 def never_begun(batch: BatchState, fact: facts.NeverBegun, _now: float) -> list[Effect]:
     """The records of minions say that they never began the job: believe that, unless they turn out to run it."""
-    batch.inflight.keep_no_records(fact.without)
     batch.inflight.never_begun(fact.minions)
     return []
 
@@ -182,19 +181,14 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
         return False
     if flight.seen and not flight.never_begun:
         return False
-    if flight.restarted and not flight.never_begun and minion not in batch.inflight.keepers:
+    if flight.restarted and not flight.never_begun:
         return False  # it may have begun, and would not ignore the job
     if flight.unknown:
         return True
     if minion in batch.spec.unsure:
         return False  # the target may not match it
-    if flight.never_begun:
-        return batch.resends[minion] < batch.spec.probe_attempts
-    return (
-        batch.inflight.says_that_it_begins(minion)
-        and not flight.unheard
-        and batch.resends[minion] < batch.spec.probe_attempts
-    )
+    begins_aloud = batch.spec.acks and not flight.unheard
+    return (flight.never_begun or begins_aloud) and batch.resends[minion] < batch.spec.probe_attempts
 
 
 def leave_out(batch: BatchState, minions: list[str], now: float) -> None:

@@ -102,13 +102,9 @@ class Probed(Fact):
 
 @dataclasses.dataclass(frozen=True)
 class NeverBegun(Fact):
-    """
-    The records of these minions (the executor ``job_once``) say that they have not begun the job; minions ``without``
-    answered, but no longer keep records.
-    """
+    """The records of these minions (the executor ``job_once``) say that they have not begun the job."""
 
-    minions: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,7 +78,6 @@ class Flight:
     unheard: bool = False  # its start may have gone unheard, or the minion may have forgotten the jid
     runs: int = 0  # answers in a row that it runs the job
     never_begun: bool = False  # its own records say that it has not begun the job
-    acks: bool = False  # it reports its start, because it has the executor; known before it was sent to
     restarted: bool = False  # its process has restarted since it was sent to: it would run the job again
     signalled: bool = False  # an operator has ended the job there, by a signal beside the batch
 
@@ -126,7 +125,6 @@ class InFlight(Kept):
         lambda minions: None if minions is None else list(minions),
         lambda minions: None if minions is None else tuple(minions),
     )
-    keepers: set[str] = kept(set, sorted, set)  # minions that have answered from their own records
     due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
 
     def rebuild(self) -> None:
@@ -179,7 +177,7 @@ class InFlight(Kept):
         flight = self.flights[minion]
         if flight.seen or flight.unknown:
             return not flight.never_begun
-        return not flight.never_begun and (flight.unheard or not self.says_that_it_begins(minion))
+        return not flight.never_begun and (flight.unheard or not self.spec.acks)
 
     def next_due(self) -> float | None:
         """Return when minions are next overdue, or None."""
@@ -197,7 +195,7 @@ class InFlight(Kept):
         """Begin a publish to minions."""
         self.publishing = minions
         for minion in minions:
-            self.flights[minion] = Flight(Phase.SENDING, now, began=now, acks=minion in self.keepers)
+            self.flights[minion] = Flight(Phase.SENDING, now, began=now)
 
     def end_publish(self) -> list[str]:
         """End the publish under way, and return its minions that have not returned or begun meanwhile."""
@@ -321,18 +319,6 @@ class InFlight(Kept):
         for minion in minions:
             if minion in self.flights and self.is_idle(self.flights[minion]):
                 self.flights[minion].never_begun = True
-                self.keepers.add(minion)
-
-    def keep_no_records(self, minions: Iterable[str]) -> None:
-        """Minions no longer have the executor, so they do not say when they begin."""
-        for minion in minions:
-            self.keepers.discard(minion)
-            if minion in self.flights:
-                self.flights[minion].acks = False
-
-    def says_that_it_begins(self, minion: str) -> bool:
-        """Tell whether a minion in flight says when it begins, because of its Salt release or the executor."""
-        return self.spec.acks or self.flights[minion].acks
 
     def silent(self, minions: Iterable[str], now: float) -> list[str]:
         """Minions did not answer: return those that have been asked often enough."""

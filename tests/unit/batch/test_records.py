@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.machine import Batch
 from tests.unit.batch.bench import Bench, published
 
 
@@ -65,49 +64,6 @@ def test_a_minion_that_was_killed_is_not_asked_for_its_records():
     bench.sent()
     bench.tell(facts.NeverBegun(("a", "nobody")))  # of one that has not said that it is idle it counts for nothing
     assert not bench.batch.flights["a"].never_begun
-
-
-def test_a_minion_with_records_would_have_said_that_it_began():
-    bench = Bench("a", "1")
-    bench.sent()
-    assert published(given_up(bench, "a")) == ["a"]
-    bench.sent()
-    assert published(given_up(bench, "a", never=False)) == ["a"], "its records could not be asked for this time"
-
-
-@pytest.mark.parametrize("fact", [facts.EventsLost(), facts.Started("a"), facts.Recovered(), facts.Acknowledged("a")])
-def test_records_are_no_evidence_if_a_start_may_have_been_missed_or_was_heard(fact):
-    bench = Bench("a", "1")
-    bench.sent()
-    assert published(given_up(bench, "a")) == ["a"]
-    bench.sent()
-    effects = bench.tell(fact)
-    if effects:
-        bench.looked(effects)
-    given_up(bench, "a", never=False)
-    assert bench.state_of("a") == "lost"
-
-
-def test_the_fact_that_a_minion_has_records_outlives_the_engine():
-    bench = Bench("a", "1")
-    bench.sent()
-    assert published(given_up(bench, "a")) == ["a"]
-    bench.batch = Batch.restore(bench.batch.snapshot())
-    bench.tell(facts.PublishFailed("refused", certain=True))
-    assert published(bench.wait(30)) == ["a"]
-    bench.sent()
-    assert bench.batch.flights["a"].acks
-
-
-def test_a_minion_that_has_lost_its_executor_may_have_begun_without_saying_so():
-    bench = Bench("a", "1")
-    bench.sent()
-    assert published(given_up(bench, "a")) == ["a"]
-    bench.sent()
-    bench.twice_idle("a")
-    bench.tell(facts.NeverBegun((), ("a",)))
-    assert not published(bench.looked(bench.wait(12)))
-    assert bench.state_of("a") == "lost"
 
 
 @pytest.mark.parametrize("seconds", [0, 12])

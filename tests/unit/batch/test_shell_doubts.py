@@ -201,24 +201,6 @@ def test_a_minion_that_says_it_never_began_is_sent_to_again_whatever_was_lost(tm
         assert bench.master.jobs() == ["a"] * sent
 
 
-def test_a_minion_that_has_shown_its_records_and_lost_them_counts_as_one_without(tmp_path):
-    minion = FakeMinion("a", there=False)
-    with bench_of(tmp_path, minion) as bench:
-        minion.answers[RECORDS] = ({"jid": JID, "job_once": {"state": "never", "recorded_for": 1e6}}, 0)
-        minion.seconds, minion.acknowledges = 10_000, False
-        doubtful(bench, minion)
-        minion.there = True
-        assert bench.run(100, lambda: len(bench.master.jobs()) == 2)
-        assert bench.batch().inflight.keepers == {"a"}
-        bench.bus.lose()
-        bench.run(1)
-        minion.answers[RECORDS] = "not available", 1
-        minion.runs.clear()
-        bench.end()
-        assert bench.batch().inflight.keepers == set()
-        assert bench.states() == {"a": "lost"}
-
-
 def test_a_return_that_was_lost_and_that_the_minion_has_kept_is_fetched(tmp_path):
     minion = FakeMinion("a", seconds=10_000)
     with bench_of(tmp_path, minion) as bench:
