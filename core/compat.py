@@ -38,7 +38,6 @@ __all__ = [
     "HAS_PLAIN_BUS",
     "HAS_RESOURCES",
     "HAS_START_EVENT",
-    "SENDS_COMPOUND_WITHOUT_DATA",
     "Future",
     "IOLoop",
     "close_channel",
@@ -63,10 +62,6 @@ HAS_NATIVE_BATCHES = _MAJOR >= 3008
 
 #: Minions of Salt 3008 may have resources, which targets match and which have no keys.
 HAS_RESOURCES = _MAJOR >= 3008
-
-#: With ``minion_data_cache: False`` a compound target goes to the minions, which match it themselves. The master of
-#: Salt 3008 fails on it (``CkMinions._check_compound_minions``), and says that it matches no minion.
-SENDS_COMPOUND_WITHOUT_DATA = _MAJOR < 3008
 
 #: The event bus is a stream of msgpack frames on the publisher's socket. On Salt 3006 the frames differ between patch
 #: releases, and Salt's own client is fast.

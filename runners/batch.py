@@ -135,7 +135,7 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
     :return: a dict with total, minions (names, in the order in which they are sent to), fun, arguments, tgt, tgt_type, sizes
         (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
         None), check (what is checked, without its arguments, or None), check_after (for each check, after how many minions
-        it comes), unsure (minions that the target may or may not match: the master cannot tell), max_in_flight (the limit
+        it comes), unsure (minions that are left out: the master has no grains and pillar of them), max_in_flight (the limit
         over all batches, or None) and options.
 
     CLI Example:
@@ -175,18 +175,18 @@ def status(jid: object) -> dict[str, Any]:
 
     :param str jid: the batch's jid.
     :return: a dict with jid, fun, arguments (words, as they would be typed; those named like a password or a token are
-        hidden), options (of ``batch.start``, by name; None if not given), tgt, tgt_type, user, driver, state
-        (running, paused, stopping, complete, halted), the counts total, completed (returned with success), active,
-        pending, failed, lost, offline, killed and timed_out, batch_size, stage, stages, halted, halted_reason, stopped_by
-        (a user), taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the
-        start), eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or
-        rights; None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep
-        it from sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve
-        would approve, counted from 0, or None), success, survivors (minions that still run the job after the last kill),
-        parent (the jid of the batch that it retries, or None), engine (whether the engine that drives it runs; None once the
-        batch has ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and
-        engine_master (the master of that engine, if there are several). With groups also group, group_number, groups (how
-        many) and by. Times are Unix time in seconds.
+        hidden), options (of ``batch.start``, by name; None if not given), tgt, tgt_type, user, driver, state (running,
+        paused, stopping, complete, halted), the counts total, completed (returned with success), active, pending, failed,
+        lost, offline, killed and timed_out, batch_size, stage, stages, halted, halted_reason, stopped_by (a user),
+        taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the start),
+        eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or rights;
+        None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep it from
+        sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve would
+        approve, counted from 0, or None), success, survivors (minions that still run the job after the last kill), unsure
+        (as in ``batch.preview``), parent (the jid of the batch that it retries, or None), engine (whether the engine that
+        drives it runs; None once the batch has ended), engine_silent_seconds (for how long that engine has not answered;
+        None if it does) and engine_master (the master of that engine, if there are several). With groups also group,
+        group_number, groups (how many) and by. Times are Unix time in seconds.
 
     CLI Example:
 

@@ -130,7 +130,7 @@ export class StartView {
   }
 
   show(found) {
-    const unsure = new Set(found.unsure);
+    const unsure = found.unsure;
     const names = found.minions.slice(0, MOST);
     replace(this.matched,
       el("h2", {}, `${many(found.total, "minion matches", "minions match")}`),
@@ -138,8 +138,8 @@ export class StartView {
       found.check && el("p", { class: "remark" }, `${found.check === "approve" ? "A user has to approve" : `${line(found.check)} has to hold`} after minion ${found.check_after.slice(0, 20).map(count).join(", ")}${found.check_after.length > 20 ? ", …" : ""}.`),
       found.max_in_flight && el("p", { class: "remark" }, `Minions in flight at once over all batches, at most: ${count(found.max_in_flight)}.`),
       found.groups && el("p", {}, "Groups, in this order: ", found.groups.map(([group, size]) => `${line(group, 40)} (${count(size)})`).join(", ")),
-      unsure.size > 0 && el("p", { class: "remark" }, `The master does not know whether the target matches ${many(unsure.size, "minion")}; they decide for themselves.`),
-      el("ul", { class: "names" }, names.map((minion) => el("li", { class: "id" }, minion, unsure.has(minion) && " (not known)"))),
+      unsure.length > 0 && el("p", { class: "remark" }, `Left out: ${many(unsure.length, "minion")} of which the master has no grains and pillar: ${unsure.slice(0, 20).map((minion) => line(minion, 40)).join(", ")}${unsure.length > 20 ? ", …" : ""}.`),
+      el("ul", { class: "names" }, names.map((minion) => el("li", { class: "id" }, minion))),
       found.minions.length > MOST && el("p", { class: "quiet" }, `${count(found.minions.length - MOST)} more are not shown.`));
   }
 

@@ -27,6 +27,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.master.questions import Found
+from saltext.jobs.core.options import job_window
 from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
@@ -102,7 +103,7 @@ class Effects:
 
     async def _ping(self, live: Live, effect: facts.Ping) -> None:
         spec = live.batch.spec
-        tgt, tgt_type = spec.target_for(effect.minions) if effect.minions else (spec.tgt, spec.tgt_type)
+        tgt, tgt_type = (list(effect.minions), "list") if effect.minions else (spec.tgt, spec.tgt_type)
         answers = Collected(self._ports.loop, GATHER, lambda found: live.step(facts.Seen(tuple(found))))
         try:
             await self._ports.questions.ping(
@@ -127,12 +128,10 @@ class Effects:
             live.step(facts.PublishFailed(held, certain=True))
             return
         try:
-            tgt, tgt_type = spec.target_for(effect.minions)
             matched = await self._ports.publisher.publish(
                 spec.fun,
                 spec.arg,
-                tgt,
-                tgt_type,
+                list(effect.minions),
                 jid=spec.jid,
                 user=spec.user,
                 ret=spec.ret,
@@ -417,15 +416,23 @@ class Effects:
 def kept_options(spec: Spec) -> Mapping[str, Any]:
     """
     Return the options of a batch's job as the job cache gets them: they tell the retry queue the batch's window, unless the
-    job names one itself.
+    job names a valid one itself.
     """
     metadata = spec.options.get("metadata") or {}
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     given = wish if isinstance(wish, Mapping) else {}
-    if not spec.window or spec.offline != "queue" or given.get("window"):
+    if not spec.window or spec.offline != "queue" or _is_window(given.get("window")):
         return spec.options
     limits = {**given, "window": spec.window, "timezone": spec.timezone}
     return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
+
+
+def _is_window(value: Any) -> bool:
+    try:
+        job_window(value)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
 
 
 def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], timeout: float) -> str:

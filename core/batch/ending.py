@@ -152,7 +152,7 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
         return []
     if flight.signalled or (flight.kills and flight.idle):
         batch.settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
-    elif flight.seen or (minion not in batch.spec.unsure and _is_lost(batch, minion, flight)):
+    elif flight.seen or _is_lost(batch, minion, flight):
         batch.settle(minion, Outcome.LOST, now, None)
     else:
         leave_out(batch, [minion], now)
@@ -185,8 +185,6 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
         return False  # it may have begun, and would not ignore the job
     if flight.unknown:
         return True
-    if minion in batch.spec.unsure:
-        return False  # the target may not match it
     begins_aloud = batch.spec.acks and not flight.unheard
     return (flight.never_begun or begins_aloud) and batch.resends[minion] < batch.spec.probe_attempts
 
@@ -199,13 +197,9 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
     outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
     for minion in minions:
         batch.settle(minion, outcome, now, None)
-    if batch.spec.offline != "queue":
-        return
-    certain = tuple(minion for minion in minions if minion not in batch.spec.unsure)
-    if len(certain) < len(minions):
-        batch.queue_refused = "whether the target matches them is not known"
-    batch.to_hand_over.update(dict.fromkeys(certain))
-    batch.asked_queue &= not certain
+    if batch.spec.offline == "queue":
+        batch.to_hand_over.update(dict.fromkeys(minions))
+        batch.asked_queue &= not minions
 
 
 def hand_over(batch: BatchState) -> list[Effect]:

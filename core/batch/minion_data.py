@@ -5,8 +5,7 @@ target may not really match; and when a minion last fetched its pillar, as each 
 Blocks: it reads one or two files, or asks a server, for each minion.
 
 A minion without cached data may have any value: it must never count as one that lacks the value. Salt's matcher assumes
-that every target by grains or pillar matches such a minion. So the minion must always be sent the target too, to decide
-for itself.
+that every target by grains or pillar matches such a minion; a batch leaves it out.
 """
 
 from __future__ import annotations
@@ -137,47 +136,31 @@ def _labels(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> Mapping
     return {minion: labels_of(value) for minion, value in values.items()}
 
 
-#: The letter of each target type in a compound target.
-_LETTERS = {"grain": "G", "grain_pcre": "P", "pillar": "I", "pillar_pcre": "J", "ipcidr": "S", "range": "R"}
 #: Target types that depend only on the minion's id.
 _BY_ID = frozenset({"glob", "pcre", "list"})
 #: Letters of compound targets that depend only on the minion's id.
 _ID_LETTERS = frozenset({"E", "L"})
 
 
-def doubts_about(
-    opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iterable[str], delimiter: str = ":"
-) -> tuple[frozenset[str], str]:
+def without_data(opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iterable[str]) -> frozenset[str]:
     """
-    Return the matched minions that the target may not really match, and the target as a compound target.
+    Return those of the matched minions of which the master has no grains and pillar, although the target depends on these:
+    whether it matches them is not known.
 
     :param opts: the master's options.
-    :raises ValueError: if there are such minions, and the target cannot be written as a compound.
+    :raises ValueError: if the master keeps no such data.
     :raises MinionDataUnreadable: if the cache of minions' grains and pillar fails.
     """
     words = _words(opts, tgt, tgt_type)
     if tgt_type in _BY_ID or (words is not None and not any(_needs_data(word) for word in words)):
-        return frozenset(), ""
-    minions = list(matched)
-    unsure = frozenset(minions) - values_of(opts, "grains", "id", minions).keys()
-    if not unsure:
-        return unsure, ""
-    if not opts.get("minion_data_cache", True) and not compat.SENDS_COMPOUND_WITHOUT_DATA:
+        return frozenset()
+    if not opts.get("minion_data_cache", True):
         raise ValueError(
-            f"the master has no grains and pillar of {len(unsure)} minions, so it cannot tell whether {tgt_type} {tgt!r} "
-            "matches them, and with minion_data_cache: False this release of Salt cannot have them decide; set that to "
+            f"with minion_data_cache: False the master cannot tell which minions {tgt_type} {tgt!r} matches; set that to "
             "True, or name the minions"
         )
-    if words is not None:
-        return unsure, " ".join(words)
-    letter, text = _LETTERS.get(tgt_type), str(tgt)
-    if letter is None or text.split() != [text] or (delimiter != ":" and (len(delimiter) != 1 or letter not in "GPIJ")):
-        names = ", ".join(sorted(unsure)[:5]) + (", …" if len(unsure) > 5 else "")
-        raise ValueError(
-            f"the master has no grains and pillar of {len(unsure)} minions ({names}), so it cannot tell whether "
-            f"{tgt_type} {text!r} matches them, and such a target cannot be sent to them; use a compound target"
-        )
-    return unsure, f"{letter}{delimiter if delimiter != ':' else ''}@{text}"
+    minions = frozenset(matched)
+    return minions - values_of(opts, "grains", "id", minions).keys()
 
 
 def _words(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> list[str] | None:

@@ -7,10 +7,8 @@ Pure: no clock, no I/O. It must never be changed afterwards, since a batch's sta
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from saltext.jobs.core.ids import as_compound
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")
@@ -26,7 +24,7 @@ class Spec:
     * ``minions``: all that the target matched, absent ones included, in the order in which they are sent to.
     * ``sizes``: one limit for each stage. With groups: those of the first group, then those of the second, and so on.
     * ``max_failures``, ``window``, ``timezone``: as they were typed.
-    * ``unsure``: the minions that the target may or may not match. ``condition``: the target, as a compound target.
+    * ``unsure``: minions that are left out, since it is not known whether the target matches them.
     * ``options``: what travels with each sub-batch (metadata, executors, …).
     * ``groups``: the name of each group and its count of minions, in order; empty without groups.
     * ``group_failures_allowed``: the budget of each group, if ``max_failures`` is a percentage.
@@ -62,7 +60,6 @@ class Spec:
     probe_attempts: int = 3
     acks: bool = False
     unsure: frozenset[str] = frozenset()
-    condition: str = ""
     max_runtime: float | None = None
     start_at: float | None = None
     window: str = ""
@@ -76,20 +73,6 @@ class Spec:
     on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     approve_by: tuple[str, ...] = ()
-
-    def target_for(self, minions: Iterable[str]) -> tuple[Any, str]:
-        """
-        Return a target, and its type, for some of the minions.
-
-        An ``unsure`` minion is sent the batch's own target too, and runs the job only if that matches.
-        """
-        chosen = list(minions)
-        unsure = [minion for minion in chosen if minion in self.unsure]
-        if not unsure:
-            return chosen, "list"
-        known = [minion for minion in chosen if minion not in self.unsure]
-        guarded = f"( {self.condition} ) and {as_compound(unsure)}"
-        return (f"{as_compound(known)} or ( {guarded} )" if known else guarded), "compound"
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""

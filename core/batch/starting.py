@@ -20,7 +20,7 @@ import salt.utils.jid
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.minion_data import doubts_about
+from saltext.jobs.core.batch.minion_data import without_data
 from saltext.jobs.core.batch.permission import CallerRights, settings_of
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, failures_allowed, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
@@ -120,7 +120,13 @@ def new_batch(
     rollout.require_known(opts, check)
     approve_by = _approvers("approve_by", options["approve_by"]) if "approve_by" in options else ()
     rights.require_approvers(check, approve_by)
-    unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
+    unsure = arguments.accepted(without_data, opts, tgt, tgt_type, matched)
+    matched = tuple(minion for minion in matched if minion not in unsure)
+    if not matched:
+        raise Refused(
+            f"The master has no grains and pillar of the {len(unsure)} minions that the target {tgt!r} may match; "
+            "salt '*' saltutil.refresh_pillar brings them"
+        )
     batch = options.get("batch", BATCH)
     layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
     rollout.require_stages(check, layout)
@@ -141,7 +147,6 @@ def new_batch(
         **layout,
         max_failures=options.get("max_failures"),
         unsure=unsure,
-        condition=condition,
         options={name: reader(name, options[name]) for name, reader in _TRAVELLING.items() if name in options},
         **{name: reader(name, wanted[name]) for name, reader in _READERS.items() if name in wanted},
     )
@@ -168,7 +173,7 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
     data.update(owner=who.owner(), on_behalf=who.limits())
     data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
-    data.update(unsure=spec.unsure.intersection(chosen))
+    data.update(unsure=())
     if spec.failures_allowed is not None and spec.max_failures is not None:  # a percentage counts this batch's minions
         data.update(failures_allowed=failures_allowed(spec.max_failures, len(chosen)))
     if spec.groups:

@@ -89,6 +89,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "approve": batch.checks.stage if batch.checks.by_hand else None,
         "queue_refused": batch.queue_refused or None,
         "survivors": sorted(batch.inflight.survivors()),
+        "unsure": sorted(spec.unsure),
         "publishes": batch.pace.publishes,
         "publish_failures": batch.pace.publish_failures,
         "finished": batch.finished,

@@ -180,6 +180,7 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         ("to be approved by", _approvers(batch)),
         ("engine", engine_trouble(batch)),
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
+        ("left out, with no grains and pillar at the master", ", ".join(map(str, batch.get("unsure") or ()))),
         ("not handed to job_retry", batch.get("queue_refused")),
         ("still run it after a kill", ", ".join(str(name) for name in batch.get("survivors") or ())),
         ("publishes that failed", batch.get("publish_failures")),

@@ -7,6 +7,7 @@ import salt.config
 import salt.utils.minions
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch import minion_data, starting
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.starting import limit_of, new_batch, next_batch
 from saltext.jobs.core.batch.summary import preview
@@ -137,6 +138,16 @@ def test_a_minion_is_refused_unless_allow_peers_names_it(opts):
         asked_for(opts, "web1", who=Caller("web2", (), peer=True))
     with pytest.raises(Refused, match="The minion web2"):  # and does not learn which minions a target matches
         asked_for(opts, "nobody*", who=Caller("web2", (), peer=True))
+
+
+def test_minions_whose_grains_the_master_does_not_know_are_left_out(opts, monkeypatch):
+    monkeypatch.setattr(starting, "matched_minions", lambda *_: ("web1", "web2"))
+    with pytest.raises(Refused, match="no grains and pillar of the 2 minions that the target 'os:Debian' may match"):
+        asked_for(opts, "os:Debian", tgt_type="grain")
+    monkeypatch.setattr(minion_data, "values_of", lambda opts, kind, key, minions: {"web1": "web1"})
+    spec = asked_for(opts, "os:Debian", tgt_type="grain")
+    assert spec.minions == ("web1",)
+    assert preview(spec)["unsure"] == ["web2"]
 
 
 # -- a retry on the minions without success ----------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.retry.load import narrowed
 
 #: Ids that Salt accepts. A compound target is split at blanks, and a list in it at commas.
@@ -42,9 +41,3 @@ def test_a_job_that_goes_by_grains_is_delivered_to_the_minions_that_it_is_owed_w
 def test_a_job_that_goes_by_grains_is_delivered_if_an_operator_has_queued_it_for_some_of_its_minions(tmp_path):
     job = {"tgt": "role:web", "tgt_type": "grain"}
     assert matched(tmp_path, *narrowed(job, ODD, ODD[::2])) == (set(ODD), set(ODD))
-
-
-def test_a_batch_sends_minions_that_are_not_known_its_own_target_whatever_their_ids_are(tmp_path):
-    batch = {"fun": "test.ping", "arg": (), "kwargs": {}, "tgt": "role:web", "tgt_type": "grain", "batch": "1"}
-    spec = Spec("j", **batch, minions=tuple(ODD), sizes=(1,), unsure=frozenset(ODD[1:]), condition="G@role:web")
-    assert matched(tmp_path, *spec.target_for(ODD)) == (set(ODD), set(ODD))

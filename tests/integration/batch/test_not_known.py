@@ -1,6 +1,6 @@
 """
 What a batch does while the state of a minion is not known: the minion does not answer, is not back yet, or says for a moment
-that it runs nothing. Silence is not absence, and missing data are not a mismatch.
+that it runs nothing. Silence is not absence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import pytest
 from saltfactories.utils import random_string
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from tests.faults import thaw
 from tests.integration.batch.conftest import timeouts
@@ -87,21 +86,7 @@ def ended(look, jid):
     return states(look, jid)
 
 
-@pytest.mark.story
-@pytest.mark.skipif(
-    not compat.SENDS_COMPOUND_WITHOUT_DATA, reason="Salt 3008 sends no such target to minions it has no data of"
-)
-def test_a_minion_unknown_to_the_master_runs_only_a_job_that_its_grains_match(run, look, job):
-    work = job()
-    jid = run("batch.start", "role:db", "cmd.run", work.command, "tgt_type=grain", "presence=none", *timeouts(2))["jid"]
-    found = ended(look, jid)
-    assert {minion for minion, state in found.items() if state == "completed"} == {"n1", "n3"}
-    assert work.begun() == 2
-    assert "n2" not in run("jobs.lookup_jid", jid)
-
-
-@pytest.mark.skipif(compat.SENDS_COMPOUND_WITHOUT_DATA, reason="these releases of Salt let the minions decide")
-def test_a_target_that_neither_the_master_nor_the_minions_can_decide_is_refused(complaint, store):
+def test_a_target_that_the_master_cannot_decide_is_refused(complaint, store):
     told = complaint("batch.start", "role:db", "test.ping", "tgt_type=grain", "presence=none")
     assert "minion_data_cache: False" in told
     assert not store.open_jids()

@@ -457,38 +457,3 @@ def test_the_engine_s_own_options_hold_for_a_batch(tmp_path):
         bench.begin("a", "1")
         spec = bench.batch().spec
         assert (spec.probe_attempts, spec.publish_retries, spec.acks) == (7, 2, True)
-
-
-# -- targets -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_minion_that_is_not_known_to_match_gets_the_job_only_with_the_target_in_it(tmp_path):
-    with bench_of(tmp_path, *"abc") as bench:
-        sent = []
-        publish = bench.master.publish
-
-        async def noting(fun, arg, tgt, tgt_type="list", **kwargs):
-            sent.append((tgt, tgt_type))
-            minions = [name for name in "abc" if name in str(tgt).replace("G@role:db", "")]
-            return await publish(fun, arg, minions, "list", **kwargs)
-
-        bench.master.publish = noting
-        bench.begin("abc", "2", unsure=frozenset("bc"), condition="G@role:db")
-        bench.end()
-        assert sent == [("L@a or ( ( G@role:db ) and L@b )", "compound"), ("( G@role:db ) and L@c", "compound")]
-
-
-def test_a_minion_that_is_not_known_to_match_and_does_not_take_the_job_is_left_out(tmp_path):
-    stranger = FakeMinion("b")
-    with bench_of(tmp_path, "a", stranger) as bench:
-        publish = bench.master.publish
-
-        async def matching(fun, arg, tgt, tgt_type="list", **kwargs):
-            return await publish(fun, arg, ["a"] if tgt_type == "compound" else list(tgt), "list", **kwargs) | {"b"}
-
-        bench.master.publish = matching
-        options = {"unsure": frozenset("b"), "condition": "G@role:db", "failures_allowed": 0.0}
-        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0, **options)
-        batch = bench.end()
-        assert bench.states() == {"a": "completed", "b": "offline"}
-        assert batch.halted is None

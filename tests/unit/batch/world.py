@@ -4,9 +4,8 @@ A simulated world for one batch, with its own ground truth (``truth.py``): what 
 Everything is drawn from a seed. The engine dies before and after any effect and finds its journal again; publishes are
 refused, lost or unanswered; events are lost, late and forged. Minions die, restart, come late, forget to acknowledge, leave
 questions unanswered, or say twice that they do not run a job that they are about to begin. Events that they have begun or
-started are forged in their names. Jobs hang, and do not end when they are told to. The target does not match all minions
-that it may match. Windows open and shut; checks are passed, not passed or not answered. The disk is full for a while.
-Operators pause, stop and approve.
+started are forged in their names. Jobs hang, and do not end when they are told to. Windows open and shut; checks are
+passed, not passed or not answered. The disk is full for a while. Operators pause, stop and approve.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class Minion:
         self.queued = False  # received, and waits for its turn on the minion
         self.runs = 0
         self.known_to_have_begun = False  # the engine has heard of it
-        self.matches = True  # the target matches it
         self.ignored = 0  # questions in a row that it has left unanswered
         self.intended = 0.0  # when the engine last wanted to send it the job
         self.idle_said = 0  # answers that it does not run the job, which the engine has heard since
@@ -73,7 +71,7 @@ class World:
 
     LIVES = ("well",) * 6 + ("dead", "late", "dies", "restarts", "mute", "sleeper", "shy")
     #: Shares of batches that have such a thing.
-    GROUPS, WINDOW, CHECK, LIMIT, UNSURE = 0.3, 0.2, 0.3, 0.25, 0.2
+    GROUPS, WINDOW, CHECK, LIMIT = 0.3, 0.2, 0.3, 0.25
     FORGED = 0.4
     #: Nothing else goes wrong, in this share of worlds.
     CALM = 0.2
@@ -144,7 +142,7 @@ class World:
             self.at(1.0, self.forge, victims, self.forger.choice([0.7, 3.0, 11.0]))
 
     def _more_options(self, names):
-        """What a rollout may have besides: groups, a window, a check, a limit, and minions that may not match."""
+        """What a rollout may have besides: groups, a window, a check, and a limit."""
         chance, more = self.chance, {}
         if chance.random() < self.GROUPS and len(names) > 1:
             first = chance.randint(1, len(names) - 1)
@@ -167,11 +165,6 @@ class World:
             more["approve_timeout"] = chance.choice([None, 200.0])
         if chance.random() < self.LIMIT:
             more["max_runtime"] = chance.choice([10.0, 30.0])
-        if chance.random() < self.UNSURE:
-            more["unsure"] = frozenset(name for name in names if chance.random() < 0.5)
-            more["condition"] = "G@role:db"
-            for name in sorted(more["unsure"]):
-                self.minions[name].matches = chance.random() < 0.5
         return more
 
     def hangs(self):
@@ -362,20 +355,16 @@ class World:
             self.later(1.0, facts.PublishFailed(outcome, certain=outcome == "refused"))
 
     def deliver(self, effect):
-        tgt, tgt_type = self.spec.target_for(effect.minions)
-        if self.spec.unsure & set(effect.minions):
-            assert tgt_type == "compound" and self.spec.condition in tgt, "the minion cannot decide for itself"
         for name in effect.minions:
             delay = self.chance.choice([0.01, 0.01, 2.0])
-            if self.minions[name].matches:
-                self.at(delay, self.receive, self.minions[name])
+            self.at(delay, self.receive, self.minions[name])
 
     def do_ping(self, effect):
         if self.now < self.failing_until or self.goes_wrong(0.1):
             self.later(1.0, facts.PingFailed("busy"))
             return
         asked = effect.minions or tuple(self.minions)
-        answering = [name for name in asked if self.is_reached(self.minions[name]) and self.minions[name].matches]
+        answering = [name for name in asked if self.is_reached(self.minions[name])]
         early = [name for name in answering if self.chance.random() < 0.7]
         if early:
             self.later(0.2, facts.Seen(tuple(early)))
