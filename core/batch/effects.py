@@ -57,7 +57,7 @@ class Effects:
         self._ports, self._close_batch, self._read_log = ports, close, read_log
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
-        """Start the effects of a batch, in order. Never raises: failures become facts, are retried or are logged."""
+        """Start the effects of a batch, in order. Never raises: what fails is repeated, but for a publish."""
         for effect in effects:
             if isinstance(effect, facts.TakeBack):
                 live.taking_back.add(effect)
@@ -75,9 +75,8 @@ class Effects:
         except Exception as exc:
             reason = f"{type(exc).__name__}: {exc}"
             log.exception("Batch %s: %s failed", live.jid, type(effect).__name__)
-            fact = _failure_of(effect, reason)
-            if fact is not None:
-                live.step(fact)
+            if isinstance(effect, facts.Publish):
+                live.step(facts.PublishFailed(reason, certain=False))
                 return
             await compat.sleep(RETRY_PAUSE)
             if not live.gone:
@@ -161,12 +160,11 @@ class Effects:
         load = load_of(
             spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, kept_options(spec)
         )
-        keep, owner = (
-            self._ports.cache.keep_load,
-            {WHO: dict(live.batch.rights.owner)} if live.batch.rights.owner else {},
-        )
+        load[BATCH_MARK] = True
+        if live.batch.rights.owner:
+            load[WHO] = dict(live.batch.rights.owner)
         try:
-            await self._ports.cache_worker.call(keep, spec.jid, {**load, BATCH_MARK: True, **owner}, spec.minions)
+            await self._ports.cache_worker.call(self._ports.cache.keep_load, spec.jid, load, spec.minions)
             live.load_kept = True
         except JobCacheError as exc:
             log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
@@ -446,23 +444,6 @@ def _probed(answers: Mapping[str, bool]) -> facts.Probed:
         running=tuple(minion for minion, runs in answers.items() if runs),
         idle=tuple(minion for minion, runs in answers.items() if not runs),
     )
-
-
-def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
-    """Return the fact for an effect that failed with an unexpected error; None if the effect is repeated."""
-    if isinstance(effect, facts.Publish):
-        return facts.PublishFailed(reason, certain=False)
-    if isinstance(effect, facts.Ping):
-        return facts.PingFailed(reason)
-    if isinstance(effect, facts.Probe):
-        return facts.Probed(unasked=effect.minions)
-    if isinstance(effect, facts.Kill):
-        return facts.KillSent(effect.minions, effect.gently)
-    if isinstance(effect, facts.CheckRights):
-        return facts.RightsChecked(effect.question, trouble=reason)
-    if isinstance(effect, facts.Check):
-        return facts.Checked(effect.stage, False, reason)
-    return None
 
 
 #: Effects that ``perform`` calls directly, and effects that it spawns as coroutines.
