@@ -33,8 +33,7 @@ class Clock:
     Unix time that is read once, and from then on follows a clock that cannot be set.
 
     :param unix: the Unix time to begin with, in seconds; now by default.
-    :param steady: returns seconds that only rise. ``offset`` is added to them. A later process with the same
-        ``steady`` goes on with this clock if it sets the same ``offset``.
+    :param steady: returns seconds that only rise. ``offset`` is added to them.
     """
 
     def __init__(self, unix: float | None = None, steady: Callable[[], float] = time.monotonic) -> None:
@@ -44,10 +43,6 @@ class Clock:
     def now(self) -> float:
         """Return the time in Unix seconds."""
         return self.offset + self._steady()
-
-    def go_on_from(self, unix: float) -> None:
-        """Go on from this time, unless the clock shows a later one already."""
-        self.offset += max(0.0, unix - self.now())
 
 
 class Alarm:

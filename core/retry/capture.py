@@ -149,7 +149,7 @@ class Capture:
         job.known_since = now
         if fact.minions is not None:
             job.told(self._place, fact.work, fact.minions)
-        job.published(at, fact.ahead)
+        job.published(at)
         job.is_overtaken = job.stage is Stage.READING
         wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience
         if job.stage is Stage.WAITING and (job.signal or fact.found):
@@ -165,7 +165,7 @@ class Capture:
         """Read a job whose time has come."""
         if job := self.open.get(jid):
             job.stage, job.is_overtaken = Stage.READING, False
-            self._queue.want(facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes), job.ahead))
+            self._queue.want(facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes)))
 
     def read(self, fact: facts.JobRead) -> Work:
         """Go on with what the job cache has of a job."""

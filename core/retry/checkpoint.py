@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.alarm import boot as id_of_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log.checkpoints import Position
@@ -41,7 +39,7 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
     if found is None:
         return None
     try:
-        times = {name: float(found[name]) for name in ("at", "search", "offset", "ahead")}
+        times = {name: float(found[name]) for name in ("at", "search")}
         return {**found, **times, "open": dict(found["open"]), "kills": list(found["kills"])}
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{folder.where(CHECKPOINT)} is no checkpoint: {type(exc).__name__}: {exc}") from exc
@@ -51,14 +49,12 @@ class Checkpoint:
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open_jobs``. ``positions``: the same as
     places in the masters' logs. ``search``: Unix time from which the job cache still had to be searched for jobs that
-    the logs lack; infinite if no search was under way. ``ahead``: seconds by which the wall clock was ahead of the
-    engine's when the checkpoint was written.
+    the logs lack; infinite if no search was under way.
     """
 
-    def __init__(self, site: Site, folder: Folder, boot: str | None = None) -> None:
+    def __init__(self, site: Site, folder: Folder) -> None:
         self._site, self._folder = site, folder
-        self._boot, self._clock = id_of_boot() if boot is None else boot, Clock()
-        self.at, self.search, self.ahead = 0.0, math.inf, 0.0
+        self.at, self.search = 0.0, math.inf
         self.positions: dict[str, Position] = {}
         self._found: Mapping[str, Any] = {}
 
@@ -76,14 +72,9 @@ class Checkpoint:
         write_msgpack(self._folder, CHECKPOINT, record, durable)
         self._site.keep_log(JOB_RETRY, positions)
 
-    def read(self, clock: Clock) -> None:
-        """
-        Take up what is kept. If there is nothing, the checkpoint is now: nothing is missed from now on.
-
-        :param clock: the engine's. Unless the machine was rebooted, it goes on from the clock of the previous engine: the
-            times in the store are by that clock, whatever the wall clock was set to.
-        """
-        self.at, self._clock = clock.now(), clock
+    def read(self, now: float) -> None:
+        """Take up what is kept. If there is nothing, the checkpoint is now: nothing is missed from now on."""
+        self.at = now
         try:
             found = self.load()
             if found is None:
@@ -96,10 +87,7 @@ class Checkpoint:
         except StateError as exc:
             log.error("The checkpoint is lost, so earlier jobs are not checked: %s", exc)
             return
-        if self._boot and found.get("boot") == self._boot:
-            clock.offset = found["offset"]
-        now = clock.now()  # after a reboot it may be earlier than before
-        self.at, self.search, self.ahead = min(found["at"], now), found["search"], found["ahead"]
+        self.at, self.search = min(found["at"], now), found["search"]
         self._found = found
         positions = found.get("positions")
         for name, record in positions.items() if isinstance(positions, Mapping) else ():
@@ -108,11 +96,10 @@ class Checkpoint:
 
     def open_jobs(self, now: float) -> dict[str, OpenJob]:
         """Return the jobs that were open. Their times after ``now`` count as ``now``."""
-        jobs, clocks = {}, self._found.get("clocks", {})
+        jobs = {}
         for jid, record in self._found.get("open", {}).items():
             with contextlib.suppress(ValueError):
                 jobs[jid] = OpenJob.from_record(record, now)
-                jobs[jid].ahead = float(clocks[jid]) if jid in clocks else None
         return jobs
 
     def kills(self, now: float) -> list[Kill]:
@@ -132,7 +119,6 @@ class Checkpoint:
         open_jobs: Mapping[str, OpenJob],
         kills: Sequence[Kill] = (),
         search: float = math.inf,
-        ahead: float = 0.0,
         durable: bool = False,
     ) -> None:
         """
@@ -142,11 +128,7 @@ class Checkpoint:
         record = {
             "at": at,
             "search": search,
-            "boot": self._boot,
-            "offset": self._clock.offset,
-            "ahead": ahead,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
-            "clocks": {jid: job.ahead for jid, job in open_jobs.items() if job.ahead is not None},
             "positions": {name: position._asdict() for name, position in positions.items()},
             "kills": [
                 [kill.jid, sorted(kill.minions), kill.user, kill.at, kill.signal, sorted(kill.spared)] for kill in kills
@@ -157,4 +139,4 @@ class Checkpoint:
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
         else:
-            self.at, self.ahead = at, ahead
+            self.at = at

@@ -271,7 +271,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
     if verdict is not Verdict.SILENT:
         if unmatched := _unmatched(known, permits):
             return unmatched
-        if entry.state is State.SENT and not known.restarted and now < (entry.sent_at or 0.0) + RECEIPT:
+        if entry.state is State.SENT and not known.restarted and abs(now - (entry.sent_at or 0.0)) < RECEIPT:
             return Decision(Step.SENT, wait=RECEIPT - EARLY)  # the job may still begin
         return Decision(Step.ANSWERED, wait=GRACE)
     if entry.state is not State.RUNNING:

@@ -6,7 +6,6 @@ It holds no policy: the machine decides what is tried again, and when. What may 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -112,27 +111,13 @@ class Effects:
     # -- the job cache ------------------------------------------------------------------------------------------------
 
     async def _read(self, effect: facts.Read) -> facts.Fact:
-        found: facts.JobRead
-        found = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
-        if found.job is None:
-            return found
-        job = dataclasses.replace(found.job, published_at=self._time_of(found.job.published_at, effect.ahead))
-        return dataclasses.replace(found, job=job)
-
-    def _time_of(self, recorded: float, ahead: float | None = None) -> float:
-        """
-        Return the engine's time of a record. Records go by the wall clock, which may be set.
-
-        :param ahead: seconds by which the wall clock was ahead when it stamped the record; by default, by which it
-            is ahead now.
-        """
-        return recorded - (self._ports.wall() - self._ports.clock.now() if ahead is None else ahead)
+        found: facts.JobRead = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
+        return found
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
         jid, look_up = effect.jid, self._ports.reader.look_up
         load = self._machine.jobs[jid].load
-        found = await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
-        return found if found.only is None else dataclasses.replace(found, only=self._time_of(found.only))
+        return await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
 
     async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
         returned = await self._look(self._ports.cache.have_returned, effect.jid, effect.minions)
@@ -193,7 +178,7 @@ class Effects:
         job = self._machine.jobs.get(jid)
         if job is None or not once.is_recorded(job.funs, job.load.get("kwargs")):
             return {}
-        age = self._ports.clock.now() - job.published_at
+        age = abs(self._ports.clock.now() - job.published_at)  # the clock may have been set back
         return {minion: _SAID.get(record.about(age), Said.NOT_SURE) for minion, record in records.items()}
 
     async def _inquire(self, effect: facts.Inquire) -> facts.Fact:
@@ -255,8 +240,7 @@ class Effects:
         await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard, hint=True)
 
     async def _check_keys(self, effect: facts.CheckKeys) -> Any:
-        found = await self._look(self._ports.reader.check_keys, effect.minions)
-        return dataclasses.replace(found, renewed={minion: self._time_of(at) for minion, at in found.renewed.items()})
+        return await self._look(self._ports.reader.check_keys, effect.minions)
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 

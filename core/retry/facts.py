@@ -36,8 +36,7 @@ class Published(Fact):
 
     ``found``: a search of the job cache has found it. Otherwise the log has it: then ``minions`` are those that it was for,
     None if they are too many, and ``work`` is the digest of its functions and arguments. What a search finds may be a
-    replay; of the log's records, replays are left out. ``ahead``: seconds by which the wall clock was ahead of the engine's
-    at ``at``; None if that is not known.
+    replay; of the log's records, replays are left out.
     """
 
     jid: str
@@ -46,7 +45,6 @@ class Published(Fact):
     signal: bool = False
     minions: tuple[str, ...] | None = None
     work: str = ""
-    ahead: float | None = None
 
 
 @dataclass(frozen=True)
@@ -295,13 +293,11 @@ class Save(Effect):
 class Read(Effect):
     """
     Read a job in the job cache; then give JobRead or Unreadable. ``publishes``: the publishes that the log has under its
-    jid, each as the digest of what it runs and its minions: the job cache may not have them yet. ``ahead``: seconds by which
-    the clock that stamps the job cache's records was ahead at the job's first known publish; None if that is not known.
+    jid, each as the digest of what it runs and its minions: the job cache may not have them yet.
     """
 
     jid: str
     publishes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    ahead: float | None = None
 
 
 @dataclass(frozen=True)

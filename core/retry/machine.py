@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 _RECORDED, _SLACK = 10.0, 1.0
 #: Seconds for which events about keys, which may be forged, are gathered into one look at the keys.
 _KEYS_CHANGED = 1.0
-#: Seconds by which two clocks that nobody sets may drift apart from one step to the next.
-_NOT_SET = 1.0
 #: Entries that a fact or a request changes in one step, and timers that ring in one.
 _PART_CHANGED = 10_000
 #: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
@@ -170,16 +168,13 @@ class Retry:
 
     # -- the main path ------------------------------------------------------------------------------------------------
 
-    def step(self, fact: facts.Fact, now: float, wall: float | None = None) -> list[facts.Effect]:
+    def step(self, fact: facts.Fact, now: float) -> list[facts.Effect]:
         """
         Take a fact that has become known at ``now``, and return what is to be done.
 
         Effects are begun in this order. Only an Answer waits, for the Saves before it.
-
-        :param wall: Unix time by the wall clock, which windows go by; by default ``now``.
         """
         self.queue.now = max(now, self.queue.now)
-        self._heed_clock(0.0 if wall is None else wall - now)
         self._take_on(self.handlers[type(fact)](fact))
         for key in itertools.islice(self._timers.due(self.queue.now), self.part):
             self._timed[key[0]](*key[1:])
@@ -196,12 +191,6 @@ class Retry:
             self._facts.append(work)
             if len(self._facts) == 1:
                 self._work()
-
-    def _heed_clock(self, ahead: float) -> None:
-        """Look at all windows again before anything else, if the wall clock was set since the last step."""
-        was_set, self.openings.ahead = abs(ahead - self.openings.ahead) > _NOT_SET, ahead
-        for hours in self.openings.hours() if was_set else ():
-            self._opening_due(*hours)
 
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 

@@ -42,7 +42,6 @@ class OpenJob:
     known_since: float
     place: int
     since: float = 0.0  # when it was first published, as far as is known
-    ahead: float | None = None  # by how many seconds the wall clock was ahead of the engine's then, if known
     stage: Stage = Stage.WAITING
     job: Job | None = None
     signal: bool = False  # it seems to be a signal to another job; signals are read sooner
@@ -83,14 +82,9 @@ class OpenJob:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
         return job
 
-    def published(self, at: float, ahead: float | None) -> None:
-        """
-        It was published at ``at``: what its minions said before does not count for this publish.
-
-        :param ahead: by how many seconds the wall clock was ahead of the engine's then, if known.
-        """
-        if self.ahead is None:  # the log has publishes in order; a search finds only the newest
-            self.since, self.ahead = min(self.since, at), ahead
+    def published(self, at: float) -> None:
+        """It was published at ``at``: what its minions said before does not count for this publish."""
+        self.since = min(self.since, at)
         if at > self.at:
             self.at, self.surveyed, self.idle = at, set(), set()
 

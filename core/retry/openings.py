@@ -17,12 +17,10 @@ from saltext.jobs.core.windows import Period, next_opening
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Longest time in seconds until ``find`` is asked again: the wall clock may have been set.
+#: Longest time in seconds until ``find`` is asked again.
 LOOK_AGAIN = 600.0
 #: Seconds until it is asked again if it failed.
 _TROUBLED = 60.0
-#: Error in seconds of a time that is converted from the engine's clock to the wall clock.
-_SLACK = 0.001
 
 #: A text as core/windows.py reads it, and a time zone, which may be empty.
 Hours = tuple[str, str]
@@ -44,10 +42,8 @@ class Openings:
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
         self.find = next_opening
-        #: Seconds by which the wall clock, which windows go by, is ahead of the engine's.
-        self.ahead = 0.0
         self._jobs: dict[Hours, dict[str, None]] = {}  # by window: the jids of its jobs
-        self._found: dict[Hours, Period] = {}  # by window: when it is open next, by the wall clock
+        self._found: dict[Hours, Period] = {}  # by window: when it is open next
         self._open: set[Hours] = set()  # the windows that were open when their ``_found`` was set
 
     def add(self, job: Job, now: float) -> None:
@@ -69,9 +65,6 @@ class Openings:
             self._open.discard(hours)
             self._timers.cancel(("opening", *hours))
 
-    def hours(self) -> list[Hours]:
-        return list(self._jobs)
-
     def may_be_sent(self, job: Job, now: float) -> bool:
         if not self._jobs:
             return True  # no job has a window: the usual case
@@ -86,7 +79,7 @@ class Openings:
         """
         was_open = hours in self._open and self._is_open(hours, now)
         try:
-            found = self.find(None, *hours, now + self.ahead)
+            found = self.find(None, *hours, now)
         except ValueError as exc:
             self._found.pop(hours, None)
             self._timers.set(("opening", *hours), now + _TROUBLED)
@@ -94,7 +87,7 @@ class Openings:
             return [], list(self._jobs[hours]), [facts.Warn(told)]
         self._found[hours] = found
         change = found.closes if self._is_open(hours, now) else found.opens
-        soonest = now + LOOK_AGAIN if change is None else max(change - self.ahead, now + 1.0)
+        soonest = now + LOOK_AGAIN if change is None else max(change, now + 1.0)
         self._timers.set(("opening", *hours), min(now + LOOK_AGAIN, soonest))
         if not self._is_open(hours, now):
             self._open.discard(hours)
@@ -104,5 +97,5 @@ class Openings:
         return [] if was_open else list(self._jobs[hours]), [], []
 
     def _is_open(self, hours: Hours, now: float) -> bool:
-        found, wall = self._found.get(hours), now + self.ahead
-        return found is not None and found.opens <= wall + _SLACK and (found.closes is None or wall < found.closes)
+        found = self._found.get(hours)
+        return found is not None and found.opens <= now and (found.closes is None or now < found.closes)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.decision import LONGEST_BACKOFF
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.queue import Queue, Work
@@ -68,6 +69,10 @@ class Owing:
         unknown = [e for e in entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
         new = [entry for entry in unknown if entry.minion not in self._notes.get(entry.jid).settled]
         for entry in new:
+            # The clock may have been set back. Then whatever kill comes counts as later than the request.
+            if entry.wanted_at > self._queue.now:
+                entry.wanted_at = 0.0
+            entry.next_at = min(entry.next_at, self._queue.now + LONGEST_BACKOFF)
             self._queue.put(jobs[entry.jid], entry)
             if entry.state in UNDER_WAY:
                 self._turns.wake(entry.minion, self._queue.now)

@@ -4,6 +4,7 @@ The ports of the engine to the world. ``ports_of`` makes those of a master; test
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,8 +34,8 @@ class Ports:
     ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
     ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
-    given places. ``owner``: the name under which entries are stored. ``folder``: the
-    engine's own. ``wall``: returns Unix time by the wall clock.
+    given places. ``owner``: the name under which entries are stored. ``folder``: the engine's own. ``wall``: returns Unix
+    time by the wall clock. ``restart``: ends the engine's process, which Salt starts anew.
     """
 
     bus: Bus
@@ -53,6 +54,7 @@ class Ports:
     folder: Folder
     log: Callable[[Mapping[str, Position]], Log]
     wall: Callable[[], float] = time.time
+    restart: Callable[[], object] = sys.exit
 
     def close(self) -> None:
         """Release sockets and threads."""

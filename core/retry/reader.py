@@ -172,23 +172,20 @@ class JobReader:
         return KeysRead(gone, renewed, not accepted)
 
 
-def of_record(record: Record, at: float) -> Iterable[Published | Kill]:
+def of_record(record: Record) -> Iterable[Published | Kill]:
     """
     Return what a publish in the log means for the queue. Publishes of this extension's engines mean nothing, except kills.
 
     Two kinds of signals are left to be read in the job cache: a signal among several functions, because its user may lack
     the right to some of them, and a signal to minions that the log does not name.
-
-    :param at: the Unix time of the publish.
     """
     functions = record.functions.split(",")
     if not record.sent or (NEVER.issuperset(functions) and not record.ends):
         return ()
     if record.ends and record.minions is not None and record.functions in KILLS:
-        return _kills_of(record.ends, frozenset(record.minions), record.user, at, record.jid)
+        return _kills_of(record.ends, frozenset(record.minions), record.user, record.at, record.jid)
     if record.ends or not record.origin:
-        ahead = record.at - at
-        return [Published(record.jid, at, False, bool(record.ends), record.minions, record.work, ahead)]
+        return [Published(record.jid, record.at, False, bool(record.ends), record.minions, record.work)]
     return ()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
-from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Key, Kind, State
 from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
@@ -118,8 +118,7 @@ class Replays:
             # A look for another minion must not cut short the time for this one's return.
             self._looks.add(jid, minion, now + wait, no_sooner=step is Step.ANSWERED)
 
-    @staticmethod
-    def _count(known: Knowledge, decision: Decision) -> None:
+    def _count(self, known: Knowledge, decision: Decision) -> None:
         entry = known.entry
         for name in ("tries", "lost", "vain"):
             count = getattr(decision, name)
@@ -130,6 +129,7 @@ class Replays:
         entry.acknowledged = entry.acknowledged and not decision.forget
         if decision.unsent:
             entry.sent_at = known.sent_before
+            self._queue.changed[Key(Kind.CLAIMS, entry.jid)] = None
 
     def _try_again(self, known: Knowledge, decision: Decision) -> None:
         """

@@ -36,7 +36,7 @@ from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
-from saltext.jobs.core.retry.verbs import Verbs, heed_times, read_queue
+from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
 
@@ -48,6 +48,8 @@ MAINTENANCE = 10.0
 CACHE_PAUSE = 2.0
 #: Most seconds for which a search waits for the log to be read, and seconds between two checks of that.
 _LOG_READ, _LOG_PAUSE = 30.0, 0.05
+#: By how many seconds the wall clock may differ from the engine's before the engine starts anew.
+_SET = 1.0
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
 #: Most entries that are taken up in one go at the start, and most changes announced on the bus in one go.
@@ -88,16 +90,13 @@ class RetryShell:
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
         self._checkpoint = ports.checkpoint
-        self._checkpoint.read(ports.clock)
+        self._checkpoint.read(ports.clock.now())
         tail = ports.log(self._checkpoint.positions)
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
-        # When the log was last read to its end, and when the requests were last taken.
-        self._read_at = self._requests_taken_at = -math.inf
+        self._read_at = -math.inf  # when the log was last read to its end
         self._searches = Searches(loop, latest, self._published_since, self._found_published)
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
-        verbs = Verbs(
-            ports, self.request, lambda wall: self._time_of(wall, self._requests_taken_at), self.writer.is_stored
-        )
+        verbs = Verbs(ports, self.request, self.writer.is_stored)
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
         self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come
@@ -135,14 +134,13 @@ class RetryShell:
         notes = await self._of_store(self._ports.store.notes, self._owner)
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
-            heed_times(self._ports.clock, part)
             self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
-        now = self._ports.clock.now()  # not before the times of the entries
+        now = self._ports.clock.now()
         self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
         self.restored = True
-        gap, since = self._proof.start(self._recorded_at(self._checkpoint.at)), self._checkpoint.at
+        gap, since = self._proof.start(self._checkpoint.at), self._checkpoint.at
         if self._checkpoint.search < math.inf:
             gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
         if gap:
@@ -258,7 +256,7 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
-            for fact in of_record(record, self._time_of(record.at, self._read_at)):
+            for fact in of_record(record):
                 if isinstance(fact, facts.Kill):
                     # Otherwise, after a power cut, the log could tell of a publish again, but not of the later kill.
                     self.writer.first(functools.partial(self._proof.sync, self._proof.positions))
@@ -277,16 +275,6 @@ class RetryShell:
                 self.found(record.jid, {record.minion: record.retcode})
             else:
                 self._proof.look_up(record.jid, [record.minion])
-
-    def _time_of(self, wall: float, last_look: float) -> float:
-        """
-        Return when something was done, by the engine's clock, which is never set.
-
-        :param wall: when that was, by the wall clock.
-        :param last_look: the time of the last look, which did not find it. So it counts as done later.
-        """
-        now = self._ports.clock.now()
-        return max(now - max(0.0, self._ports.wall() - wall), min(last_look, now))
 
     def on_read(self) -> None:
         """
@@ -312,8 +300,13 @@ class RetryShell:
     # -- the machine --------------------------------------------------------------------------------------------------
 
     def step(self, fact: facts.Fact) -> None:
-        """Give the machine a fact, and perform the effects."""
-        effects = self.machine.step(fact, self._ports.clock.now(), self._ports.wall())
+        """Give the machine a fact, and perform the effects. If the wall clock was set, the engine starts anew instead."""
+        by = self._ports.wall() - self._ports.clock.now()
+        if abs(by) > _SET:
+            log.warning("The clock was set by %d s; the job_retry engine starts anew", by)
+            self._ports.restart()
+            return
+        effects = self.machine.step(fact, self._ports.clock.now())
         are_many = len(effects) > _PART
         for effect in effects:
             if isinstance(effect, facts.Answer):
@@ -377,26 +370,17 @@ class RetryShell:
     async def _take_requests(self) -> None:
         await self._proof.read_on()
         self.service.take()
-        self._requests_taken_at = self._ports.clock.now()
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
         self._loop.call_later(self.maintenance, self._maintain)
+        self.step(facts.Tick())  # the clock may have been set
         self.take_requests()
         self.service.sweep(self._ports.wall())
         self._write_checkpoint()
         sample = self._sample()
         self.writer.when_durable(lambda: self._loop.spawn_callback(self._look_for_stored, sample))
-
-    @property
-    def _ahead(self) -> float:
-        """By how many seconds the wall clock is ahead of the engine's."""
-        return self._ports.wall() - self._ports.clock.now()
-
-    def _recorded_at(self, at: float) -> float:
-        """Return the earliest time that a record from ``at`` or later may have: the wall clock may have been set."""
-        return at + min(self._checkpoint.ahead, self._ahead)
 
     def _sample(self) -> dict[Key, Job | Entry | Note]:
         """Return one record of each kind that the store should have."""
@@ -432,18 +416,15 @@ class RetryShell:
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""
-        ahead = self._ahead
         at = self._read_at - MARGIN if self._read_at > -math.inf else self._checkpoint.at
-        self._searches.forget(at - MARGIN + ahead)
+        self._searches.forget(at - MARGIN)
         search = self._searches.since
-        if search < math.inf or at == self._checkpoint.at:
-            ahead = min(self._checkpoint.ahead, ahead)
         positions, jobs = self._proof.positions, dict(self.machine.capture.open)
         # The last kills are kept until later ones come: a power cut may bring back what they have ended.
         if max(self.machine.owing.kills.values(), default=-math.inf) >= self._checkpoint.at:
             self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
         kills = tuple(self.machine.owing.kills)
-        self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search, ahead))
+        self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search))
 
     async def _search(self, since: float) -> None:
         """Find the jobs published since ``since``."""
@@ -452,18 +433,16 @@ class RetryShell:
         await self._searches.run(since)
 
     async def _published_since(self, since: float) -> dict[str, float]:
-        recorded_at = self._recorded_at(since)
         while True:
             try:
-                return await self._cache_worker.call(self._ports.cache.published_since, recorded_at)
+                return await self._cache_worker.call(self._ports.cache.published_since, since)
             except JobCacheError as exc:
                 log.warning("The job cache cannot be used now, and is tried again: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
 
     def _found_published(self, jid: str, last: float) -> None:
         if is_plain(jid):
-            ahead = self._ahead
-            self.step(facts.Published(jid, last - ahead, found=True, ahead=ahead))
+            self.step(facts.Published(jid, last, found=True))
 
 
 def _give(future: Any, answer: facts.Answer) -> None:

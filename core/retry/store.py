@@ -319,8 +319,8 @@ def _size(values: Iterable[Any]) -> int | None:
 
 
 def count_claim(entry: Entry, at: Any) -> None:
-    """Apply a claim to its entry, unless the entry is newer."""
-    if isinstance(at, (int, float)) and math.isfinite(at) and entry.state is State.PENDING and entry.since < at:
+    """Apply a claim that its entry does not know: the entry was not stored since."""
+    if isinstance(at, (int, float)) and math.isfinite(at) and entry.state is State.PENDING and entry.sent_at != at:
         entry.claim(float(at))
 
 

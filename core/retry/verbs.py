@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.service import Verb
-from saltext.jobs.core.ids import TIME_ZONES, is_plain
+from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import PAUSED
@@ -31,7 +30,6 @@ class Verbs:
     """
     :param take: gives the machine a fact, and returns a future of its answer, which resolves once all changes are
         durable.
-    :param time_of: returns when a request was made, by the engine's clock, from the time that it states.
     :param is_stored: tells whether the last change of a record is in the store.
     """
 
@@ -39,11 +37,9 @@ class Verbs:
         self,
         ports: Ports,
         take: Callable[[facts.Fact], Any],
-        time_of: Callable[[float], float],
         is_stored: Callable[[Key], bool],
     ) -> None:
-        self._ports, self._owner, self._take, self._time_of = ports, ports.owner, take, time_of
-        self._is_stored = is_stored
+        self._ports, self._owner, self._take, self._is_stored = ports, ports.owner, take, is_stored
         self._last: Any = None  # resolves when the last request has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -64,8 +60,7 @@ class Verbs:
         def verb(request: Request) -> Awaitable[Any]:
             # The order is settled here, before any request waits for anything.
             before, self._last = self._last, compat.Future()
-            timed = {**request, "asked_at": self._time_of(request["asked_at"])}
-            return self._carry_out(do, make, timed, before, self._last)
+            return self._carry_out(do, make, request, before, self._last)
 
         return verb
 
@@ -100,10 +95,6 @@ class Verbs:
         job = read.job
         if job is None:
             raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
-        # The record goes by the wall clock, which may have been set before the publish or since. A job must never
-        # count as younger than it is: otherwise a minion's records would be believed that begin after the publish.
-        ahead = max(0.0, self._ports.wall() - self._ports.clock.now())
-        job = dataclasses.replace(job, published_at=job.published_at - ahead)
         if (job.load.get("kwargs") or {}).get("nocache"):
             raise ValueError(f"Job {jid} stores no returns, so it could not be known which minions have run it")
         minions = sorted(read.missing) if named is None else list(named)
@@ -129,7 +120,6 @@ class Verbs:
         jobs, found = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
         # Entries that have changed since may have been removed.
         entries = [entry for entry in found if self._is_stored(Key(Kind.ENTRY, entry.jid, entry.minion))]
-        heed_times(self._ports.clock, entries)
         return {"jobs": jobs, "entries": entries}
 
 
@@ -140,16 +130,6 @@ def _selected(request: Request) -> Given:
 def _wish(request: Request) -> Given:
     # A request of a batch has no asker: the user of the batch is the job's user.
     return {"asker": Asker.from_record(request.get("asker")), "wanted_at": request["asked_at"]}
-
-
-def heed_times(clock: Clock, entries: Iterable[Entry]) -> None:
-    """
-    Let the clock go on from the newest time of entries: whatever happens from now on must count as later than that. These
-    times may be by the clock of another boot or of another master.
-    """
-    latest = clock.now() + TIME_ZONES  # a time after this is damaged, or by a clock that was never set right
-    times = (time for entry in entries for time in (entry.since, entry.wanted_at) if time <= latest)
-    clock.go_on_from(max(times, default=0.0))
 
 
 def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, Job], list[Entry]]:

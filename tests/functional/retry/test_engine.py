@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from saltext.jobs.core.disk.folder import FileFolder
-from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import Checkpoint
@@ -138,33 +137,12 @@ def checkpoint_in(path):
     return Checkpoint(FileSite({"cachedir": path}), FileFolder(path))
 
 
-def stopped_at(unix):
-    """The clock of an engine that starts at this time, in which no time passes."""
-    return Clock(unix, lambda: 0.0)
-
-
 def test_an_engine_that_dies_in_its_first_second_leaves_the_time_from_which_jobs_are_searched(tmp_path):
     first = checkpoint_in(tmp_path)
-    first.read(stopped_at(1000.0))
+    first.read(1000.0)
     second = checkpoint_in(tmp_path)
-    second.read(stopped_at(2000.0))
+    second.read(2000.0)
     assert (first.at, second.at) == (1000.0, 1000.0)
-
-
-def test_an_engine_goes_on_with_the_clock_of_the_one_before_whatever_the_clock_on_the_wall_shows(tmp_path):
-    Checkpoint(FileSite({"cachedir": tmp_path}), FileFolder(tmp_path), "this boot").read(Clock(5000.0, lambda: 10.0))
-    later = Clock(2000.0, lambda: 70.0)
-    again = Checkpoint(FileSite({"cachedir": tmp_path}), FileFolder(tmp_path), "this boot")
-    again.read(later)
-    assert (again.at, later.now()) == (5000.0, 5060.0)
-
-
-@pytest.mark.parametrize("boots", [("this boot", "the next boot"), ("", "")])
-def test_after_a_new_start_of_the_machine_the_engine_goes_by_the_clock_on_the_wall(tmp_path, boots):
-    for boot, unix in zip(boots, (5000.0, 2000.0), strict=True):
-        checkpoint, clock = Checkpoint(FileSite({"cachedir": tmp_path}), FileFolder(tmp_path), boot), stopped_at(unix)
-        checkpoint.read(clock)
-    assert (checkpoint.at, clock.now()) == (2000.0, 2000.0)
 
 
 def test_the_first_checkpoint_survives_a_power_cut_so_the_next_start_does_not_look_like_the_first(
@@ -173,16 +151,16 @@ def test_the_first_checkpoint_survives_a_power_cut_so_the_next_start_does_not_lo
     synced, sync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
     checkpoint = checkpoint_in(tmp_path)
-    checkpoint.read(stopped_at(1000.0))
+    checkpoint.read(1000.0)
     assert synced == [path.stat().st_ino for path in (tmp_path / "checkpoint", tmp_path)]
     checkpoint.write(1010.0, {}, {})
-    checkpoint.read(stopped_at(1010.0))
+    checkpoint.read(1010.0)
     assert len(synced) == 2  # the next ones wait for no disk: an older one does, too
 
 
 def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):
     (tmp_path / "checkpoint").write_bytes(b"\xc1 rubbish")
     checkpoint = checkpoint_in(tmp_path)
-    checkpoint.read(stopped_at(1000.0))
+    checkpoint.read(1000.0)
     assert checkpoint.at == 1000.0
     assert "earlier jobs are not checked" in caplog.text

@@ -164,7 +164,7 @@ def test_a_start_while_the_store_is_read_is_known_afterwards(stage, opts, job_ca
     for jid in (JID, other):
         job_cache.keep_load(jid, load_of(jid=jid), ["a"])
     steps, step = [], stage.shell.machine.step
-    monkeypatch.setattr(stage.shell.machine, "step", lambda fact, now, wall: steps.append(fact) or step(fact, now))
+    monkeypatch.setattr(stage.shell.machine, "step", lambda fact, now: steps.append(fact) or step(fact, now))
     stage.shell.start()
     for jid in (JID, other):
         stage.bus.tell(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply", "minions": ["a"]})

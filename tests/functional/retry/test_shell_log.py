@@ -9,16 +9,11 @@ import pytest
 import salt.cache
 
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.log import segments
-from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.facts import Kill
-from saltext.jobs.core.retry.open_job import OpenJob
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
@@ -214,15 +209,6 @@ def test_a_return_of_another_function_ends_nothing(make, master):
     assert stage.state("a") is State.PENDING
 
 
-def test_a_job_that_is_published_after_the_clock_was_set_back_is_owed_as_long_as_any_other(make, master):
-    stage = make(clock=Clock(time.time() + 7200.0), ttl=3600.0)
-    stage.end_searches()
-    master.publish(JID, "a")
-    stage.until(lambda: stage.state("a") is State.PENDING)
-    left = stage.shell.machine.entry("a", JID).expires_at - stage.clock.now()
-    assert 3500 < left <= 3600
-
-
 def test_records_that_an_engine_has_read_may_be_removed_from_the_log(make, master):
     stage = make()
     stage.end_searches()
@@ -266,34 +252,9 @@ def test_a_kill_ends_an_entry_that_was_requested_while_the_clock_was_ahead(make,
     stage.until(lambda: stage.state("a") is State.CANCELLED)
 
 
-def test_a_job_that_was_open_while_the_clock_was_ahead_does_not_overtake_earlier_entries(make, opts, ahead):
-    before = Checkpoint(FileSite(opts), FileFolder(FileSite(opts).path(JOB_RETRY)), "an earlier boot")
-    kill = Kill("another", frozenset("a"), "ann", ahead)
-    before.write(ahead, {}, {"later": OpenJob(ahead, ahead, 1)}, [kill])
-    machine = make().shell.machine
-    assert machine.jobs[JID].published_at <= machine.capture.open["later"].since
-    assert list(machine.owing.kills) == [kill]
-
-
 def test_a_claim_outlives_the_engine_though_the_clock_was_ahead_before(make, opts, ahead):
     stage = make()
     stage.until(lambda: stage.shell.writer.idle)
     RetryStore(opts).write(changes(claims={JID: {"a": stage.clock.now()}}))
     stage.close()
     assert make().state("a") in UNDER_WAY
-
-
-def test_an_impossible_time_in_the_queue_does_not_move_the_clock_of_the_engine(make, opts):
-    entry = Entry("a", JID, 1e300, 1e301, "was away")
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): entry.as_record()}))
-    assert make().clock.now() < time.time() + 60
-
-
-def test_a_job_queued_by_hand_has_its_real_age_by_the_clock_of_the_engine(make, master, opts):
-    stage = make()
-    master.publish(JID, "a")
-    stage.clock.offset -= 3600  # the wall clock was set forward since the engine began
-    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
-    stage.take_requests()
-    stage.until(lambda: stage.state("a") is State.PENDING)
-    assert 0 <= stage.clock.now() - stage.shell.machine.jobs[JID].published_at < 3600

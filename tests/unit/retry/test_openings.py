@@ -203,26 +203,6 @@ def test_nothing_is_published_after_the_clock_was_set_to_a_time_outside_the_wind
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_a_window_shuts_by_the_clock_on_the_wall_however_little_it_is_set():
-    def back(at):
-        world = World(minions=("a", "b"), **NIGHT)
-        world.stop("b")
-        world.publish("j1")
-        world.run(at - world.now)
-        world.start("b")
-        return world
-
-    world = back(FIVE - 60)
-    world.run_until(lambda: world.effects(facts.Claim))
-    takes = world.now - (FIVE - 60)
-    world = back(FIVE - takes - 0.3)
-    world.run(takes - 0.5)
-    world.clock_ahead = 0.8
-    world.run(600)
-    assert publishes(world) == []
-    assert world.state("b", "j1") is State.PENDING
-
-
 def test_a_clock_that_was_set_is_heeded_within_minutes():
     world = away(**NIGHT)
     ahead = TWO - world.now

@@ -52,6 +52,8 @@ PATIENCE, ANSWERS = 10.0, 5.0
 #: Seconds that a thread takes for a call; seconds from engine to master, and from master to minion; and the longest pause
 #: between two looks at the log. An event makes the engine look sooner.
 DISK, LATENCY, POLL = 0.02, 0.05, 5.0
+#: Seconds until Salt starts an engine that has ended.
+RESTART = 5.0
 #: Seconds that a thread takes for a call to a server that is down.
 DOWN = 3.0
 OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
@@ -356,7 +358,7 @@ class Kept(Checkpoint):
     """A checkpoint that the world holds."""
 
     def __init__(self, world):
-        super().__init__(_SITE, _SITE.folder(JOB_RETRY), world.boots)
+        super().__init__(_SITE, _SITE.folder(JOB_RETRY))
         self._world = world
 
     def load(self):
@@ -565,6 +567,7 @@ class World:
             folder=Folder(self.files),
             log=lambda positions: Tail(life, positions.get(OPTS["id"])),
             wall=self.wall,
+            restart=self.starts_anew,
         )
         entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
         for entry in entries:
@@ -574,11 +577,11 @@ class World:
         self.machine.part, self.machine.turns.settle = self.part, self.settle
         step, carry_out = self.machine.step, self.machine.carry_out
 
-        def recorded(fact, now, wall=None):
+        def recorded(fact, now):
             if not life.alive:  # the engine was killed a moment ago; its unfinished work is dropped
                 return []
             self.takes(fact)
-            effects = step(fact, now, wall)
+            effects = step(fact, now)
             self.log += effects
             self.hears(effects)
             self._check()
@@ -649,6 +652,11 @@ class World:
     def restart(self):
         self.crash()
         self.boot()
+
+    def starts_anew(self):
+        """The engine ends by itself, and Salt starts it anew."""
+        self.crash()
+        self.later(RESTART, lambda: self.machine is None and self.boot(), engine=False)
 
     def tell(self, fact):
         """Give the engine a fact, or a request."""
