@@ -206,6 +206,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
         if unknown:
             names = ", ".join(unknown[:10]) + (", …" if len(unknown) > 10 else "")
             raise Refused(f"No accepted minion has this name: {names} (of the list in tgt)")
+    arguments.accepted(without_data, opts, tgt, tgt_type, ())  # before Salt finds none without data
     try:
         matched = matched_minions(opts, tgt, tgt_type)
     except Exception as exc:  # the matcher may raise anything

@@ -20,12 +20,14 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgpack
+import salt.payload
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Leader
-from saltext.jobs.core.errors import EngineAbsent, StateError
+from saltext.jobs.core.errors import EngineAbsent, Refused, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.site import Folder, Lease, read_msgpack, site_of, write_msgpack
 from saltext.jobs.core.version import VERSION
@@ -185,6 +187,7 @@ def ask(
         is returned, and the engine takes the request when it starts.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
         ``salt-run`` fail: Salt takes it for a question about usage.)
+    :raises Refused: for a request that cannot be written so that it can be read.
     :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time.
         Then the message says what becomes of the request.
     """
@@ -193,6 +196,11 @@ def ask(
     # restart.
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
+    try:
+        msgpack.unpackb(salt.payload.dumps(dict(request)), strict_map_key=False, raw=True)
+    except Exception as exc:  # msgpack raises many kinds
+        why = f"{type(exc).__name__}: {exc}"
+        raise Refused(f"An argument cannot be handed to the engine, such as a list as a key: {why}") from exc
     site, request_id = site_of(opts, engine), _new_id()
     folder = site.folder(engine)
     try:

@@ -153,6 +153,21 @@ def test_minions_whose_grains_the_master_does_not_know_are_left_out(opts, monkey
 # -- a retry on the minions without success ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("tgt", "tgt_type"),
+    [("web1 and G@role:db", "compound"), ("dbs", "nodegroup"), ("%dbs", "range"), ("role:db", "grain")],
+)
+def test_a_target_that_needs_data_of_minions_that_the_master_does_not_keep_is_refused_in_one_line(
+    opts, caplog, tgt, tgt_type
+):
+    own = {**opts, "minion_data_cache": False, "nodegroups": {"dbs": "G@role:db"}}
+    with pytest.raises(
+        Refused, match=r"^with minion_data_cache: False the master cannot tell .*, or name the minions$"
+    ):
+        asked_for(own, tgt, tgt_type=tgt_type)
+    assert not caplog.records
+
+
 def failed(count, of=100, **given):
     """An ended batch of ``of`` minions; the first ``count`` of them failed."""
     names = [f"m{number:03d}" for number in range(of)]

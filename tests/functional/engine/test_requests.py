@@ -13,7 +13,7 @@ from salt.exceptions import CommandExecutionError
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
-from saltext.jobs.core.errors import EngineAbsent, StateError
+from saltext.jobs.core.errors import EngineAbsent, Refused, StateError
 from saltext.jobs.core.site import FileSite, site_of
 from saltext.jobs.core.version import VERSION
 from tests.faults import full_disk
@@ -71,6 +71,15 @@ def test_a_refusal_is_raised_with_its_reason(opts, inbox, answering):
     answering(lambda request_id, request: inbox.refuse(request_id, "so not"))
     with pytest.raises(CommandExecutionError, match="so not"):
         ask(opts, ENGINE, {})
+
+
+@pytest.mark.parametrize(
+    "value", [{("a", "b"): 1}, [{"x": [{(1,): 2}]}], object(), "\udcff"], ids=["key", "deep", "object", "text"]
+)
+def test_a_request_that_no_engine_could_read_is_refused_at_once(opts, inbox, value):
+    with pytest.raises(Refused, match="An argument cannot be handed to the engine"):
+        ask(opts, ENGINE, {"do": "start", "arg": [value]}, keep=True)
+    assert list(inbox.take()) == []
 
 
 def test_without_an_engine_a_request_is_withdrawn(opts):
