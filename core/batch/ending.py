@@ -120,12 +120,11 @@ def probed(batch: BatchState, fact: facts.Probed, now: float) -> list[Effect]:
         elif (too_long or batch.killing) and killed < KILLS:
             to_kill.append(minion)
     believed = batch.inflight.idle(fact.idle, now)
-    in_doubt = tuple(minion for minion in believed if not batch.flights[minion].kills)
     connecting = now < batch.presence.settled_at  # silence is no evidence then
     final = [] if connecting else batch.inflight.silent(fact.silent, now)
     unasked = (*fact.unasked, *fact.silent) if connecting else fact.unasked
     batch.inflight.unasked([minion for minion in unasked if minion not in final], now)
-    ask: list[Effect] = [facts.AskRecords(in_doubt)] if in_doubt else []
+    ask: list[Effect] = [facts.AskRecords(believed)] if believed else []
     effects = look_for(batch, final, last=True) + terminate(batch, to_terminate) + kill(batch, to_kill)
     return effects + ask
 

@@ -286,14 +286,14 @@ class InFlight(Kept):
         """
         Minions say that they do not run the job: return those that are believed, and ask the others again later.
 
-        Believed minions wait until their records are known (``recorded``), unless they were killed.
+        Believed minions wait until their records are known (``recorded``): one that was killed may have returned before.
         """
         believed = []
         for minion in self.of(minions, Phase.PROBING):
             flight = self.flights[minion]
             flight.idle, flight.runs, flight.unanswered = flight.idle + 1, 0, 0
             if self.is_idle(flight) or (flight.kills and flight.seen):
-                self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout if flight.kills else None)
+                self._move(minion, Phase.GRACE)
                 believed.append(minion)
             else:
                 self._ask_later(minion, now)

@@ -25,7 +25,7 @@ def test_a_minion_that_runs_too_long_is_asked_to_end_then_killed_and_its_slot_is
     assert bench.probed(running="a") == [facts.Kill(("a",))]
     bench.tell(facts.KillSent(("a",)))
     bench.until_probe(3)
-    assert bench.probed(idle="a") == []
+    assert bench.probed(idle="a") == [facts.AskRecords(("a",))]
     assert bench.states() == {"a": "active", "b": "pending"}, "its return may be on the way"
     assert published(bench.looked(bench.wait(12))) == ["b"]
     assert bench.state_of("a") == "timed_out"

@@ -59,10 +59,10 @@ def test_a_minion_is_put_back_only_so_often():
     assert bench.state_of("a") == "lost"
 
 
-def test_a_minion_that_was_killed_is_not_asked_for_its_records():
+def test_records_of_a_minion_that_has_not_said_that_it_is_idle_count_for_nothing():
     bench = Bench("a", "1", max_runtime=1.0)
     bench.sent()
-    bench.tell(facts.NeverBegun(("a", "nobody")))  # of one that has not said that it is idle it counts for nothing
+    bench.tell(facts.NeverBegun(("a", "nobody")))
     assert not bench.batch.flights["a"].never_begun
 
 

@@ -223,6 +223,18 @@ def test_a_return_to_another_master_under_the_same_jid_is_no_return_of_the_batch
         assert bench.states() == {"a": "lost"}
 
 
+def test_a_minion_that_had_ended_the_job_before_it_was_killed_counts_as_what_it_has_returned(tmp_path):
+    minion = FakeMinion("a", seconds=10_000)
+    with bench_of(tmp_path, minion) as bench:
+        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.run(1)
+        minion.runs.clear()  # it has ended, and its return was lost with the master
+        minion.answers[RECORDS] = ({"jid": JID, "return": "done", "retcode": 0, "job_once": {"state": "ended"}}, 0)
+        bench.ask("stop", jid=JID, user="ann", kill=True)
+        bench.end()
+        assert bench.states() == {"a": "completed"}
+
+
 # -- the retry queue ---------------------------------------------------------------------------------------------------
 
 
