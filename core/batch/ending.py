@@ -160,13 +160,13 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
 
 def _is_lost(batch: BatchState, minion: str, flight: Flight) -> bool:
     """
-    Tell whether a minion was there or may have begun the job: then it is lost, not just away.
+    Tell whether a minion may have begun the job: then it is lost, not just away. That it has answered a ping says nothing
+    of the time at which it was sent the job.
 
-    With ``offline=queue`` a silent minion goes to the retry queue, which asks it before it delivers anything.
+    With ``offline=queue`` and no ping, a silent minion goes to the retry queue, which asks it before it delivers anything.
     """
-    if flight.idle or minion in batch.resends or batch.presence.was_there(minion):
-        return True
-    return batch.spec.offline != "queue" and batch.inflight.may_have_begun(minion)
+    is_asked = batch.spec.offline == "queue" and batch.spec.presence == "none"
+    return bool(flight.idle) or (not is_asked and batch.inflight.may_have_begun(minion))
 
 
 def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:

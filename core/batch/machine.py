@@ -12,7 +12,7 @@ A minion's way through a batch:
               overdue: looked for in the job cache, then asked (find_job); see Phase
 
 Only a return, or evidence that the job does not run there, frees a slot. Silence counts only after ``probe_attempts``
-questions, and means absence only for a minion that was never known to be there.
+questions, and means absence only for a minion that cannot have begun the job.
 
 The state of a batch is in ``state.py``. It has these parts: the minions still to be sent to, and which of them are there
 (``pending.py``); how many at a time, and when (``pace.py``); the gates that must be open (``gates.py``); the minions in

@@ -22,7 +22,7 @@ class Outcome(str, enum.Enum):
 
     COMPLETED = "completed"  # returned with success
     FAILED = "failed"  # returned without success; or was away, and the batch counts that as failed
-    LOST = "lost"  # was there, has not returned, and now is silent or does not run the job
+    LOST = "lost"  # may have begun, has not returned, and now is silent or does not run the job
     OFFLINE = "offline"  # was not there
     KILLED = "killed"  # was killed by a stop or by a signal of an operator, and has not returned
     TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success

@@ -95,7 +95,6 @@ class Presence(Kept):
 
     spec: Spec
     unseen: dict[str, int] = kept(dict, dict, dict)  # {minion: pings without an answer} of those not known to be there
-    there: set[str] = kept(set, sorted, set)  # with ``presence=none``: minions known to be there
     first_ping: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
     pinging: bool = kept(bool)  # a ping is under way
     ping_at: float = kept(float)  # no ping before this Unix time
@@ -108,14 +107,7 @@ class Presence(Kept):
 
     def seen(self, minions: Iterable[str]) -> list[str]:
         """Minions have shown a sign of life: return those that had not before."""
-        found = [minion for minion in minions if self.unseen.pop(minion, None) is not None]
-        if self.spec.presence == "none":
-            self.there.update(found)
-        return found
-
-    def was_there(self, minion: str) -> bool:
-        """Tell whether a minion that was sent to is known to have been there: then its silence does not mean absence."""
-        return self.spec.presence == "ping" or minion in self.there
+        return [minion for minion in minions if self.unseen.pop(minion, None) is not None]
 
     def may_ping(self, now: float) -> bool:
         """Tell whether it is time to ping the minions without a sign of life."""

@@ -469,3 +469,18 @@ def test_the_engine_s_own_options_hold_for_a_batch(tmp_path):
         bench.begin("a", "1")
         spec = bench.batch().spec
         assert (spec.probe_attempts, spec.publish_retries, spec.acks) == (7, 2, True)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_minion_that_goes_away_between_its_ping_and_its_turn_is_away_unless_it_may_have_begun(tmp_path, begins):
+    away = FakeMinion("b", seconds=10_000)
+    with bench_of(tmp_path, "a", away) as bench:
+        options = {"timeout": 5.0, "gather_job_timeout": 2.0, "failures_allowed": 1.0}
+        bench.begin("ab", "1", presence="ping", offline="queue", **options)
+        assert bench.run(5.0, lambda: bench.master.jobs() == ["a"])
+        if begins:
+            assert bench.run(5.0, lambda: away.runs)
+        away.there = False
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "lost" if begins else "offline"}
+        assert bench.queued == ([] if begins else ["b"])
