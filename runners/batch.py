@@ -261,7 +261,8 @@ def list_(
 def minions(jid: object, state: object = None) -> catalog.Minions:
     """
     Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` if it has groups. For an active minion, ``since``
-    is when it said that it had begun, or else when it was sent to; ``seen`` is when it was last seen to run the job.
+    is when it said that it had begun, or else when it was sent to; ``seen`` is when it was last seen to run the job. A lost
+    minion that is known to have begun the job has ``begun``.
 
     :param str jid: the batch's jid.
     :param str state: only minions in this state: pending, active, completed, failed, lost, offline, killed or timed_out.

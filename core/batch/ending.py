@@ -153,6 +153,7 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
         batch.settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
     elif flight.seen or _is_lost(batch, minion, flight):
         batch.settle(minion, Outcome.LOST, now, None)
+        batch.record.begun.update([minion] if flight.seen else [])
     else:
         leave_out(batch, [minion], now)
     return batch.check_budget()

@@ -59,6 +59,7 @@ class Outcomes(Kept):
     spec: Spec
     membership: Membership
     ended: dict[str, Ended] = kept(dict, _write, _read)
+    begun: set[str] = kept(set, sorted, set)  # lost minions that are known to have begun the job
     budget_used: int = kept(int)
     group_used: list[int] = kept(list, list, list)  # used part of the budget, by group
     counts: collections.Counter[Outcome] = made(collections.Counter)
@@ -86,6 +87,7 @@ class Outcomes(Kept):
     def reopen(self, minion: str) -> None:
         """Remove the record of a minion: it has not ended."""
         self._count(minion, self.ended.pop(minion), -1)
+        self.begun.discard(minion)
 
     def is_guess(self, minion: str) -> bool:
         """Tell whether a minion's outcome was concluded without its return."""

@@ -197,7 +197,8 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     """
     Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended; ``since`` is Unix time. A
-    batch with groups has ``group`` too, and an active minion has ``seen``: when it was last seen to run the job.
+    batch with groups has ``group`` too, an active minion has ``seen``: when it was last seen to run the job, and a lost one
+    that is known to have begun the job has ``begun``.
     """
     known: dict[str, dict[str, Any]] = {}
     for minion in batch.pending():
@@ -207,6 +208,8 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
         known[minion] = {"state": "active", "since": since, "seen": max(since, flight.since), "retcode": None}
     for minion, (outcome, since, retcode) in batch.outcomes.items():
         known[minion] = {"state": outcome.value, "since": since, "retcode": retcode}
+    for minion in batch.record.begun:
+        known[minion]["begun"] = True
     if batch.spec.groups:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.membership.of(minion)][0]

@@ -13,7 +13,7 @@ from typing import Any
 from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.summary import two_digits
-from saltext.jobs.core.batch.words import BAD, MEANINGS, WORDS, why_halted, word
+from saltext.jobs.core.batch.words import BAD, MEANINGS, WORDS, meaning, why_halted, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
 from saltext.jobs.core.display.reasons import reasons
@@ -318,7 +318,10 @@ def _by_reason(state: str, records: Mapping[str, Mapping[str, Any]], page: Page)
         unknown = [minion for minion, at in known.items() if at is None]
         return {f" ({MEANINGS[state]}{since})": [*(minion for _, minion in began), *unknown]}
     if state not in ("failed", "completed"):
-        return {f" ({MEANINGS[state]})" if state in MEANINGS else "": list(records)}
+        means = collections.defaultdict[str, list[str]](list)
+        for minion, record in records.items():
+            means[f" ({meaning(record)})" if meaning(record) else ""].append(minion)
+        return means
     codes = collections.defaultdict[str, list[str]](list)
     for minion, record in records.items():
         code = record.get("retcode")

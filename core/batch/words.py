@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.gates import HELD, PausedBy
-from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.reasons import Reasons, text_of
 
 #: The outcomes without success, worst first.
@@ -25,6 +24,8 @@ MEANINGS = {
     "active": "sent to, or running it",
     "pending": "not sent to yet",
 }
+#: The same of a lost minion that is known to have begun the job.
+_BEGUN = "began the job, and gave neither a return nor a sign that it still runs it"
 
 #: The words that ``word`` returns: they tell people the state of a batch.
 WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
@@ -45,6 +46,11 @@ def word(found: Mapping[str, Any]) -> str:
     if state != "paused" or by is None or by in HELD:
         return state
     return "scheduled" if by == PausedBy.START else "waiting"
+
+
+def meaning(record: Mapping[str, Any]) -> str:
+    """Return what a minion's state means; empty if its name says it. :param record: as ``batch.minions`` has it."""
+    return _BEGUN if record.get("begun") else MEANINGS.get(record["state"], "")
 
 
 def has_succeeded(found: Mapping[str, Any]) -> bool:
@@ -110,11 +116,8 @@ def why_not(verb: str, found: Mapping[str, Any]) -> str:
     return f"{batch} cannot be stopped: Salt's own manager could not be told"
 
 
-#: Why a minion did not succeed, if its return cannot be read.
-_WITHOUT = {
-    **{state: MEANINGS[state] for state in BAD if state in MEANINGS},
-    Outcome.FAILED.value: "its return cannot be read: the minion was away, or the job cache no longer has it",
-}
+#: Why a minion failed, if its return cannot be read.
+_RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
 #: The fields about the batch itself in the result of ``failures``.
 _ABOUT = (
     *("jid", "fun", "arguments", "tgt", "tgt_type", "user", "state", "success", "halted", "halted_reason", "driver"),
@@ -136,7 +139,8 @@ def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]],
     reasons = Reasons()
     for minion, ret in returns(wanted):
         state, retcode = str(wanted[minion]["state"]), wanted[minion]["retcode"]
-        reasons.add(minion, state, retcode, _WITHOUT[state] if ret is None else text_of(ret))
+        without = meaning(wanted[minion]) or _RETURN_GONE
+        reasons.add(minion, state, retcode, without if ret is None else text_of(ret))
     return {
         **{name: found[name] for name in _ABOUT if name in found},
         "unsuccessful": len(wanted),

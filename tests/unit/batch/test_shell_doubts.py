@@ -6,6 +6,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.errors import EngineAbsent
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
@@ -233,6 +234,19 @@ def test_a_minion_that_had_ended_the_job_before_it_was_killed_counts_as_what_it_
         bench.ask("stop", jid=JID, user="ann", kill=True)
         bench.end()
         assert bench.states() == {"a": "completed"}
+
+
+def test_a_minion_that_began_the_job_and_cannot_return_it_is_said_to_have_begun(tmp_path):
+    minion = FakeMinion("a", seconds=10_000)
+    with bench_of(tmp_path, minion, "b") as bench:
+        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0)
+        bench.run(3)
+        minion.runs.clear()
+        found = minions_of(bench.end())
+        assert (found["a"]["state"], found["a"].get("begun")) == ("lost", True)
+        assert "begun" not in found["b"]
+        bench.master.cache.store_return({"jid": JID, "id": "a", "fun": "state.apply", "retcode": 0})
+        assert "begun" not in minions_of(bench.batch())["a"]
 
 
 # -- the retry queue ---------------------------------------------------------------------------------------------------
