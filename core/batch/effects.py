@@ -23,6 +23,7 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.engine.answers import Collected
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
+from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
@@ -199,6 +200,11 @@ class Effects:
         await self._take_records(live, said)
 
     async def _take_records(self, live: Live, said: Found) -> None:
+        # One that applies other states may keep the job in a queue of its own (``queue=True``), where ``find_job`` does
+        # not look. It begins once they have ended.
+        if waiting := said.applying if runs_states(live.batch.spec.fun) else frozenset():
+            live.step(facts.Probed(running=tuple(sorted(waiting))))
+            said = dataclasses.replace(said, running=said.running - waiting, idle=said.idle - waiting)
         await self._tell_records(live, said)
         live.step(facts.Recorded(tuple(sorted(said.answered)), tuple(sorted(said.silent))))
 

@@ -45,7 +45,7 @@ class Found:
     * ``unmatched``: they say that the target does not match them.
     * ``unproven``: silent ones whose answer was announced on the bus, but is not where answers are kept.
     * ``records``: the records of minions with the executor ``job_once``.
-    * ``applying``: idle ones that run states for some other job.
+    * ``applying``: those that run states for some other job, and have no process for this one.
     * ``free``: idle ones that run no job at all and keep neither records nor old returns: their answer holds for every
       other job too.
     """
@@ -315,8 +315,8 @@ def _found_in(jid: str, given: Mapping[str, Any]) -> Found:
     idle = frozenset(told) - running - ran.keys()
     # Only False means no: a minion may lack the function, or was not asked for it.
     unmatched = frozenset(m for m in idle if given[m].get("match.compound") is False)
-    jobs = {m: given[m].get("saltutil.running") for m in idle}
-    applying = frozenset(m for m in idle if isinstance(jobs[m], list) and any(map(_runs_states, jobs[m])))
+    jobs = {m: given[m].get("saltutil.running") for m, (entry, _) in told.items() if not entry and m not in ran}
+    applying = frozenset(m for m, those in jobs.items() if isinstance(those, list) and any(map(_runs_states, those)))
     free = frozenset(m for m in idle if once.keeps_nothing(told[m][1]) and jobs[m] == [])
     return Found(running, ran, idle, unmatched=unmatched, records=records, applying=applying, free=free)
 

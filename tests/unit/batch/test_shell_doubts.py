@@ -249,6 +249,23 @@ def test_a_minion_that_began_the_job_and_cannot_return_it_is_said_to_have_begun(
         assert "begun" not in minions_of(bench.batch())["a"]
 
 
+@pytest.mark.parametrize("begins", [True, False], ids=["it begins", "it is dropped"])
+def test_a_minion_that_keeps_the_job_in_its_own_queue_of_states_is_not_given_up(tmp_path, begins):
+    minion = FakeMinion("a", seconds=10_000)
+    with bench_of(tmp_path, minion, "b") as bench:
+        bench.begin("ab", "1", kwargs={"queue": True}, timeout=5.0, gather_job_timeout=2.0)
+        bench.run(1)
+        minion.runs.clear()
+        minion.answers["saltutil.running"] = ([{"fun": "state.highstate", "jid": "1"}], 0)
+        bench.run(2000)
+        assert (bench.states(), bench.master.jobs()) == ({}, ["a"]), "it keeps its slot"
+        del minion.answers["saltutil.running"]
+        if begins:
+            minion.runs[JID] = bench.virtual.loop.call_later(30, bench.master._end, minion, "state.apply", JID)
+        bench.end()
+        assert bench.states() == {"a": "completed" if begins else "lost", "b": "completed"}
+
+
 # -- the retry queue ---------------------------------------------------------------------------------------------------
 
 
