@@ -208,20 +208,23 @@ class Live:
                 self._loop.spawn_callback(self._sync)
                 return
             self._todo.popleft()
-            self._perform(self, effects)
+            if not self.gone:
+                self._perform(self, effects)
 
     async def _sync(self) -> None:
-        """Sync the journal, perform the effects that waited for that, and go on."""
+        """Sync the journal, perform the effects that waited for that, and go on. A closed batch is durable."""
         effects, done = self._todo[0]
         try:
-            await self._disk.call(self.journal.sync)
+            if not self.gone:
+                await self._disk.call(self.journal.sync)
         except OSError as exc:
             self._fall_behind(exc)
         self._working = False
-        if self.unwritten or self.gone:
+        if self.unwritten or (self.gone and not self.batch.closed):
             return
         self._todo.popleft()
         if done is not None:
             done.set_result(None)
-        self._perform(self, effects)
+        if not self.gone:
+            self._perform(self, effects)
         self._work()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
+from saltext.jobs.core.batch.gates import Rights
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, metrics_of
@@ -39,6 +40,8 @@ log = lines.logger(__name__)
 
 #: Seconds between two passes of the maintenance.
 INTERVAL = 5.0
+#: Most batches that a user with limited rights may leave waiting: each is kept in memory with its arguments.
+MOST_WAITING = 20
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
 
@@ -270,6 +273,7 @@ class BatchShell:
         if ended:  # the request is from before a crash, and the batch has ended
             return summary(ended, ports.clock.now())
         if known is None:
+            self._require_room_for(spec)
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())
             batch.history = ports.history
@@ -291,6 +295,19 @@ class BatchShell:
             await compat.sleep(0)  # lets the windows be worked out, so that an open one is not reported as shut
             answer = summary(known.batch, ports.clock.now())
         return answer
+
+    def _require_room_for(self, spec: Spec) -> None:
+        """:raises ValueError: if the user, who has limited rights, has left too many batches that wait to begin."""
+        waiting = [
+            live.jid
+            for live in self.live.values()
+            if live.batch.spec.user == spec.user and not (live.batch.finished or live.batch.pace.publishes)
+        ]
+        if Rights(spec).limited and len(waiting) >= MOST_WAITING:
+            raise ValueError(
+                f"{spec.user} has {len(waiting)} batches that have not begun, and a user with limited rights may have no more: "
+                f"stop one (salt-run batch.stop {waiting[0]}), or let one begin"
+            )
 
     def _completed(self, spec: Spec) -> Spec:
         """Return the Spec with values from the engine's options. :raises ValueError: if it cannot be carried out."""

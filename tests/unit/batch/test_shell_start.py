@@ -8,6 +8,7 @@ import os
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch.shell import MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore
 from tests.batches import journal_path, journals
 from tests.faults import failing_syncs, full_disk
@@ -215,3 +216,42 @@ def test_one_batch_that_cannot_be_caught_up_after_lost_events_harms_no_other(ben
     bench.bus.lose()
     bench.run(1)
     assert bench.has_ended(OTHER)
+
+
+class OneByOne(FakeWorker):
+    """A thread that takes a moment for each call."""
+
+    async def call(self, function, *args):
+        await compat.sleep(0.01)
+        return function(*args)
+
+
+def test_a_stop_of_a_batch_with_nothing_in_flight_is_answered_by_the_engine_that_takes_over(bench):
+    bench.begin("ab", "1", presence="ping", timeout=60.0)
+    bench.ask("pause", jid=JID, user="ann")
+    bench.run(30)
+    bench.shell.close()
+    bench.inbox.waiting.append(("stop", {"do": "stop", "jid": JID, "user": "ann"}))
+    bench.start(disk_worker=OneByOne())
+    bench.end(60)
+    bench.run(5)
+    assert (bench.batch().halted, bench.inbox.replies.get("stop")) == ("stop", ("answer", True))
+
+
+def test_a_user_with_limited_rights_leaves_only_so_many_batches_waiting(bench):
+    anna = {"kind": "token", "name": "anna", "backends": ["ldap"], "at": 0.0}
+
+    def ask(number, owner=anna, user="anna"):
+        more = {"jid": f"{number}", "fun": "state.apply", "start_at": 2e9, "owner": owner, "user": user}
+        request = bench.ask("start", spec=spec("ab", "1", **more).as_dict())
+        assert bench.run(1.0, lambda: request in bench.inbox.replies)
+        return bench.inbox.replies[request]
+
+    assert [ask(number)[0] for number in range(MOST_WAITING)] == ["answer"] * MOST_WAITING
+    kind, why = ask(99)
+    assert kind == "refuse"
+    assert "anna has 20 batches that have not begun" in why
+    assert ask(100, {}, "root")[0] == "answer"
+    bench.ask("stop", jid="0", user="anna")
+    bench.run(1)
+    assert ask(101)[0] == "answer"
