@@ -91,7 +91,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param approve_by: the only users and groups that may approve, with commas or as a list: users by name (``anna``) or by
         login (``ldap:anna``), groups as ``%ops``. The user who starts the batch may never approve it. Default: anyone who
         may run its job.
-    :param str presence: ``ping`` (the default) pings all minions first, and sends to those that answer; ``none`` sends
+    :param str presence: ``ping`` (the default) pings minions first, and sends to those that answer; ``none`` sends
         straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
         them as failed, ``queue`` hands them to job_retry when all others have ended, which delivers the job later.

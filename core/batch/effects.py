@@ -102,14 +102,12 @@ class Effects:
     # -- minions ------------------------------------------------------------------------------------------------------
 
     async def _ping(self, live: Live, effect: facts.Ping) -> None:
-        spec = live.batch.spec
-        tgt, tgt_type = (list(effect.minions), "list") if effect.minions else (spec.tgt, spec.tgt_type)
         answers = Collected(self._ports.loop, GATHER, lambda found: live.step(facts.Seen(tuple(found))))
         try:
             await self._ports.questions.ping(
-                tgt,
-                tgt_type,
-                spec.gather_job_timeout,
+                list(effect.minions),
+                "list",
+                live.batch.spec.gather_job_timeout,
                 told=lambda minion, _: answers.add(minion, True),
             )
         except NoMinionMatched:

@@ -297,11 +297,10 @@ class Effect:
 @dataclasses.dataclass(frozen=True)
 class Ping(Effect):
     """
-    Ping these minions; the whole target if there are none. Report minions as Seen when they answer. After this you must
-    report Pinged or PingFailed.
+    Ping these minions. Report minions as Seen when they answer. After this you must report Pinged or PingFailed.
     """
 
-    minions: tuple[str, ...] = ()
+    minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,8 @@ from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
 _ONE_GROUP = Membership((), ())
+#: Minions of one ping: most of the first one, unless two batch sizes are more; most of any.
+FIRST_PINGED, MOST_PINGED = 20, 500
 
 
 class Pending:
@@ -96,7 +98,7 @@ class Presence(Kept):
     spec: Spec
     unseen: dict[str, int] = kept(dict, dict, dict)  # {minion: pings without an answer} of those not known to be there
     first_ping: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
-    pinging: bool = kept(bool)  # a ping is under way
+    pinged: tuple[str, ...] = kept(tuple, list, tuple)  # the minions of the ping that is under way
     ping_at: float = kept(float)  # no ping before this Unix time
     #: No minion is given up before this time: the master is young, and minions still connect.
     settled_at: float = kept(float)
@@ -111,18 +113,23 @@ class Presence(Kept):
 
     def may_ping(self, now: float) -> bool:
         """Tell whether it is time to ping the minions without a sign of life."""
-        return bool(self.unseen) and not self.pinging and now >= self.ping_at
+        return bool(self.unseen) and not self.pinged and now >= self.ping_at
 
-    def ping(self) -> tuple[str, ...]:
-        """Begin a ping: return the minions to ping, or an empty tuple for the whole target."""
-        self.pinging = True
-        return () if self.first_ping else tuple(self.unseen)
+    def ping(self, size: int) -> tuple[str, ...]:
+        """
+        Begin a ping: return the minions to ping, in the order in which they are to be sent to. All at once would swamp the
+        master with answers, and the batch would wait for the last. So the first ping is of a few more than ``size``.
+        """
+        most = max(FIRST_PINGED, 2 * size) if self.first_ping else MOST_PINGED
+        self.pinged = tuple(itertools.islice(self.unseen, min(most, MOST_PINGED)))
+        return self.pinged
 
     def ping_over(self, now: float) -> list[str]:
         """A ping and its answers are over: return the minions that have been pinged often enough and are not there."""
-        self.pinging = self.first_ping = False
-        for minion in self.unseen:
-            self.unseen[minion] += 1
+        for minion in self.pinged:
+            if minion in self.unseen:
+                self.unseen[minion] += 1
+        self.pinged, self.first_ping = (), False
         if now < self.settled_at:
             self.ping_at = now + self.spec.gather_job_timeout
             return []
@@ -134,9 +141,9 @@ class Presence(Kept):
 
     def recover(self, now: float) -> None:
         """The engine has restarted: forget the ping under way. What is known suffices to go on."""
-        self.pinging, self.ping_at = False, now
+        self.pinged, self.ping_at = (), now
         self.settled_at = 0.0
 
     def next_due(self) -> float | None:
         """Return when a ping is due, or None."""
-        return self.ping_at if self.unseen and not self.pinging else None
+        return self.ping_at if self.unseen and not self.pinged else None

@@ -16,12 +16,12 @@ from saltext.jobs.core.batch.state import BatchState
 def ping(batch: BatchState, now: float) -> list[Effect]:
     """Ping the minions that have shown no sign of life, if that is due."""
     presence = batch.presence
-    if presence.first_ping and not presence.pinging and not presence.unseen:
+    if presence.first_ping and not presence.pinged and not presence.unseen:
         presence.first_ping = False  # every minion has shown a sign of life without the first ping
         batch.order_pending()
     if now < batch.pace.not_before or not batch.presence.may_ping(now):
         return []
-    return [facts.Ping(batch.presence.ping())]
+    return [facts.Ping(batch.presence.ping(batch.pace.size))]
 
 
 def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
@@ -46,7 +46,7 @@ def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
 
 def ping_failed(batch: BatchState, fact: facts.PingFailed, now: float) -> list[Effect]:
     """A ping was not confirmed, so no minion is left out because of it."""
-    batch.presence.pinging = False
+    batch.presence.pinged = ()
     return batch.failed_again(fact.reason, now)
 
 

@@ -15,7 +15,7 @@ def pings(effects):
 
 def test_nothing_is_sent_before_the_first_ping_is_over_and_then_in_the_order_of_the_target():
     bench = Bench("abc", "2", presence="ping")
-    assert pings(bench.effects) == [""]
+    assert pings(bench.effects) == ["abc"]
     assert not bench.tell(facts.Seen(("c",)))
     assert not bench.tell(facts.Seen(("a",)))
     assert published(bench.tell(facts.Pinged(("b",)))) == ["ab"]

@@ -102,3 +102,17 @@ def test_an_absent_minion_is_given_up_and_counted(tmp_path):
         bench.begin("ab", "1", timeout=5.0, gather_job_timeout=2.0)
         bench.end()
         assert bench.states() == {"a": "completed", "b": "offline"}
+
+
+def test_a_large_batch_pings_some_minions_at_a_time_and_begins_once_the_first_have_answered(tmp_path):
+    names = [f"m{number:04d}" for number in range(1200)]
+    with ShellBench(tmp_path, [FakeMinion(name, there=name != "m0700") for name in names]) as bench:
+        bench.begin(names, "30", presence="ping", timeout=60.0)
+        assert bench.run(2.0, bench.master.jobs)
+        pings = [minions for fun, minions in bench.master.published if fun == "test.ping"]
+        assert list(pings[0]) == names[:60]
+        assert bench.master.jobs() == ["".join(names[:30])]
+        bench.end()
+        pings = [minions for fun, minions in bench.master.published if fun == "test.ping"]
+        assert max(map(len, pings)) == 500
+        assert list(bench.states().values()).count("completed") == 1199
