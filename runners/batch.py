@@ -182,11 +182,12 @@ def status(jid: object) -> dict[str, Any]:
         eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or rights;
         None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep it from
         sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve would
-        approve, counted from 0, or None), success, survivors (minions that still run the job after the last kill), unsure
-        (as in ``batch.preview``), parent (the jid of the batch that it retries, or None), engine (whether the engine that
-        drives it runs; None once the batch has ended), engine_silent_seconds (for how long that engine has not answered;
-        None if it does) and engine_master (the master of that engine, if there are several). With groups also group,
-        group_number, groups (how many) and by. Times are Unix time in seconds.
+        approve, counted from 0, or None), success, handed_over (how many absent minions job_retry has taken), survivors
+        (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid of the batch
+        that it retries, or None), engine (whether the engine that drives it runs; None once the batch has ended),
+        engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the master of
+        that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times are Unix
+        time in seconds.
 
     CLI Example:
 
@@ -466,8 +467,8 @@ def retry(jid: object, which: object = "failed") -> Any:
     Returns the new batch's summary; its ``parent`` is ``jid``.
 
     :param str jid: the batch's jid.
-    :param str which: failed, lost, offline, timed_out, or all. ``all`` means all minions that did not complete, and is
-        refused until the batch has ended.
+    :param str which: failed, lost, offline, timed_out, or all. ``all`` means all minions that did not complete, but for
+        those that were handed over to job_retry.
 
     CLI Example:
 

@@ -305,8 +305,8 @@ class BatchShell:
         ]
         if Rights(spec).limited and len(waiting) >= MOST_WAITING:
             raise ValueError(
-                f"{spec.user} has {len(waiting)} batches that have not begun, and a user with limited rights may have no more: "
-                f"stop one (salt-run batch.stop {waiting[0]}), or let one begin"
+                f"{spec.user} has {len(waiting)} batches that have not begun, and may have no more, as a user with limited "
+                f"rights: stop one (salt-run batch.stop {waiting[0]}), or let one begin"
             )
 
     def _completed(self, spec: Spec) -> Spec:

@@ -161,6 +161,8 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     """
     spec = batch.spec
     states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
+    if which == "all" and batch.handed_over:
+        states = states - {"offline"}  # job_retry delivers the job to them
     chosen = tuple(minion for minion, record in minions_of(batch).items() if record["state"] in states)
     if not chosen:
         raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")

@@ -87,6 +87,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "blocked_reason": batch.waits_for_room() or None,
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
+        "handed_over": batch.handed_over,
         "queue_refused": batch.queue_refused or None,
         "survivors": sorted(batch.inflight.survivors()),
         "unsure": sorted(spec.unsure),

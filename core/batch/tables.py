@@ -277,7 +277,8 @@ def _next(batch: Mapping[str, Any]) -> list[str]:
         return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]
     if state in ("running", "stopping"):
         return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
-    worst, left = next((name for name in BAD if batch.get(name)), None), batch.get("pending")
+    bad = [name for name in BAD if batch.get(name) and not (name == "offline" and batch.get("handed_over"))]
+    worst, left = next(iter(bad), None), batch.get("pending")
     if worst in ("failed", "timed_out"):
         return [f"batch.failures {jid}", "batch.retry", "batch.minions"]
     if worst or left:
@@ -366,6 +367,10 @@ def failures(found: Mapping[str, Any], page: Page) -> None:
 
 def _next_of_failures(found: Mapping[str, Any]) -> list[str]:
     jid, states = found["jid"], {group["state"] for group in found["groups"]}
+    if found.get("handed_over"):
+        states.discard("offline")
+    if not states:
+        return ["job_retry.list", f"batch.minions {jid}"]
     if found.get("driver") not in (None, "engine"):
         return [f"batch.minions {jid}"]
     which = next(iter(states)) if len(states) == 1 and states <= {"failed", "lost", "offline", "timed_out"} else "all"

@@ -121,7 +121,7 @@ _RETURN_GONE = "its return cannot be read: the minion was away, or the job cache
 #: The fields about the batch itself in the result of ``failures``.
 _ABOUT = (
     *("jid", "fun", "arguments", "tgt", "tgt_type", "user", "state", "success", "halted", "halted_reason", "driver"),
-    *("total", "completed", "active", "pending", "failed", "lost", "offline", "killed", "timed_out"),
+    *("total", "completed", "active", "pending", "failed", "lost", "offline", "killed", "timed_out", "handed_over"),
 )
 
 #: Yields (minion, its return or None) for some minions.

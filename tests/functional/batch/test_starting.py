@@ -7,7 +7,7 @@ import salt.config
 import salt.utils.minions
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch import minion_data, starting
+from saltext.jobs.core.batch import facts, minion_data, starting
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.starting import limit_of, new_batch, next_batch
 from saltext.jobs.core.batch.summary import preview
@@ -207,6 +207,16 @@ def test_the_budgets_of_groups_are_computed_again_from_what_is_left_of_each(opts
 def test_sizes_in_per_cent_are_computed_again_too(opts):
     parent = failed(10)
     assert (parent.spec.sizes, next_batch(opts, ROOT, parent, "failed").sizes) == ((100,), (10,))
+
+
+def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_job(opts):
+    for offline, left in (("queue", ("a",)), ("skip", ("a", "b"))):
+        bench = Bench("abc", "3", offline=offline)
+        bench.sent(missed="b")
+        bench.returns("a", retcode=1)
+        bench.returns("c")
+        bench.tell(facts.Queued(("b",)))
+        assert next_batch(opts, ROOT, bench.batch, "all").minions == left
 
 
 def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):
