@@ -17,10 +17,10 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.site import FileSite
 
 
 class Cache(JobCache):
@@ -52,7 +52,7 @@ def ports_of(opts, loop, *, bus, publisher, inbox, logged=True) -> Ports:
 
     def log_for(follower):
         if logged:
-            return LogOfAll(opts["cachedir"], opts["id"])
+            return FileSite(opts).log()
         return Feeder(loop, clock, bus, cache, worker, follower)
 
     return Ports(

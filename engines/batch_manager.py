@@ -27,6 +27,7 @@ from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports, call_runner
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
@@ -39,7 +40,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings, read_settings
-from saltext.jobs.core.site import Lease, site_of
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 

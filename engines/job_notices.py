@@ -27,6 +27,7 @@ from typing import Any
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import summary, words
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
@@ -44,7 +45,6 @@ from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import NoticesSettings, is_configured, read_settings
-from saltext.jobs.core.site import Lease
 
 log = lines.logger(__name__)
 

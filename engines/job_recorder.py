@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
@@ -39,7 +40,7 @@ from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
-from saltext.jobs.core.site import FileSite, Lease
+from saltext.jobs.core.site import FileSite
 
 log = lines.logger(__name__)
 

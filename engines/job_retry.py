@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -32,7 +33,6 @@ from saltext.jobs.core.retry.doctor import doubts_about, settings_of
 from saltext.jobs.core.retry.ports import Ports, ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.site import Lease
 
 log = lines.logger(__name__)
 

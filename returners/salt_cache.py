@@ -25,10 +25,10 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.log.records import publish_of, return_of
-from saltext.jobs.core.master import identity, passes, peers
+from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
+from saltext.jobs.core.master.peers import told_by_peer
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
@@ -144,10 +144,10 @@ def returner(load: dict[str, Any]) -> bool | None:
         by a new one.
 
     Returns None; False if the minion has returned already, or has run something else under the jid, or if an id is
-    refused. A return from a peer's event is left to that peer if the peer stores it in the same place.
+    refused. A return from a peer's event is left to that peer if both are of one site.
     """
-    peer = peers.told_by(__opts__)
-    if peer and shares(__opts__["cachedir"], peer):
+    by_peer = bool(__opts__.get("cluster_id")) and told_by_peer()
+    if by_peer and __opts__.get("saltext_jobs_site"):
         return None
     if load["jid"] == "req":
         load["jid"] = prep_jid(nocache=load.get("nocache", False))
@@ -156,13 +156,11 @@ def returner(load: dict[str, Any]) -> bool | None:
     minion = store.key(load.get("id"), "minion id")
     if jid is None or minion is None:
         return False
-    if peer:
-        peers.note_mirrored(__opts__, peer)
     expected = records.expects(store, jid, load)
     if not expected:
         return expected
     is_first = records.add_return(store, jid, minion, load)
-    if store.log and not peer:  # a return from an event may be genuine or forged
+    if store.log and not by_peer:  # a return from an event may be genuine or forged
         store.log.append(return_of(store.decode(jid), store.decode(minion), load, is_first))
     return None if is_first else False
 

@@ -20,7 +20,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.feeder import Follower
+from saltext.jobs.core.engine.feeder import Feeder, Follower
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
@@ -55,7 +55,7 @@ class Ports:
     publisher: Publisher
     questions: Questions
     cache: JobCache
-    log: Callable[[Follower], Log]
+    log: Callable[[Follower], Log | Feeder]
     store: BatchStore
     inbox: Inbox
     cache_worker: Worker

@@ -32,10 +32,11 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Content
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.site import Journal, Lease, site_of
+from saltext.jobs.core.site import Journal, site_of
 from saltext.jobs.core.store.retention import BATCHES, ENDED, OPEN, is_batch
 
 log = lines.logger(__name__)
@@ -112,8 +113,7 @@ class BatchStore:
 
     def open(self, jid: str) -> tuple[Batch, Journal]:
         """
-        Return a batch that is not closed, with a copy of its journal to go on with. A former engine that wakes up appends to
-        the old file, which is no longer read. Call ``sweep`` before you open the first batch.
+        Return a batch that is not closed, with its journal to go on with. Call ``sweep`` before you open the first batch.
 
         :raises StateError: if its journal is damaged.
         :raises OSError: if it cannot be read now: try again.
@@ -121,15 +121,11 @@ class BatchStore:
         opened = self.new_journal(jid)
         content = opened.read()
         batch = fold(content, self.folder.where(journal_name(jid)))
-        opened.copy(content)
+        opened.open(content)
         return batch, opened
 
     def end(self, jid: str) -> None:
-        """
-        Mark a batch as closed, durably. Blocks. :raises OSError:
-
-        The journal is copied, as in ``open``: another engine may put its own copy under the old name at any moment.
-        """
+        """Mark a batch as closed, durably. Blocks. :raises OSError:"""
         name, ended = journal_name(jid), journal_name(jid, ended=True)
         try:
             self.folder.write(ended, self.folder.read(name), durable=True)

@@ -16,7 +16,7 @@ import pathlib
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import salt.payload
@@ -84,19 +84,12 @@ def new_private(path: pathlib.Path, flags: int = 0) -> int:
     return handle
 
 
-def write_atomic(
-    path: pathlib.Path,
-    data: bytes,
-    durable: bool = False,
-    mode: int = 0o600,
-    fence: Callable[[], None] = lambda: None,
-) -> None:
+def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False, mode: int = 0o600) -> None:
     """
     Replace a file: a reader sees the old content or the new one. Only its owner may read it.
 
     :param mode: other permissions, for what others are meant to read.
     :param durable: whether content and name must survive a power cut when this returns.
-    :param fence: called before the file gets its name; what it raises is raised.
     :raises OSError: the old content stays; after a failed sync of the name, a power cut may leave either.
     """
     handle, temporary = new_temporary(path)
@@ -108,7 +101,6 @@ def write_atomic(
                 os.fchmod(stream.fileno(), mode)
             if durable:
                 os.fsync(stream.fileno())
-        fence()
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 """
-The files of an engine, by names that are relative to its folder. ``core/site.py`` says what each method does.
+The files of an engine on a disk, by names such as ``requests/<id>.request``, relative to its folder.
 
 A failure to look must never be reported as a missing file.
 """
@@ -10,11 +10,9 @@ import contextlib
 import errno
 import os
 import pathlib
-from collections.abc import Callable
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
-from saltext.jobs.core.disk.lease import no_fence
 
 #: The errors that mean that there is no file of that name, or that there can be none.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -22,27 +20,33 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 class FileFolder:
     """
+    After an OSError other than FileNotFoundError it is not known whether the file is there.
+
     :param path: the directory, which the first write makes.
-    :param fence: raises OSError if this process must not write any more, or if that is not known.
     """
 
-    def __init__(self, path: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
-        self.path, self._fence = path, fence
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
 
     def where(self, name: str = "") -> str:
-        """Return how messages name a file."""
+        """Return how messages name a file, or the folder: where an operator finds it."""
         return str(self.path / name)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file. :raises FileNotFoundError: when it is not there. :raises OSError:"""
         return (self.path / name).read_bytes()
 
     def write(self, name: str, data: bytes, durable: bool = False) -> None:
-        """Replace a file as a whole."""
-        files.write_atomic(self.path / name, data, durable, fence=self._fence)
+        """
+        Replace a file as a whole: a reader sees the old content or the new one.
+
+        :param durable: whether it must survive a power cut when this returns.
+        :raises OSError: the old content stays. If only durability is uncertain, a power cut may leave either content.
+        """
+        files.write_atomic(self.path / name, data, durable)
 
     def names(self, below: str) -> list[str]:
-        """Return the names of the files."""
+        """Return the names of the files in ``below``, each with ``below/`` before it, sorted. :raises OSError:"""
         try:
             found = os.listdir(self.path / below)
         except FileNotFoundError:
@@ -50,25 +54,25 @@ class FileFolder:
         return sorted(f"{below}/{name}" for name in found if not name.startswith("."))
 
     def modified(self, name: str) -> float:
-        """Return when a file was last written, in Unix time."""
+        """Return when a file was last written, in Unix time. :raises FileNotFoundError, OSError:"""
         return os.stat(self.path / name).st_mtime
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file."""
-        self._fence()
+        """Rename a file; it replaces a file that has the new name. :raises FileNotFoundError, OSError:"""
         os.replace(self.path / old, self.path / new)
 
     def set_aside(self, name: str) -> str:
-        """Rename a file that cannot be used, and return its new path."""
-        self._fence()
+        """
+        Rename an unusable file to ``<name>.corrupt``, set its time to now, and return where it is. If there is no file,
+        do nothing. :raises OSError:
+        """
         aside = files.set_aside(self.path / name)
         with contextlib.suppress(FileNotFoundError):
             os.utime(aside)
         return str(aside)
 
     def remove(self, name: str) -> bool:
-        """Remove a file, and tell whether it was there."""
-        self._fence()
+        """Remove a file, and tell whether it was there. :raises OSError:"""
         try:
             os.unlink(self.path / name)
         except FileNotFoundError:
@@ -76,7 +80,7 @@ class FileFolder:
         return True
 
     def exists(self, *names: str) -> bool:
-        """Tell whether one of these is there."""
+        """Tell whether one of these is there. :raises OSError: when that cannot be told."""
         return any(map(self._is_there, names))
 
     def _is_there(self, name: str) -> bool:
@@ -89,13 +93,12 @@ class FileFolder:
         return True
 
     def sweep(self, below: str) -> None:
-        """Remove unfinished files."""
-        self._fence()
+        """Remove unfinished files in ``below``, which a killed process has left. :raises OSError:"""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.path / below):
                 if name.startswith("."):
                     (self.path / below / name).unlink(missing_ok=True)
 
     def journal(self, name: str) -> Journal:
-        """Return a journal."""
-        return Journal(self.path / name, self._fence)
+        """Return the journal of that name, whether or not there is one."""
+        return Journal(self.path / name)

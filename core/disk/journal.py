@@ -22,13 +22,11 @@ import re
 import struct
 import threading
 import zlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
 
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.errors import StateError
 
 _HEAD = struct.Struct("<II")
@@ -156,19 +154,11 @@ class _Rewrite:
 
 class Journal:
     """
-    An open journal.
-
-    Another process may take over while this one is frozen. It first announces the takeover, then removes unfinished files of
-    ``rewrite``, and then replaces each journal by a copy. This process calls ``fence`` after it has made or synced a file,
-    and before it relies on that. So nothing of this process appears after the takeover, and all that ``sync`` has confirmed
-    is in the copy.
-
     :param path: its file; ``rewrite`` or ``open`` it before anything is appended.
-    :param fence: raises OSError if another process has taken over, or if that is not known.
     """
 
-    def __init__(self, path: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
-        self.path, self._fence = path, fence
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
         self._lock = threading.Lock()  # guards the open files
         self._file: _File | None = None
         self._has_gap = False  # the file lacks a record: nothing is appended before it is rewritten
@@ -185,21 +175,10 @@ class Journal:
         return content_of(self.path.read_bytes(), self.path)
 
     def open(self, content: Content) -> None:
-        """Go on with an existing file that holds ``content``, cutting off what is torn. :raises OSError:"""
+        """Go on with an existing file that holds ``content``, durably, cutting off what is torn. :raises OSError:"""
         self._file = _File(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), content.length, content.begin)
         os.ftruncate(self._file.handle, content.length)
-
-    def copy(self, content: Content) -> None:
-        """
-        Replace the file that holds ``content`` by a copy, and go on with the copy. Then a process that still has the old
-        file open can no longer write to the journal.
-
-        :raises OSError: with the file kept, and none open.
-        """
-        self.begin_rewrite(content.snapshot)
-        for record in content.records:
-            self.append(record)
-        self.finish_rewrite()
+        os.fdatasync(self._file.handle)
 
     @property
     def whole(self) -> bool:
@@ -208,7 +187,7 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether records would be lost if this process ended now: never, since the operating system has each of them."""
+        """Whether records would be lost if this process ended now, without a ``sync``: never on a disk."""
         return False
 
     @property
@@ -284,7 +263,6 @@ class Journal:
             if rewrite.failure is not None:
                 raise rewrite.failure
             os.fsync(rewrite.file.handle)
-            self._fence()
             os.replace(rewrite.temporary, self.path)
         except OSError:
             with self._lock:
@@ -310,12 +288,11 @@ class Journal:
         self.finish_rewrite()
 
     def sync(self) -> None:
-        """Make all records durable. :raises OSError: when that is not certain, or as ``fence``."""
+        """Make all records durable. Blocks. :raises OSError: when that is not certain, or this process does not lead."""
         # During a rewrite the new file is made durable before it takes the old one's place.
         if self._file is None or not self.whole:
             raise OSError(f"{self.path} lacks a record" if self._has_gap else f"{self.path} is not open")
         os.fdatasync(self._file.handle)
-        self._fence()
 
     def close(self) -> None:
         """Release the file."""

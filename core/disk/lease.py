@@ -1,12 +1,8 @@
 """
-The lead of an engine: of all masters that share the directory, one process works as the engine.
+The lead of an engine: one process works as it. A second one, of this master or of another one on the same cachedir, is
+kept out by a lock on a file, which says who leads and in which epoch. The kernel releases the lock when the process ends.
 
-The engine holds a lock on a file, and the file says who it is and in which epoch. The kernel, or the server of the disk,
-releases the lock when the process ends. It may also release it while the process is frozen, or cut off. So a leader makes
-durable what it is about to do, then looks whether the file still names it (``check``), and then does it. A process that
-takes over writes its name into the file first, and so finds everything that was begun.
-
-It must never rely on a clock, except to name an epoch.
+Masters that work as one need PostgreSQL: ``core/postgresql/lease.py``.
 """
 
 from __future__ import annotations
@@ -29,13 +25,9 @@ _UNKNOWN = "-"
 _LONGEST = 4096
 
 
-class Superseded(OSError):
-    """Another process leads now: this one must do nothing any more."""
-
-
 class Leader(NamedTuple):
     """
-    The process of an engine: of masters that share their cachedir, one runs the engine for all.
+    The process of an engine.
 
     * ``version``: that of the extension; empty if it is not known.
     * ``epoch``: the Unix time of the takeover in microseconds, higher than all earlier epochs; 0 if it is not known.
@@ -94,8 +86,8 @@ def this_process(epoch: int, master: str, run: str) -> Leader:
     return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION, epoch, master, run)
 
 
-class Lead:
-    """What an engine's process knows of its lead, wherever that is written down."""
+class Lease:
+    """The lead of an engine, which one process has. After ``take`` has returned True you must ``release`` it."""
 
     def __init__(self) -> None:
         #: The process that led before; None if that is not known.
@@ -113,7 +105,7 @@ class Lead:
 
     @property
     def epoch(self) -> int:
-        """The epoch of this process; 0 before it leads."""
+        """The epoch of this process, higher than all earlier epochs; 0 before it leads."""
         return self.leader.epoch if self.leader is not None else 0
 
     @property
@@ -126,8 +118,27 @@ class Lead:
         """Whether another master led before, or may have led. That master may have ended in the middle of anything."""
         return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
 
+    def take(self) -> bool:
+        """Take the lead if no process has it, and tell whether this process has it now. :raises OSError, StateError:"""
+        raise NotImplementedError
 
-class Lease(Lead):
+    def check(self) -> None:
+        """
+        Make sure that this process still leads.
+
+        :raises Superseded: when it does not; then ``on_lost`` was called. :raises OSError: when that cannot be told now.
+        """
+
+    def beat(self) -> None:
+        """Say that this process is alive; called every ten seconds. :raises OSError: as ``check``."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let another process lead."""
+        raise NotImplementedError
+
+
+class FileLease(Lease):
     """
     :param path: the file.
     :param master: the id of the master.
@@ -137,7 +148,7 @@ class Lease(Lead):
     def __init__(self, path: pathlib.Path, master: str, run: str = "") -> None:
         super().__init__()
         self._path, self._master, self._run = path, master, run
-        self._handle, self._line = -1, b""
+        self._handle = -1
 
     def take(self) -> bool:
         """
@@ -147,8 +158,7 @@ class Lease(Lead):
         """
         handle = files.open_lock(self._path)
         try:
-            # if the file was removed, another process may hold the lock of a new file
-            is_free = files.hold(handle) and self._is_in_place(handle)
+            is_free = files.hold(handle)
             if is_free:
                 self._sign(handle)
         except BaseException:
@@ -160,47 +170,21 @@ class Lease(Lead):
         self._handle = handle
         return True
 
-    def _is_in_place(self, handle: int) -> bool:
-        return os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path))
-
     def _sign(self, handle: int) -> None:
         self.predecessor = leader_of_line(os.pread(handle, _LONGEST, 0))
         before = self.predecessor.epoch if self.predecessor is not None else 0
-        epoch = max(before + 1, int(time.time() * 1_000_000))
-        self.leader = this_process(epoch, self._master, self._run)
-        self._line = self.leader.as_line()
-        os.pwrite(handle, self._line, 0)
-        os.ftruncate(handle, len(self._line))
+        self.leader = this_process(max(before + 1, int(time.time() * 1_000_000)), self._master, self._run)
+        line = self.leader.as_line()
+        os.pwrite(handle, line, 0)
+        os.ftruncate(handle, len(line))
         os.fsync(handle)
 
-    def check(self) -> None:
-        """
-        Make sure that this process still leads.
-
-        :raises Superseded: when it does not; then ``on_lost`` was called.
-        :raises OSError: when that cannot be told now.
-        """
-        try:
-            # Opened again, because a network disk then shows what others have written.
-            line = self._path.read_bytes()[:_LONGEST]
-        except FileNotFoundError:
-            line = b""
-        except OSError:
-            self.refused += 1
-            raise
-        if line != self._line:
-            self.refused += 1
-            self.on_lost()
-            leader = leader_of_line(line)
-            raise Superseded(f"another process leads: {leader or 'which one is not known'}")
-
     def beat(self) -> None:
-        """Show that this leading process is alive. :raises OSError: as ``check``, and if the file cannot be touched."""
-        self.check()
+        """Set the time of the file."""
         os.utime(self._path)
 
     def release(self) -> None:
-        """Let another process lead."""
+        """Close the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -211,7 +195,3 @@ def _name_of(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return str(user)
-
-
-def no_fence() -> None:
-    """A fence that checks nothing, for files that no other process can write."""

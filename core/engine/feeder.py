@@ -50,7 +50,9 @@ class Follower(Protocol):
         """There is something to read."""
 
 
-def log_of(site: Site, loop: Any, clock: Clock, bus: Bus, cache: JobCache, worker: Worker, follower: Follower) -> Log:
+def log_of(
+    site: Site, loop: Any, clock: Clock, bus: Bus, cache: JobCache, worker: Worker, follower: Follower
+) -> Log | Feeder:
     """Return the log of the masters: the one that they write, if they do and it proves returns."""
     if cache.master_name == OURS and not cache.why_unauthenticated:
         return site.log()
@@ -59,7 +61,7 @@ def log_of(site: Site, loop: Any, clock: Clock, bus: Bus, cache: JobCache, worke
 
 class Feeder:
     """
-    A ``Log``, and a Listener of the bus.
+    Behaves as ``core.log.reader.Reader``, and is a Listener of the bus.
 
     :param loop: the engine's tornado loop.
     :param clock: by which looks are due.
@@ -84,9 +86,8 @@ class Feeder:
     # -- the log ------------------------------------------------------------------------------------------------------
 
     @property
-    def positions(self) -> dict[str, Position]:
-        """Nothing: a later reader looks into the job cache for what came before."""
-        return {}
+    def position(self) -> None:
+        """None: a later reader looks into the job cache for what came before."""
 
     def read(self) -> News:
         """Return what has been proven since."""
@@ -94,7 +95,7 @@ class Feeder:
         self._gap = ""
         return news
 
-    def sync(self, positions: Mapping[str, Position]) -> None:
+    def sync(self, position: Position) -> None:
         """Do nothing: the job cache keeps what is proven."""
 
     def look(self) -> Callable[[], bool]:

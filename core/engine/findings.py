@@ -15,11 +15,9 @@ from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_file
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import Refused, StateError
-from saltext.jobs.core.log.masters import masters_of
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, require_no_peer
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.settings import is_configured
 from saltext.jobs.core.site import check_format, site_of
 from saltext.jobs.core.version import VERSION
@@ -102,24 +100,12 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 
 def about_peers(opts: Mapping[str, Any]) -> list[str]:
-    """Return a finding if the masters of a cluster do not share their cachedir."""
-    if not opts.get("cluster_id") or opts.get("cluster_isolated_filesystem"):
-        return []
-    what = (
-        f"no other master can take over what this one has begun: have all masters share {opts['cachedir']} on one disk, or "
-        "set cluster_isolated_filesystem if each is to keep its own"
-    )
-    stranger = mirrored_from(opts)
-    if stranger:
-        return [f"the master {stranger} of this cluster does not share the cachedir of this one, so {what}"]
-    masters, peers = masters_of(opts["cachedir"]), opts.get("cluster_peers") or ()
-    if len(masters) > len(peers):
+    """Return a finding if the masters of a cluster are not one site."""
+    if not opts.get("cluster_id") or opts.get("cluster_isolated_filesystem") or opts.get("saltext_jobs_site"):
         return []
     return [
-        Advice(
-            f"so far, {len(masters)} of the {len(peers) + 1} masters of this cluster have written to {opts['cachedir']}; "
-            f"unless all of them share that directory, {what}"
-        )
+        "no other master of this cluster can take over what this one has begun: set `saltext_jobs_site: postgresql` on all "
+        "of them, or cluster_isolated_filesystem if each is to keep its own"
     ]
 
 
@@ -151,10 +137,8 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
             for what in ours
             if master.name != here and theirs[what] != ours[what]
         ]
-    is_several = opts.get("saltext_jobs_site") or (
-        opts.get("cluster_id") and not opts.get("cluster_isolated_filesystem")
-    )
-    if engine != JOB_RECORDER and leader and is_several and not any(master.name != leader.master for master in there):
+    is_several = opts.get("saltext_jobs_site") and engine != JOB_RECORDER
+    if leader and is_several and not any(master.name != leader.master for master in there):
         found.append(
             Advice(
                 f"no master is known to stand by for {engine}: if {leader.master} dies, the engine's work stops until that "

@@ -21,13 +21,14 @@ import salt.version
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RETRY
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import Refused, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Metric, of_lead
-from saltext.jobs.core.site import Folder, Lease, Site, read_msgpack, site_of, write_msgpack
+from saltext.jobs.core.site import Folder, Site, read_msgpack, site_of, write_msgpack
 from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
@@ -283,16 +284,10 @@ class Seat:
         self._master = str(opts.get("id") or "")
         self._folder = site.folder(engine)  # without the lease, since masters that do not lead write there too
         self._changes, self._epoch = Changes(), 0
-        self._refused_before = -1  # the count of this master's former processes; -1 until it was read
         self._said_at = -math.inf
         self._is_up, self._took = True, 0.0
         #: Whether this process is handing over, or has.
         self.is_handing = False
-
-    @property
-    def refused(self) -> int:
-        """``Master.refused`` of this master, with what this process was kept from."""
-        return max(0, self._refused_before) + self.lease.refused
 
     def take(self) -> bool:
         """
@@ -346,10 +341,7 @@ class Seat:
             return
         self._said_at = began
         try:
-            if self._refused_before < 0:
-                known = masters_of(self._site, self._engine)
-                self._refused_before = sum(master.refused for master in known if master.name == self._master)
-            say(self._opts, self._folder, self.refused, self._wall, ends)
+            say(self._opts, self._folder, self.lease.refused, self._wall, ends)
             self._is_up, self._took = True, self._steady() - began
             if self.lease.leader is None:
                 self._changes, leader = changes_of(self._folder), self._site.leader(self._engine)
@@ -368,7 +360,7 @@ class Seat:
             left=self.lease.left if leads else None,
             takeovers=self._changes.takeovers,
             hand_overs=self._changes.hand_overs,
-            refused=self.refused,
+            refused=self.lease.refused,
             is_up=self._is_up,
             took=self._took,
         )

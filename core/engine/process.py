@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import boot, since_boot
 from saltext.jobs.core.engine.masters import Seat
@@ -26,7 +27,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_writing, text_of
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import Lease, note_format, site_of
+from saltext.jobs.core.site import note_format, site_of
 
 log = lines.logger(__name__)
 

@@ -1,8 +1,8 @@
 """
-Proves what the masters that share this cachedir have done: publishes, kills and returns. An event proves nothing: any
-accepted minion can fire one in another's name.
+Proves what the masters of a site have done: publishes, kills and returns. An event proves nothing: any accepted minion can
+fire one in another's name.
 
-The log of each master is the proof: it has each publish, and each return that the master has stored. So it does not matter
+The log is the proof: it has each publish, and each return that a master has stored. So it does not matter
 what the bus tells or loses: an event only makes the engine read the log sooner. With a job cache that keeps no log, batches
 read one that ``feeder.py`` makes.
 
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm, Clock
+from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.log.checkpoints import Position
@@ -69,7 +70,7 @@ class Proof:
     :param loop: the engine's tornado loop.
     :param clock: the clock by which deadlines are set.
     :param cache: the job cache; used in ``worker`` only.
-    :param tail: reads the logs of this master and of those that share its cachedir.
+    :param tail: reads the log of the masters.
     :param listener: is told what is found.
     :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
     """
@@ -80,7 +81,7 @@ class Proof:
         clock: Clock,
         cache: JobCache,
         worker: Worker,
-        tail: Log,
+        tail: Log | Feeder,
         listener: Listener,
         poll: float = POLL,
     ) -> None:
@@ -101,9 +102,9 @@ class Proof:
         return self._tail.there
 
     @property
-    def positions(self) -> Mapping[str, Position]:
-        """``{folder of a master's log: place}``: all records before the place have been told. Empty if there is no log."""
-        return self._tail.positions
+    def position(self) -> Position | None:
+        """The place in the log before which all records have been told; None if there is no log."""
+        return self._tail.position
 
     def start(self, since: float = -math.inf) -> str:
         """
@@ -114,11 +115,10 @@ class Proof:
         :return: why earlier records may be missing; then the caller must look for what they would have told. Empty if none
             are missing.
         """
-        before = {name: position.log for name, position in self.positions.items()}
+        before = self.position
         news = self._next_of_log()
         gap = "it cannot be read" if news is None else news.gap
-        found = {name: position.log for name, position in self.positions.items()}
-        is_new = bool(found) and all(before.get(name, log) != log for name, log in found.items())
+        is_new = before is not None and self.position is not None and before.log != self.position.log
         self.catch_up = CatchUp(-math.inf if is_new else since) if gap else None
         self._tell(news)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
@@ -131,10 +131,11 @@ class Proof:
         self._unclear.clear()
         self._tail.close()
 
-    def sync(self, positions: Mapping[str, Position]) -> None:
-        """Make the log durable up to ``positions`` that this returned earlier. It blocks; any thread may call it."""
+    def sync(self, position: Position | None) -> None:
+        """Make the log durable up to a ``position`` that this returned earlier. It blocks; any thread may call it."""
         try:
-            self._tail.sync(positions)
+            if position is not None:
+                self._tail.sync(position)
         except OSError as exc:
             self._quiet.error("sync", "A power cut may take what the log has now, because it cannot be synced: %s", exc)
 

@@ -26,10 +26,10 @@ import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.lease import Leader
+from saltext.jobs.core.disk.lease import Leader, Lease
 from saltext.jobs.core.errors import EngineAbsent, Refused, StateError
 from saltext.jobs.core.master import events
-from saltext.jobs.core.site import Folder, Lease, read_msgpack, site_of, write_msgpack
+from saltext.jobs.core.site import Folder, read_msgpack, site_of, write_msgpack
 from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)

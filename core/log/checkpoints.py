@@ -16,8 +16,7 @@ _SUFFIX = ".reader"
 class Position(NamedTuple):
     """
     A place in a log. ``log``: which log; ``segment``, ``offset``: where in it; ``gaps``: the time of the last known
-    gap, in nanoseconds; ``boot``: the boots of the machines that read and write the log. A later boot of the writing
-    machine may have lost unsynced data.
+    gap, in nanoseconds; ``boot``: the boot of the machine. A later boot may have lost unsynced data.
     """
 
     log: str

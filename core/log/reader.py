@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from saltext.jobs.core import lines
@@ -43,14 +44,11 @@ class Reader:
         Then reading begins early enough to miss nothing: at the start of that segment, or of the oldest one. So some
         records may be returned a second time.
     :param part: bytes that are read at once.
-    :param is_own: whether it is the log of this machine's master. Another machine may restart while its log is read.
     """
 
-    def __init__(
-        self, folder: pathlib.Path, position: Position | None = None, part: int = PART, is_own: bool = True
-    ) -> None:
-        self._folder, self._part, self._wished, self._is_own = folder, part, part, is_own
-        self._begin, self._boot = position, self._boots()
+    def __init__(self, folder: pathlib.Path, position: Position | None = None, part: int = PART) -> None:
+        self._folder, self._part, self._wished = folder, part, part
+        self._begin = position
         self._from_end = position is None
         self._handle = -1
         self._known: segments.LogIdentity | None = None
@@ -59,6 +57,7 @@ class Reader:
         self._why = "it is not known how far it was read"
         self._gap = ""  # the gap to report
         self._is_absent = False  # there is no log, and that was reported
+        self._synced = 0  # the segment up to which the log is durable
         self._quiet = Quiet(log)
 
     @property
@@ -74,7 +73,7 @@ class Reader:
         """
         if self._known is None or not self.there:
             return None if self._is_absent else self._begin
-        return Position(self._known.log, self._number, self._offset, self._gaps, self._boot)
+        return Position(self._known.log, self._number, self._offset, self._gaps, boot())
 
     def read(self) -> News:
         """Return what was appended since, or a part of that. :raises OSError: when it cannot be read at this moment."""
@@ -90,15 +89,21 @@ class Reader:
         gap, self._gap = self._gap, ""
         return News(found, gap, more)
 
+    def sync(self, position: Position) -> None:
+        """Make all before ``position`` durable. It blocks; any thread may call it. :raises OSError:"""
+        # The numbers of a log that was made anew begin again.
+        segments.sync(self._folder, self._synced if self._synced <= position.segment else 0, position.segment)
+        self._synced = position.segment
+
+    def look(self) -> Callable[[], bool]:
+        """Begin a look at the log. Returns a function: whether ``read`` has all that was appended before ``look``."""
+        return lambda: True
+
     def close(self) -> None:
         """Release the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
-
-    def _boots(self) -> str:
-        """Return the ids of two boots: that of this machine, and that of the machine that writes the log."""
-        return f"{boot()}/{segments.boot_of_writer(self._folder)}"
 
     # -- where to begin -----------------------------------------------------------------------------------------------
 
@@ -143,7 +148,7 @@ class Reader:
             return self._why
         if self._known is None or begin.log != self._known.log:
             return "it is another log than before"
-        if begin.boot != self._boot:
+        if begin.boot != boot():
             return "the machine was restarted since it was read"
         try:
             size = segments.path_of(self._folder, begin.segment).stat().st_size
@@ -204,9 +209,6 @@ class Reader:
             return True  # checked again at the next read
         if status.st_ino != self._inode:
             return False
-        if (boots := self._boots()) != self._boot:
-            self._boot = boots
-            self._gap = self._gap if self._is_own else "the machine that writes it was restarted"
         if status.st_mtime_ns != self._gaps:
             with contextlib.suppress(StateError, OSError):
                 if segments.identity(self._folder) != self._known:

@@ -38,8 +38,6 @@ LENGTH = 4 << 20
 NAME = "log"
 #: How often to look for a log that another process is about to make, and seconds between two looks.
 _TRIES, _PAUSE = 100, 0.01
-#: The file that says in which boot of its machine the log was written last.
-_BOOT_OF_WRITER = "boot"
 _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 _SEGMENT = re.compile(r"([0-9]{12})\.segment")
 
@@ -64,20 +62,6 @@ def boot() -> str:
         return _BOOT.read_text().strip()
     except OSError:
         return ""
-
-
-def boot_of_writer(folder: pathlib.Path) -> str:
-    """Return the boot id of the machine that last wrote a log; empty if it is not known."""
-    try:
-        return (folder / _BOOT_OF_WRITER).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
-
-
-def tell_boot(folder: pathlib.Path) -> None:
-    """Note this machine's boot beside the log, so that readers on other machines notice a restart. :raises OSError:"""
-    if boot_of_writer(folder) != boot():
-        files.write_atomic(folder / _BOOT_OF_WRITER, boot().encode())
 
 
 def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:

@@ -90,7 +90,6 @@ class Writer:
     def _open(self) -> int:
         """Open the newest segment of the log that is there now, and return its descriptor."""
         self._close()
-        segments.tell_boot(self._folder)  # first: a reader that finds the log must find the boot too
         self._known = segments.ensure(self._folder, self._length)
         self._take(0)
         return self._handle

@@ -25,7 +25,6 @@ from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.events import retcode_of
-from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.calling import Undecodable
@@ -85,15 +84,9 @@ class JobCache:
             return "job_cache is False: no return is stored"
         if self.master_name not in EXACT:
             return f"master_job_cache is {self.master_name!r}, which cannot give the return of one minion alone"
-        if not self._opts.get("cluster_id"):
-            return ""
-        if self.master_name != OURS:
+        if self._opts.get("cluster_id") and not self._opts.get("saltext_jobs_site"):
             return "cluster_id is set, and the masters of a cluster store the returns that each other's events report"
-        peer = mirrored_from(self._opts)
-        return (
-            peer
-            and f"cluster_id is set, {peer} does not share this cachedir, and returns that its events report are stored here"
-        )
+        return ""
 
     def load(self, jid: str) -> dict[str, Any]:
         """Return the load of a job, or ``{}``. :raises JobCacheError: when it cannot be read."""
@@ -195,7 +188,7 @@ class JobCache:
 
     def publication(self, jid: str) -> Publication | None:
         """
-        Return how this master, or one that shares its cachedir, published ``jid``; None if none did. Only our own job cache
+        Return how this master, or one of its site, published ``jid``; None if none did. Only our own job cache
         knows.
 
         :raises JobCacheError: when the cache cannot be read.
@@ -235,7 +228,7 @@ class JobCache:
 
     def published_since(self, since: float) -> dict[str, float]:
         """
-        Return ``{jid: Unix time of its newest publish}`` of the jobs that this master, or one that shares its cachedir,
+        Return ``{jid: Unix time of its newest publish}`` of the jobs that this master, or one of its site,
         published at or after ``since``. A record that cannot be read is passed over. Only our own job cache knows.
 
         :raises JobCacheError: when the cache cannot be read.

@@ -19,10 +19,9 @@ import salt.utils.jid
 import salt.utils.network
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.lease import no_fence
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.passes import pass_for
-from saltext.jobs.core.site import Lease
 
 log = lines.logger(__name__)
 
@@ -46,7 +45,7 @@ class Publisher:
     """
 
     def __init__(self, opts: Mapping[str, Any], loop: Any, origin: str = "", lease: Lease | None = None) -> None:
-        self._opts, self._loop, self._fence = opts, loop, lease.check if lease is not None else no_fence
+        self._opts, self._loop, self._lease = opts, loop, lease
         epoch = lease.epoch if lease is not None else 0
         self._client = KeepingClient(origin, epoch, mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
@@ -115,7 +114,8 @@ class Publisher:
         if self._is_settling:
             await compat.Future()
         try:
-            self._fence()
+            if self._lease is not None:
+                self._lease.check()
         except OSError as exc:
             self.failed += 1
             raise PublishFailed(str(exc), certain=True) from exc

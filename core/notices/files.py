@@ -8,9 +8,10 @@ from typing import Any
 import salt.payload
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.site import Lease, read_msgpack, site_of
+from saltext.jobs.core.site import read_msgpack, site_of
 
 log = lines.logger(__name__)
 

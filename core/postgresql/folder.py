@@ -1,5 +1,5 @@
 """
-The files of an engine in PostgreSQL, and the journals of batches there. ``core/site.py`` says what each method does.
+The files of an engine in PostgreSQL, and the journals of batches there. ``core/disk`` says what each method does.
 
 The leader writes in transactions that first renew the lease (``core/postgresql/lease.py``), so a former leader can no
 longer write anything. A runner, which only writes requests, needs no lease.
@@ -14,7 +14,7 @@ from typing import Any
 
 from saltext.jobs.core.disk.journal import Content, content_of, framed, is_overgrown
 from saltext.jobs.core.postgresql.connections import Connections, Patient
-from saltext.jobs.core.postgresql.lease import CHANNEL, Lease, asked
+from saltext.jobs.core.postgresql.lease import CHANNEL, TableLease, asked
 from saltext.jobs.core.postgresql.site_tables import FILES
 
 #: Most bytes of a journal's records that wait for the server.
@@ -44,7 +44,7 @@ class TableFolder:
     :param lease: by which this process leads; None for a runner.
     """
 
-    def __init__(self, server: Connections, engine: str, lease: Lease | None = None) -> None:
+    def __init__(self, server: Connections, engine: str, lease: TableLease | None = None) -> None:
         self._server, self._engine, self._lease = server, engine, lease
 
     def where(self, name: str = "") -> str:
@@ -186,10 +186,6 @@ class TableJournal:
         """Go on after what it holds. :raises OSError:"""
         self._part = self._folder.last_part(self.name)
         self._is_open, self._length, self._begin = True, content.length, content.begin
-
-    def copy(self, content: Content) -> None:
-        """As ``open``: a process that does not lead any more adds nothing to it. :raises OSError:"""
-        self.open(content)
 
     @property
     def whole(self) -> bool:

@@ -32,7 +32,7 @@ import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import Lead, Superseded, leader_of_line, this_process
+from saltext.jobs.core.disk.lease import Lease, leader_of_line, this_process
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.site_tables import LEASES
@@ -67,10 +67,12 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Lease(Lead):
-    """
-    Behaves as ``core.disk.lease.Lease``.
+class Superseded(OSError):
+    """Another process leads now: this one must do nothing any more."""
 
+
+class TableLease(Lease):
+    """
     :param server: with the site's tables.
     :param engine: the engine's name.
     :param master: the id of the master.

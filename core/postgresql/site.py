@@ -1,5 +1,5 @@
 """
-A site on PostgreSQL: masters that share no disk, and whose engines work as one. ``core/site.py`` says what each method does.
+A site on PostgreSQL: masters whose engines work as one. ``FileSite`` in ``core/site.py`` says what each method does.
 
 One database is one site. A master remembers in its cachedir which site it belongs to. With another database, such as an old
 copy, it would take all owed jobs for done.
@@ -23,7 +23,7 @@ from saltext.jobs.core.postgresql import site_tables
 from saltext.jobs.core.postgresql.banks import LedBanks
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.folder import TableFolder
-from saltext.jobs.core.postgresql.lease import Lease, asked
+from saltext.jobs.core.postgresql.lease import TableLease, asked
 from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.site_log import SiteReader, SiteWriter
 from saltext.jobs.core.postgresql.site_tables import LEASES, MASTERS
@@ -122,10 +122,10 @@ class PostgresqlSite:
     def path(self, engine: str) -> None:
         """Return None: the engine's files are in the database."""
 
-    def lease(self, engine: str, run: str = "") -> Lease:
+    def lease(self, engine: str, run: str = "") -> TableLease:
         """Return the lead of an engine."""
         seen = pathlib.Path(self.opts["cachedir"], "saltext_jobs", f"{engine}.epoch")
-        return Lease(self._server, engine, self._master, run, seen=seen)
+        return TableLease(self._server, engine, self._master, run, seen=seen)
 
     def leader(self, engine: str) -> Leader | None:
         """Return who took the lead last."""
@@ -149,11 +149,11 @@ class PostgresqlSite:
         """Return the banks of the cache, to which this process writes only while it leads."""
         return LedBanks(read_cache_options(self.opts), lease.renewed)
 
-    def log(self, positions: Mapping[str, Position] | None = None) -> SiteReader:
+    def log(self, position: Position | None = None) -> SiteReader:
         """Return the log of all masters."""
-        return SiteReader(self._server, positions)
+        return SiteReader(self._server, position)
 
-    def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
+    def keep_log(self, reader: str, position: Position | None) -> None:
         """Do nothing: the log is kept for two hours."""
 
     def shares(self, master: str) -> bool:

@@ -12,7 +12,7 @@ it reports a gap.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.log import framing, records
@@ -25,8 +25,6 @@ from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
-#: The name under which a reader's position in this log is kept.
-NAME = "*"
 #: Seconds for which records are kept, and after how many records of a process it removes older ones.
 KEPT, _SWEPT_AFTER = 2 * 3600.0, 2000
 #: Records that are read at once, and most that wait to be taken.
@@ -87,16 +85,15 @@ class SiteWriter:
 
 class SiteReader:
     """
-    Behaves as ``core.log.masters.LogOfAll``.
+    Behaves as ``core.log.reader.Reader``.
 
     :param server: with the site's tables.
-    :param positions: where to go on. Without a position it begins at the end; if the log does not go on at the position, at
+    :param position: where to go on. Without a position it begins at the end; if the log does not go on at the position, at
         the beginning. In both cases it reports a gap.
     """
 
-    def __init__(self, server: Connections, positions: Mapping[str, Position] | None = None) -> None:
-        self._server = server
-        self._position = (positions or {}).get(NAME)
+    def __init__(self, server: Connections, position: Position | None = None) -> None:
+        self._server, self._position = server, position
         self._lock = threading.Lock()  # guards what is below
         self._found: list[tuple[int, bytes | None]] = []
         self._gap = self._trouble = self._site = ""
@@ -113,11 +110,9 @@ class SiteReader:
         return bool(self._site)
 
     @property
-    def positions(self) -> dict[str, Position]:
+    def position(self) -> Position | None:
         """The place before which everything has been returned; until the server was reached, the given one, if any."""
-        if not self._site:
-            return {} if self._position is None else {NAME: self._position}
-        return {NAME: Position(self._site, 0, self._told_to, 0, "")}
+        return Position(self._site, 0, self._told_to, 0, "") if self._site else self._position
 
     def read(self) -> News:
         """Return what was appended since, or a part of it. :raises OSError: when it cannot be read at this moment."""
@@ -135,7 +130,7 @@ class SiteReader:
         self._told_to = found[-1][0] if found else self._told_to
         return News([record for record in told if record is not None], gap, more)
 
-    def sync(self, positions: Mapping[str, Position]) -> None:
+    def sync(self, position: Position) -> None:
         """Do nothing: once a write is on the server's disk, all earlier writes are there too."""
 
     def look(self) -> Callable[[], bool]:

@@ -47,30 +47,30 @@ def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
 
 class Checkpoint:
     """
-    ``at``: Unix time in seconds; all that was published before is settled, or in ``open_jobs``. ``positions``: the same as
-    places in the masters' logs. ``search``: Unix time from which the job cache still had to be searched for jobs that
-    the logs lack; infinite if no search was under way.
+    ``at``: Unix time in seconds; all that was published before is settled, or in ``open_jobs``. ``position``: the same as
+    a place in the log. ``search``: Unix time from which the job cache still had to be searched for jobs that
+    the log lacks; infinite if no search was under way.
     """
 
     def __init__(self, site: Site, folder: Folder) -> None:
         self._site, self._folder = site, folder
         self.at, self.search = 0.0, math.inf
-        self.positions: dict[str, Position] = {}
+        self.position: Position | None = None
         self._found: Mapping[str, Any] = {}
 
     def load(self) -> Mapping[str, Any] | None:
         """Return what is kept. Raises as ``read_checkpoint``."""
         return read_checkpoint(self._folder)
 
-    def save(self, record: Mapping[str, Any], positions: Mapping[str, Position], durable: bool = False) -> None:
+    def save(self, record: Mapping[str, Any], position: Position | None, durable: bool = False) -> None:
         """
-        Keep a record, and the logs from ``positions`` on.
+        Keep a record, and the log from ``position`` on.
 
         :param durable: whether it must survive a power cut when this returns.
         :raises OSError: when it cannot be written.
         """
         write_msgpack(self._folder, CHECKPOINT, record, durable)
-        self._site.keep_log(JOB_RETRY, positions)
+        self._site.keep_log(JOB_RETRY, position)
 
     def read(self, now: float) -> None:
         """Take up what is kept. If there is nothing, the checkpoint is now: nothing is missed from now on."""
@@ -79,7 +79,7 @@ class Checkpoint:
             found = self.load()
             if found is None:
                 # Durable: if a power cut removed the checkpoint, the next start would count as the first.
-                self.write(self.at, {}, {}, durable=True)
+                self.write(self.at, None, {}, durable=True)
                 return
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
@@ -89,10 +89,8 @@ class Checkpoint:
             return
         self.at, self.search = min(found["at"], now), found["search"]
         self._found = found
-        positions = found.get("positions")
-        for name, record in positions.items() if isinstance(positions, Mapping) else ():
-            with contextlib.suppress(ValueError):
-                self.positions[str(name)] = Position.from_record(record)
+        with contextlib.suppress(ValueError):
+            self.position = Position.from_record(found.get("position"))
 
     def open_jobs(self, now: float) -> dict[str, OpenJob]:
         """Return the jobs that were open. Their times after ``now`` count as ``now``."""
@@ -115,27 +113,27 @@ class Checkpoint:
     def write(
         self,
         at: float,
-        positions: Mapping[str, Position],
+        position: Position | None,
         open_jobs: Mapping[str, OpenJob],
         kills: Sequence[Kill] = (),
         search: float = math.inf,
         durable: bool = False,
     ) -> None:
         """
-        Write a newer checkpoint, and keep the logs from ``positions`` on. A failure is logged; then the old checkpoint
+        Write a newer checkpoint, and keep the log from ``position`` on. A failure is logged; then the old checkpoint
         counts.
         """
         record = {
             "at": at,
             "search": search,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
-            "positions": {name: position._asdict() for name, position in positions.items()},
+            "position": position and position._asdict(),
             "kills": [
                 [kill.jid, sorted(kill.minions), kill.user, kill.at, kill.signal, sorted(kill.spared)] for kill in kills
             ],
         }
         try:
-            self.save(record, positions, durable)
+            self.save(record, position, durable)
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
         else:

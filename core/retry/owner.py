@@ -1,5 +1,5 @@
 """
-The owner of the queue. Masters that share a cachedir have one queue. Its entries are stored under one name, whichever
+The owner of the queue. The masters of a site have one queue. Its entries are stored under one name, whichever
 master leads.
 
 The name is the id of the master that led first. It must never change as long as there are entries under it.

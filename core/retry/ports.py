@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk.lease import no_fence
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.alarm import Clock, since_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
@@ -25,7 +25,7 @@ from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.owner import settle_owner
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.site import Folder, Lease, Log, site_of
+from saltext.jobs.core.site import Folder, Log, site_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Ports:
     checkpoint: Checkpoint
     owner: str
     folder: Folder
-    log: Callable[[Mapping[str, Position]], Log]
+    log: Callable[[Position | None], Log]
     wall: Callable[[], float] = time.time
     restart: Callable[[], object] = sys.exit
 
@@ -82,7 +82,7 @@ def ports_of(
     made = {
         "cache": cache,
         "reader": JobReader(opts, cache),
-        "store": RetryStore(opts, open_banks=banks and (lambda: banks), fence=lease.check if lease else no_fence),
+        "store": RetryStore(opts, open_banks=(lambda: banks) if banks else None),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),
         "clock": Clock(steady=since_boot),

@@ -90,7 +90,7 @@ class RetryShell:
         self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
         self._checkpoint = ports.checkpoint
         self._checkpoint.read(ports.clock.now())
-        tail = ports.log(self._checkpoint.positions)
+        tail = ports.log(self._checkpoint.position)
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         self._read_at = -math.inf  # when the log was last read to its end
         self._searches = Searches(loop, latest, self._published_since, self._found_published)
@@ -258,7 +258,7 @@ class RetryShell:
             for fact in of_record(record):
                 if isinstance(fact, facts.Kill):
                     # Otherwise, after a power cut, the log could tell of a publish again, but not of the later kill.
-                    self.writer.first(functools.partial(self._proof.sync, self._proof.positions))
+                    self.writer.first(functools.partial(self._proof.sync, self._proof.position))
                 self.step(fact)
         elif self.machine.knows(record.jid):
             self._take_return(record)
@@ -384,12 +384,12 @@ class RetryShell:
         at = self._read_at - MARGIN if self._read_at > -math.inf else self._checkpoint.at
         self._searches.forget(at - MARGIN)
         search = self._searches.since
-        positions, jobs = self._proof.positions, dict(self.machine.capture.open)
+        position, jobs = self._proof.position, dict(self.machine.capture.open)
         # The last kills are kept until later ones come: a power cut may bring back what they have ended.
         if max(self.machine.owing.kills.values(), default=-math.inf) >= self._checkpoint.at:
             self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
         kills = tuple(self.machine.owing.kills)
-        self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs, kills, search))
+        self.writer.when_durable(lambda: self._checkpoint.write(at, position, jobs, kills, search))
 
     async def _search(self, since: float) -> None:
         """Find the jobs published since ``since``."""

@@ -41,7 +41,6 @@ import salt.payload
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import OWED
-from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
@@ -87,7 +86,6 @@ class RetryStore:
     """
     :param read_only: write nothing, and leave unusable records where they are.
     :param open_banks: opens the storage; default: the driver that ``cache`` names.
-    :param fence: raises OSError if this process may no longer write, or if that is unknown.
     """
 
     def __init__(
@@ -95,9 +93,8 @@ class RetryStore:
         opts: Mapping[str, Any],
         read_only: bool = False,
         open_banks: Callable[[], Any] | None = None,
-        fence: Callable[[], None] = no_fence,
     ) -> None:
-        self._opts, self._open, self._fence = dict(opts), open_banks or self._open_driver, fence
+        self._opts, self._open = dict(opts), open_banks or self._open_driver
         self._read_only = read_only
         self._opened: Any = None
         named = self._opts.get("cache") or "localfs"
@@ -119,10 +116,6 @@ class RetryStore:
 
         :raises StateError: when nothing can be written now, or this process may not write.
         """
-        try:
-            self._fence()
-        except OSError as exc:
-            raise StateError(str(exc)) from exc
         refused: dict[str, str] = {}
         stored, emptied = set(), set()
         for key in sorted(changes, key=lambda key: (_TURNS[key.kind][changes[key] is None], key)):

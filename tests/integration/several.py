@@ -23,12 +23,9 @@ from tests.waiting import stretched, wait_for
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
-#: The options that two masters have in common, so that one can continue the other's work.
-HOT_HOT, SHARED_DISK = "hot-hot", "shared disk"
 in_a_cluster = pytest.mark.skipif(
     salt.version.__saltstack_version__.major < 3007, reason="clusters came with Salt 3007"
 )
-FORMS = (HOT_HOT, pytest.param(SHARED_DISK, marks=in_a_cluster))
 
 
 def leader(master, engine=BATCH_MANAGER):
@@ -83,13 +80,13 @@ def hot_hot(factories, name, site, first=None, **options):
 
 
 @contextlib.contextmanager
-def cluster(factories, folder, first=None, **options):
-    """The same, of a Salt cluster that shares its cachedir. ``folder`` gets its keys."""
+def cluster(factories, folder, site, first=None, **options):
+    """The same, of a Salt cluster, which shares its cachedir. ``folder`` gets its keys."""
     (folder / "keys").mkdir()
     common = {"cluster_id": "both", "cluster_pki_dir": str(folder / "keys"), "cluster_pool_port": free_port()}
     own = [{"cluster_peers": [other for other in ADDRESSES if other != address]} for address in ADDRESSES]
     own[0] |= first or {}
-    with _started(factories, ADDRESSES, share_disk, own, {**options, **common}) as made:
+    with _started(factories, ADDRESSES, share_disk, own, {**options, **common, **site}) as made:
         yield made
 
 
@@ -108,11 +105,6 @@ def _started(factories, names, share, own, common):
                 await_leader(daemon, made[0])
             common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
         yield made
-
-
-def reached_at(form):
-    """The option ``master`` of minions that reach two masters of this form: in a cluster one of them speaks for both."""
-    return list(ADDRESSES) if form == HOT_HOT else ADDRESSES[1]
 
 
 @contextlib.contextmanager

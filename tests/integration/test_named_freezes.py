@@ -2,11 +2,7 @@
 Two masters whose engines freeze at named points: for a while in which they keep the lead, or until another one leads and has
 gone on. Then they wake. The minions themselves record what has run; all but one have ``job_once``.
 
-The length of a standstill changes what others do meanwhile, at these moments, and nothing later:
-
-* hot-hot: after 12 s the lease is over, and another engine leads;
-* on a shared disk: no other engine leads before the lock is gone. After 10 s a claim of the retry queue is too old to be
-  published, and runners give up waiting; after 35 s the engine is reported as silent.
+After 12 s the lease is over, and another engine leads.
 """
 
 from __future__ import annotations
@@ -19,17 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from salt.exceptions import CommandExecutionError
 from saltfactories.utils import random_string
 
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.postgresql.lease import TTL
 from saltext.jobs.core.postgresql.site_tables import LEASES
-from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.faults import EngineProcess
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines
-from tests.integration.several import FORMS, HOT_HOT, cluster, ended, hot_hot, leads, reached_at, start, there
+from tests.integration.several import ADDRESSES, ended, hot_hot, leads, start, there
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -56,45 +50,36 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
         os.kill(os.getpid(), signal.SIGSTOP)
     return found
 """
-BETWEEN_INTENT_AND_PUBLISH = ("before publish 1",) * 2
-AFTER_THE_CLAIM = ("after claim in a table 1", "after claim 1")
-#: Where both engines stand still at a time, in (hot-hot masters, those that share a disk). They do not depend on each other.
+BETWEEN_INTENT_AND_PUBLISH = "before publish 1"
+AFTER_THE_CLAIM = "after claim in a table 1"
+#: Where both engines stand still at a time. They do not depend on each other.
 POINTS = {
     "before the intent is durable, and after the claim": {
-        BATCH_MANAGER: ("before sync of a table 1", "before sync 1"),
+        BATCH_MANAGER: "before sync of a table 1",
         JOB_RETRY: AFTER_THE_CLAIM,
     },
     "between intent and publish, and just before the publish": {
         BATCH_MANAGER: BETWEEN_INTENT_AND_PUBLISH,
-        JOB_RETRY: ("before publish 1",) * 2,
+        JOB_RETRY: "before publish 1",
     },
-    "after the publish": {BATCH_MANAGER: ("after publish 1",) * 2},
+    "after the publish": {BATCH_MANAGER: "after publish 1"},
 }
 
 
-@pytest.fixture(scope="module", params=FORMS)
-def form(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def folder(form, tmp_path_factory):
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("freezes")
 
 
 @pytest.fixture(scope="module")
-def masters(form, salt_factories, cache_servers, folder):
+def masters(salt_factories, cache_servers, folder):
     """Two masters that run no engines themselves; a trap can be set in the first one's workers."""
     (folder / "modules" / "returners").mkdir(parents=True)
     code = OWN.read_text() + TRAP.format(trap=str(folder / "trap"), engine=BATCH_MANAGER)
     (folder / "modules" / "returners" / "salt_cache.py").write_text(code)
     options = {"first": {"module_dirs": [str(folder / "modules")]}, "engines": []}
-    if form == HOT_HOT:
-        site = {**cache_servers("postgresql").make_database(DATABASE), "saltext_jobs_site": "postgresql"}
-        made = hot_hot(salt_factories, "ice", site, **options)
-    else:
-        made = cluster(salt_factories, folder, **options)
-    with made as daemons:
+    site = {**cache_servers("postgresql").make_database(DATABASE), "saltext_jobs_site": "postgresql"}
+    with hot_hot(salt_factories, "ice", site, **options) as daemons:
         yield daemons
 
 
@@ -107,8 +92,8 @@ def desks(masters):
 
 
 @pytest.fixture(scope="module")
-def minions(form, masters, desks):
-    place, executors = {"master": reached_at(form)}, ["job_once", "direct_call"]
+def minions(masters, desks):
+    place, executors = {"master": list(ADDRESSES)}, ["job_once", "direct_call"]
     with (
         there([OWED, *BATCH], masters[1], *desks, **place, module_executors=executors) as with_records,
         there([BARE], masters[1], *desks, **place, cache_jobs=True) as without,
@@ -120,12 +105,12 @@ def minions(form, masters, desks):
 
 
 @pytest.fixture
-def engines(form, masters, folder, cache_servers):
+def engines(masters, folder, cache_servers):
     """``engine(place, name, **trap)`` starts an engine of a master; the first one leads."""
     with contextlib.ExitStack() as stack:
-        if form == HOT_HOT:  # the next test need not wait for the leases of engines that were killed
-            end_leases = f"UPDATE {LEASES} SET until = '-infinity'"
-            stack.callback(cache_servers("postgresql").server.execute, end_leases, database=DATABASE)
+        # the next test need not wait for the leases of engines that were killed
+        end_leases = f"UPDATE {LEASES} SET until = '-infinity'"
+        stack.callback(cache_servers("postgresql").server.execute, end_leases, database=DATABASE)
 
         def begin(place, name, **trap):
             process = EngineProcess(masters[place], folder / f"{name}-{place}-{random_string('')}.log", name)
@@ -138,25 +123,18 @@ def engines(form, masters, folder, cache_servers):
         yield begin
 
 
-def at(form, points):
-    """The name of a point in such a form."""
-    return points[0] if form == HOT_HOT else points[1]
-
-
 class Standstill:
     """
     A standstill of engines of the first master, ``{name: process}``, from now on. They keep the lead unless the other one
     takes it.
     """
 
-    def __init__(self, form, masters, engines):
-        self._form, self._masters, self._engines, self._begun = form, masters, engines, time.monotonic()
+    def __init__(self, masters, engines):
+        self._masters, self._engines, self._begun = masters, engines, time.monotonic()
 
     def lose_the_lead(self):
-        """Wait until the other master leads: on a shared disk because its server does not hear of the first one any more."""
+        """Wait until the other master leads."""
         for name in self._engines:
-            if self._form != HOT_HOT:
-                FileSite(self._masters[0].config).lock_path(name).unlink()
             wait_for(lambda name=name: leads(self._masters[1], name), what=f"the other one leads {name}")
 
     def end(self, seconds):
@@ -170,10 +148,10 @@ class Standstill:
         return lost
 
 
-def stand_still(form, masters, name, engine, seconds):
+def stand_still(masters, name, engine, seconds):
     engine.wait_for_standstill()
     assert leads(masters[0], name)
-    standstill = Standstill(form, masters, {name: engine})
+    standstill = Standstill(masters, {name: engine})
     if seconds > TTL:
         standstill.lose_the_lead()
     assert standstill.end(seconds) == [name] * (seconds > TTL)
@@ -195,16 +173,16 @@ def await_owed_job(desks, jid):
 @pytest.mark.parametrize("seconds", [SHORT, LONG])
 @pytest.mark.parametrize("points", POINTS.values(), ids=POINTS)
 def test_a_batch_and_an_owed_job_whose_engines_stand_still_run_once(
-    form, masters, desks, minions, engines, tmp_path, points, seconds
+    masters, desks, minions, engines, tmp_path, points, seconds
 ):
     owes = JOB_RETRY in points
     if owes:
         kill(minions[OWED])
-    frozen = {name: engines(0, name, stop=at(form, point)) for name, point in points.items()}
+    frozen = {name: engines(0, name, stop=point) for name, point in points.items()}
     for name in points:
         engines(1, name)
     with ThreadPoolExecutor() as pool:
-        standing = [pool.submit(stand_still, form, masters, *each, seconds) for each in frozen.items()]
+        standing = [pool.submit(stand_still, masters, *each, seconds) for each in frozen.items()]
         owed = begin_owed_job(desks, minions[OWED], tmp_path / "owed") if owes else None
         jid = start(desks[1], tmp_path / "trace", BATCH, seconds=1)
         for each in standing:
@@ -216,33 +194,22 @@ def test_a_batch_and_an_owed_job_whose_engines_stand_still_run_once(
         assert lines(tmp_path / "owed") == 1
 
 
-def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, masters, desks, minions, engines, tmp_path):
+def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(masters, desks, minions, engines, tmp_path):
     others = [BATCH[0], BARE]
     kill(minions[OWED])
     points = {BATCH_MANAGER: BETWEEN_INTENT_AND_PUBLISH, JOB_RETRY: AFTER_THE_CLAIM}
-    frozen = {engine: engines(0, engine, stop=at(form, points[engine])) for engine in points}
+    frozen = {engine: engines(0, engine, stop=points[engine]) for engine in points}
     for engine in points:
         engines(1, engine)
     owed = begin_owed_job(desks, minions[OWED], tmp_path / "owed")
     jid = start(desks[1], tmp_path / "trace", others, seconds=1)
     for engine in frozen.values():
         engine.wait_for_standstill()
-    standstill = Standstill(form, masters, frozen)
-    if form == HOT_HOT:
-        standstill.lose_the_lead()
-        assert ended(masters[1], jid) == dict.fromkeys(others, "completed")
-        desks[1].await_return(OWED, owed)
-        assert standstill.end(VERY_LONG) == list(frozen)
-    else:
-        wait_for(lambda: desks[1].run("batch.status", jid)["engine_silent_seconds"], what="it is reported as silent")
-        with pytest.raises(
-            CommandExecutionError, match=r"has not answered for .* the request stays and will be carried out"
-        ):
-            desks[1].run("batch.pause", jid)
-        assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (0, 0)
-        assert standstill.end(VERY_LONG) == []
-        wait_for(lambda: desks[1].run("batch.status", jid)["paused_by"] == "operator", what="it is paused")
-        desks[1].run("batch.resume", jid)
+    standstill = Standstill(masters, frozen)
+    standstill.lose_the_lead()
+    assert ended(masters[1], jid) == dict.fromkeys(others, "completed")
+    desks[1].await_return(OWED, owed)
+    assert standstill.end(VERY_LONG) == list(frozen)
     assert ended(masters[1], jid) == dict.fromkeys(others, "completed")
     await_owed_job(desks, owed)
     assert (lines(tmp_path / "trace"), lines(tmp_path / "owed")) == (len(others), 1)
@@ -250,7 +217,7 @@ def test_all_runs_once_where_both_engines_stand_still_for_two_minutes(form, mast
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_minion_refuses_a_job_from_a_master_that_was_frozen_just_before_it_sent_it(
-    form, masters, desks, minions, engines, folder, tmp_path, restarted
+    masters, desks, minions, engines, folder, tmp_path, restarted
 ):
     """By what it remembers; if it was restarted meanwhile, by ``job_once``."""
     one = engines(0, BATCH_MANAGER)
@@ -268,7 +235,7 @@ def test_a_minion_refuses_a_job_from_a_master_that_was_frozen_just_before_it_sen
     assert lines(trace) == len(BATCH)
     first = minions[BATCH[0]]  # for which the caught publish is
     if restarted:
-        with Ear(masters[0 if form == HOT_HOT else 1]) as ear:
+        with Ear(masters[0]) as ear:
             kill(first)
             first.start()
             wait_for(lambda: ear.count(f"salt/minion/{first.id}/start"), what="it is there again")

@@ -17,7 +17,7 @@ from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.conftest import ask_runner
 from tests.integration.faults import EngineProcess, outlived
 from tests.integration.job_retry.desk import Desk, kill, lines
-from tests.integration.several import FORMS, HOT_HOT, cluster, ended, has_begun, hot_hot, leads, reached_at, there
+from tests.integration.several import ADDRESSES, ended, has_begun, hot_hot, leads, there
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -36,20 +36,11 @@ DEATHS = [
 ]
 
 
-@pytest.fixture(params=FORMS)
-def form(request):
-    return request.param
-
-
 @pytest.fixture
-def masters(form, salt_factories, cache_servers, tmp_path):
+def masters(salt_factories, cache_servers):
     """Two masters that run no engines themselves."""
-    if form == HOT_HOT:
-        site = {**cache_servers("postgresql").make_database("takeovers"), "saltext_jobs_site": "postgresql"}
-        made = hot_hot(salt_factories, "relay", site, engines=[])
-    else:
-        made = cluster(salt_factories, tmp_path, engines=[])
-    with made as daemons:
+    site = {**cache_servers("postgresql").make_database("takeovers"), "saltext_jobs_site": "postgresql"}
+    with hot_hot(salt_factories, "relay", site, engines=[]) as daemons:
         yield daemons
 
 
@@ -104,7 +95,7 @@ def run(masters, tmp_path):
 
 
 def test_in_whatever_phase_the_leader_dies_the_other_master_goes_on_and_requests_are_answered(
-    form, masters, desk, run, tmp_path
+    masters, desk, run, tmp_path
 ):
     *present, away = MINIONS
     trace, queued, stopped = (tmp_path / name for name in ("trace", "queued", "stopped"))
@@ -123,7 +114,7 @@ def test_in_whatever_phase_the_leader_dies_the_other_master_goes_on_and_requests
         )
 
     with (
-        there(MINIONS, masters[1], desk, master=reached_at(form), cache_jobs=True) as minions,
+        there(MINIONS, masters[1], desk, master=list(ADDRESSES), cache_jobs=True) as minions,
         ThreadPoolExecutor(1) as pool,
     ):
 

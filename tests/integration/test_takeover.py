@@ -1,30 +1,22 @@
 """
-Masters that share their cachedir: two of a cluster, and an active and a passive one. The leader is killed or frozen. Its
-work goes on, and nothing runs twice.
+Two masters of a cluster with a site on PostgreSQL, and an active and a passive master with one disk. The leader is killed
+or hands over. Its work goes on, and nothing runs twice.
 """
 
 from __future__ import annotations
 
-import os
-import pathlib
-import re
-
 import pytest
 
-from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.site import FileSite
-from tests.faults import freeze, thaw
+from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
 from tests.integration.several import (
     ENGINES,
     await_leader,
     cluster,
     ended,
-    engine_of,
     hand_over_in_each_phase,
     has_begun,
     in_a_cluster,
-    leader,
     share_disk,
     share_keys,
     start,
@@ -39,9 +31,10 @@ MINIONS = [f"take{number}" for number in range(3)]
 
 
 @pytest.fixture
-def masters(salt_factories, tmp_path):
+def masters(salt_factories, cache_servers, tmp_path):
     """Two masters of a cluster; the engines of the first one lead."""
-    with cluster(salt_factories, tmp_path, **SETTINGS) as made:
+    site = {**cache_servers("postgresql").make_database("takeover"), "saltext_jobs_site": "postgresql"}
+    with cluster(salt_factories, tmp_path, site, **SETTINGS) as made:
         yield made
 
 
@@ -67,50 +60,12 @@ def test_a_cluster_goes_on_when_the_leading_master_dies(masters, tmp_path):
             await_leader(two, two)
             assert ended(two, jid) == dict.fromkeys(MINIONS[:2], "completed")
             assert lines(trace) == 2
+            assert desks[1].run("batch.doctor")["returns_proven"] is True
             minions["take2"].start()
             for each in (*owed, late):
                 desks[1].await_return("take2", each)
             wait_for(lambda: not desks[1].queue(), what="the queue is empty")
             assert [lines(tmp_path / name) for name in ("0", "1", "late")] == [1, 1, 1]
-    finally:
-        for desk in desks:
-            desk.close()
-
-
-@in_a_cluster
-def test_a_frozen_leader_is_reported_at_every_master_and_publishes_nothing_when_it_wakes_without_the_lead(
-    masters, tmp_path
-):
-    one, two = masters
-    desks = [Desk(master, alone=False) for master in masters]
-    try:
-        with there(MINIONS, two, *desks, master=two.config["interface"]):
-            trace = tmp_path / "trace"
-            jid = start(desks[1], trace, MINIONS)
-            has_begun(trace, 1)
-            frozen = engine_of(one, BATCH_MANAGER)
-            freeze(frozen.pid)
-            path = FileSite(one.config).lock_path(BATCH_MANAGER)
-            os.utime(path, (path.stat().st_mtime - 60,) * 2)  # instead of a wait
-            (finding,) = [each for each in desks[1].run("batch.doctor")["findings"] if "has not answered" in each]
-            assert "the batch_manager engine has not answered for" in finding
-            assert f"master {one.config['id']}" in str(desks[1].run("batch.doctor")["process"])
-            waiting = pathlib.Path(two.config["log_file"])
-            wait_for(
-                lambda: "shows no sign of life" in waiting.read_text(errors="replace"), what="the other one says so"
-            )
-            assert leader(two) == one.config["id"]
-            # As the server of a disk does if it no longer hears of a machine.
-            path.unlink()
-            wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
-            has_begun(trace, 2)
-            thaw(frozen.pid)
-            wait_for(lambda: not frozen.is_running(), what="the former engine ends")
-            assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
-            assert lines(trace) == len(MINIONS)
-            assert leader(one) == two.config["id"]
-            log = pathlib.Path(one.config["log_file"]).read_text(errors="replace")
-            assert re.search("The batch_manager engine ends: while it was frozen", log)
     finally:
         for desk in desks:
             desk.close()

@@ -48,8 +48,8 @@ def test_it_is_reported_if_forged_returns_count(opts, unproven):
     assert any("forges" in finding and next(iter(unproven)) in finding for finding in found["findings"])
 
 
-def test_in_a_cluster_with_a_shared_cachedir_no_forged_return_counts(opts):
-    assert doctor.examine({**opts, "cluster_id": "one"})["returns_proven"] is True
+def test_in_a_cluster_whose_masters_are_not_one_site_a_forged_return_counts(opts):
+    assert doctor.examine({**opts, "cluster_id": "one"})["returns_proven"] is False
 
 
 def test_salt_s_own_job_cache_proves_returns_too(opts):

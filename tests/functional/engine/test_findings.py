@@ -14,10 +14,6 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.log.records import Returned
-from saltext.jobs.core.log.segments import folder_of
-from saltext.jobs.core.log.writer import Writer
-from saltext.jobs.core.master.peers import note_mirrored
 from saltext.jobs.core.site import FileSite
 from tests.leading import leading
 from tests.user import OTHER, USER
@@ -134,20 +130,13 @@ def test_an_engine_that_does_not_run_is_more_than_advice_only_if_it_is_configure
     assert isinstance(finding, Advice) is not trouble
 
 
-def test_a_cluster_whose_masters_do_not_share_their_cachedir_is_reported(opts):
-    cluster = {**opts, "cluster_id": "one", "cluster_peers": ["there", "elsewhere"]}
+def test_a_cluster_whose_masters_are_not_one_site_is_reported(opts):
+    cluster = {**opts, "cluster_id": "one"}
     assert findings.about_peers(opts) == []
     assert findings.about_peers({**cluster, "cluster_isolated_filesystem": True}) == []
-    for name in ("m", "there"):
-        Writer(folder_of(opts["cachedir"], name)).append(Returned("1", "a", "test.ping", 0, True, 0.0))
-    (advice,) = findings.about_peers(cluster)
-    assert isinstance(advice, Advice) and advice.startswith("so far, 2 of the 3 masters of this cluster have written")
-    note_mirrored(cluster, "elsewhere")
+    assert findings.about_peers({**cluster, "saltext_jobs_site": "postgresql"}) == []
     (finding,) = findings.about_peers(cluster)
-    assert finding.startswith("the master elsewhere of this cluster does not share the cachedir of this one")
-    (folder_of(opts["cachedir"], "m") / "mirrored").unlink()
-    Writer(folder_of(opts["cachedir"], "elsewhere")).append(Returned("1", "a", "test.ping", 0, True, 0.0))
-    assert findings.about_peers(cluster) == []
+    assert finding.startswith("no other master of this cluster can take over what this one has begun: set ")
 
 
 def test_only_hot_hot_masters_ask_their_minions_what_they_keep_and_say_if_they_may_not_ask(opts):

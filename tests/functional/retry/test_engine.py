@@ -153,7 +153,7 @@ def test_the_first_checkpoint_survives_a_power_cut_so_the_next_start_does_not_lo
     checkpoint = checkpoint_in(tmp_path)
     checkpoint.read(1000.0)
     assert synced == [path.stat().st_ino for path in (tmp_path / "checkpoint", tmp_path)]
-    checkpoint.write(1010.0, {}, {})
+    checkpoint.write(1010.0, None, {})
     checkpoint.read(1010.0)
     assert len(synced) == 2  # the next ones wait for no disk: an older one does, too
 

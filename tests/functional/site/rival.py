@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from saltext.jobs.core.postgresql.lease import Lease, boottime
+from saltext.jobs.core.postgresql.lease import TableLease, boottime
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 
 ENGINE, JOURNAL = "batch_manager", "batches/1.journal"
@@ -25,7 +25,7 @@ def lead(site, lease):
     journal = site.folder(ENGINE, lease).journal(JOURNAL)
     try:
         content = journal.read()
-        journal.copy(content)
+        journal.open(content)
         number = max((record[1] for record in content.records), default=content.snapshot[1]) + 1
     except FileNotFoundError:
         journal.rewrite([lease.epoch, 0])
@@ -48,7 +48,7 @@ def main():
     site = PostgresqlSite({**opts, "id": name})
     site.is_led(ENGINE)
     while True:
-        lease = Lease(site.connections(), ENGINE, name, ttl=ttl)
+        lease = TableLease(site.connections(), ENGINE, name, ttl=ttl)
         try:
             if lease.take():
                 tell("leads", lease.epoch, 0, boottime())

@@ -1,4 +1,4 @@
-"""Masters work as one if the option says so, or if they share the cachedir."""
+"""Masters work as one if the option says so."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from saltext.jobs.core.disk.lease import Superseded
+from saltext.jobs.core.postgresql.lease import Superseded
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.postgresql.site_tables import LEASES
 from tests.postgresql import PostgreSQL

@@ -9,12 +9,11 @@ import threading
 
 import pytest
 
-from saltext.jobs.core.disk.lease import Superseded
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.postgresql import lease as leases
 from saltext.jobs.core.postgresql.connections import Connections
-from saltext.jobs.core.postgresql.lease import TTL, Lease
+from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from tests.waiting import SOON, stretched, wait_for
@@ -58,7 +57,7 @@ def ended(server, engine=ENGINE):
 
 def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(server):
     clock = Clock()
-    lease = Lease(server, ENGINE, "a", clock=clock)
+    lease = TableLease(server, ENGINE, "a", clock=clock)
     began = clock.now
     assert lease.take()
     try:
@@ -75,7 +74,7 @@ def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(server):
 
 def test_a_lease_is_renewed_by_itself(server):
     clock = Clock()
-    lease = Lease(server, ENGINE, "a", clock=clock)
+    lease = TableLease(server, ENGINE, "a", clock=clock)
     assert lease.take()
     try:
         clock.now += TTL * 2 / 3
@@ -94,23 +93,23 @@ def test_a_lease_is_renewed_by_itself(server):
 
 def test_a_leader_whose_lease_has_ended_is_told(server):
     told = threading.Event()
-    lease = Lease(server, ENGINE, "a")
+    lease = TableLease(server, ENGINE, "a")
     lease.on_lost = told.set
     assert lease.take()
     ended(server)
     assert told.wait(stretched(SOON))
     with pytest.raises(Superseded):
         lease.check()
-    other = Lease(server, ENGINE, "b")
+    other = TableLease(server, ENGINE, "b")
     assert other.take()
     lease.release()  # which is not the other's
     other.check()
-    assert not Lease(server, ENGINE, "c").take()
+    assert not TableLease(server, ENGINE, "c").take()
     other.release()
 
 
 def test_a_transaction_of_the_leader_delays_a_takeover(server):
-    lease, other, order = Lease(server, ENGINE, "a"), Lease(server, ENGINE, "b"), []
+    lease, other, order = TableLease(server, ENGINE, "a"), TableLease(server, ENGINE, "b"), []
     assert lease.take()
     taker = threading.Thread(target=lambda: (other.take(), order.append("taken")))
 
@@ -130,7 +129,7 @@ def test_a_transaction_of_the_leader_delays_a_takeover(server):
 
 def test_a_takeover_succeeds_even_if_the_leader_is_frozen_within_a_transaction(options, site):
     impatient = Connections(read_cache_options({**options, "postgresql.timeout": 1}), lambda connection: None)
-    lease, other = Lease(impatient, ENGINE, "a", ttl=1.0), Lease(impatient, ENGINE, "b")
+    lease, other = TableLease(impatient, ENGINE, "a", ttl=1.0), TableLease(impatient, ENGINE, "b")
 
     def taken():
         with contextlib.suppress(OSError):  # it waits no longer for the other one's transaction

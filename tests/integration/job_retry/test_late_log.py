@@ -133,7 +133,7 @@ def test_no_job_is_forgotten_if_the_log_is_lost_after_a_checkpoint_that_was_writ
 ):
     ran, folder = tmp_path / "ran", FileSite(master.config).folder(JOB_RETRY)
     desk.publish("test.ping", tgt="bert")  # the first publish begins the log
-    wait_for(lambda: (read_checkpoint(folder) or {}).get("positions"), what="a checkpoint that knows the log")
+    wait_for(lambda: (read_checkpoint(folder) or {}).get("position"), what="a checkpoint that knows the log")
     engine.kill()
     # As if the engine had run for so long that the search of its first start was over.
     write_msgpack(folder, CHECKPOINT, {**read_checkpoint(folder), "search": math.inf})

@@ -18,7 +18,7 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
-from saltext.jobs.core.log.masters import LogOfAll
+from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import Writer
@@ -387,7 +387,7 @@ class ShellBench:
 
     def log_for(self, follower):
         if self.logged:
-            return LogOfAll(self.log_folder.parents[2], "bench_master")
+            return Reader(self.log_folder)
         return Feeder(self.virtual.loop, self.clock, self.bus, self.master.cache, FakeWorker(), follower)
 
     async def call_runner(self, fun, words, timeout, on_behalf):

@@ -12,13 +12,15 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import SETTLE
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.master import events
+from saltext.jobs.core.site import FileSite
 from tests.unit.batch.bench import BEGIN, spec
-from tests.unit.batch.shell_bench import JID, FakeMinion
-from tests.unit.batch.test_takeover import Publishing, TwoMasters
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 APPROVE = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
 LIMIT = 2
@@ -28,19 +30,48 @@ def utc(after):
     return f"{datetime.datetime.fromtimestamp(BEGIN + after, datetime.timezone.utc):%H:%M}"
 
 
-class Settling(Publishing):
+class Buses:
+    """What is on the bus of one master is on those of all."""
+
+    def __init__(self, bus, loop):
+        self._bus, self._loop, self.listeners, self.fired = bus, loop, [], bus.fired
+
+    def listen(self, listener, on_ready=None):
+        self.listeners.append(listener)
+        if self not in self._bus.listeners:
+            self._bus.tell_too(self)
+        self._loop.add_callback(on_ready)
+
+    def wants(self, tag):
+        return any(listener.wants(tag) for listener in self.listeners)
+
+    def handle(self, tag, data):
+        for listener in self.listeners:
+            if listener.wants(tag):
+                listener.handle(tag, data)
+
+    def fire(self, tag, data):
+        self._bus.fire(tag, data)
+
+    def close(self):
+        pass
+
+
+class Settling:
     """As a Publisher: nothing is sent once it settles, and it has settled once nothing is under way."""
 
-    def __init__(self, master, lease):
-        super().__init__(master, lease)
-        self._under_way, self._is_settling = 0, False
+    def __init__(self, master):
+        self._master, self._under_way, self._is_settling = master, 0, False
+
+    def __getattr__(self, name):
+        return getattr(self._master, name)
 
     async def publish(self, *args, **options):
         if self._is_settling:
             await compat.Future()
         self._under_way += 1
         try:
-            return await super().publish(*args, **options)
+            return await self._master.publish(*args, **options)
         finally:
             self._under_way -= 1
 
@@ -50,17 +81,27 @@ class Settling(Publishing):
             await compat.sleep(0.02)
 
 
-class HandingOver(TwoMasters):
+class HandingOver(ShellBench):
     """Has an engine that leads, another one that stands by, and a request that a runner leaves as a file."""
 
     def __init__(self, root, **more):
-        super().__init__(root, frozen_at=0, **more)
-        self.requests = self.path.parent / "requests"
+        super().__init__(root, **more)
+        self.buses = Buses(self.bus, self.virtual.loop)
+        self.requests = FileSite(self.opts).path(BATCH_MANAGER) / "requests"
 
     def engine(self, name):
-        made = super().engine(name)
-        self.lease = made["publisher"].lease
-        return {**made, "publisher": Settling(self.master, self.lease)}
+        self.lease = FileSite({**self.opts, "id": name}).lease(BATCH_MANAGER)
+        assert self.lease.take()
+        return {
+            "bus": self.buses,
+            "publisher": Settling(self.master),
+            "is_takeover": self.lease.is_takeover,
+            "store": BatchStore(self.opts, self.lease),
+            "inbox": requests.Inbox(self.opts, BATCH_MANAGER, self.lease),
+        }
+
+    def start(self, **ports):
+        super().start(**self.engine("one"), **ports)
 
     def request(self, name, do, state="request", **values):
         files.write_msgpack(self.requests / f"{name}.{state}", {"do": do, "user": "ann", **values})

@@ -42,22 +42,3 @@ def test_an_unfinished_file_of_a_killed_process_is_no_file_and_is_swept_away(fol
     assert not unfinished.exists()
     assert folder.read("requests/1") == b"one"
     folder.sweep("nowhere")
-
-
-def test_a_master_that_does_not_lead_changes_nothing(folder):
-    def fence():
-        raise OSError("another one leads")
-
-    stale = FileFolder(folder.path, fence)
-    for change in (
-        lambda: stale.write("requests/1", b"two"),
-        lambda: stale.rename("requests/1", "requests/2"),
-        lambda: stale.set_aside("requests/1"),
-        lambda: stale.remove("requests/1"),
-        lambda: stale.sweep("requests"),
-        lambda: stale.journal("requests/1").rewrite({}),
-    ):
-        with pytest.raises(OSError, match="another one leads"):
-            change()
-    assert [path.name for path in (folder.path / "requests").iterdir()] == ["1"]
-    assert folder.read("requests/1") == b"one"

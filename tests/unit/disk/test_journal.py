@@ -8,7 +8,6 @@ import os
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 import salt.payload
@@ -329,44 +328,3 @@ def test_a_journal_is_overgrown_if_its_records_take_more_than_twice_its_snapshot
         opened.append(["y" * 1000])
         size += 1010
     assert 200_000 < size < 300_000
-
-
-# -- another process takes over -----------------------------------------------------------------------------------------
-
-
-class Takeover:
-    """A fence that lets pass until its ``at``-th call; then another process takes over, before the first one goes on."""
-
-    def __init__(self, path, at):
-        self.path, self.left, self.successor = path, at, None
-
-    def __call__(self):
-        if self.successor is not None:
-            raise OSError("another process leads")
-        self.left -= 1
-        if self.left:
-            return
-        for unnamed in self.path.parent.glob(".*"):
-            unnamed.unlink()
-        self.successor = Journal(self.path)
-        if self.path.exists():
-            self.successor.copy(Journal(self.path).read())
-
-
-@pytest.mark.parametrize(
-    ("at", "found"), [(1, None), (2, (1, [[1]])), (3, (1, [[1]])), (4, (2, [[2]])), (5, (2, [[2]]))]
-)
-def test_records_that_a_former_leader_has_synced_are_there_and_none_that_it_writes_after_a_freeze(path, at, found):
-    takeover = Takeover(path, at)
-    former = Journal(path, takeover)
-    for number in (1, 2, 3):
-        for write in (partial(former.rewrite, number), partial(former.append, [number]), former.sync):
-            with contextlib.suppress(OSError):
-                write()
-    if found is None:
-        assert not path.exists()
-    else:
-        assert Journal(path).read()[:2] == found
-        takeover.successor.append(["more"])
-        assert Journal(path).read().records == [*found[1], ["more"]]
-    assert not list(path.parent.glob(".*"))

@@ -12,7 +12,7 @@ from tests.virtual_loop import VirtualLoop
 class Tail:
     """A log of which one record is read at a time."""
 
-    there, positions = True, {}
+    there, position = True, None
 
     def __init__(self):
         self.records, self.failure, self.looks = [], None, []

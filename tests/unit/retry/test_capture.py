@@ -1289,7 +1289,7 @@ def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as
     world.run(600)
     world.lose_log()
     world.run_until(lambda: world.checkpoint["search"] < math.inf)
-    assert world.checkpoint["positions"]["here_master"]["log"] == world.log_name
+    assert world.checkpoint["position"]["log"] == world.log_name
     world.run_until(lambda: world.checkpoint["search"] == math.inf)
 
 

@@ -324,8 +324,8 @@ class Tail:
         return self._world.log_is_there
 
     @property
-    def positions(self):
-        return {OPTS["id"]: Position(self._log, 1, self._offset, 0, self._boot)}
+    def position(self):
+        return Position(self._log, 1, self._offset, 0, self._boot)
 
     def read(self):
         if not self._life.alive:
@@ -339,8 +339,7 @@ class Tail:
         self._world.reads([record for record in found if not gap or not kept or record.at >= kept["at"]])
         return News(found, gap, self._offset < len(doings))
 
-    def sync(self, positions):
-        (place,) = positions.values()
+    def sync(self, place):
         if place.log == self._world.log_name:
             self._world.synced = max(self._world.synced, place.offset)
 
@@ -361,7 +360,7 @@ class Kept(Checkpoint):
     def load(self):
         return self._world.checkpoint
 
-    def save(self, record, positions, durable=False):
+    def save(self, record, position, durable=False):
         self._world.writes("checkpoint", "", self._world.checkpoint, durable)
         self._world.checkpoint = record
 
@@ -562,7 +561,7 @@ class World:
             checkpoint=Kept(self),
             owner=OPTS["id"],
             folder=Folder(self.files),
-            log=lambda positions: Tail(life, positions.get(OPTS["id"])),
+            log=lambda position: Tail(life, position),
             wall=self.wall,
             restart=self.starts_anew,
         )
