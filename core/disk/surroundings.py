@@ -67,9 +67,10 @@ def is_full(folder: str) -> bool:
         disk = os.statvfs(folder)
     except OSError:
         return False  # whatever it is, a write will tell
-    free = disk.f_bavail if os.geteuid() else disk.f_bfree
+    least = min(FULL_BYTES, disk.f_blocks * disk.f_frsize // 16)  # some disks tell no size
+    free = (disk.f_bavail if os.geteuid() else disk.f_bfree) * disk.f_frsize
     lacks_inodes = bool(disk.f_files) and disk.f_ffree < FULL_INODES
-    return free * disk.f_frsize < FULL_BYTES or lacks_inodes or bool(disk.f_flag & os.ST_RDONLY)
+    return free < least or lacks_inodes or bool(disk.f_flag & os.ST_RDONLY)
 
 
 def _existing(folder: pathlib.Path) -> pathlib.Path:

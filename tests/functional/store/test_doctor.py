@@ -11,6 +11,7 @@ import pytest
 import salt.config
 import salt.loader
 
+from saltext.jobs.core.disk.surroundings import is_full
 from tests.functional.store.test_contract import JID, LOAD, Returner
 from tests.user import USER
 
@@ -104,6 +105,25 @@ def test_a_disk_that_is_nearly_full_is_reported(opts, monkeypatch):
     full = os.statvfs_result((4096, 4096, 10**6, 100, 100, 10**6, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     assert "MB left" in told(opts) and "inodes left" in told(opts)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "files", "free_files", "flags", "full"),
+    [
+        (10**6, 4097, 0, 0, 0, False),
+        (10**6, 4095, 0, 0, 0, True),
+        (1000, 100, 0, 0, 0, False),  # a small disk
+        (1000, 10, 0, 0, 0, True),
+        (0, 0, 0, 0, 0, False),  # a disk that tells nothing
+        (10**6, 10**5, 10**5, 64, 0, False),
+        (10**6, 10**5, 10**5, 63, 0, True),
+        (10**6, 10**5, 10**5, 10**4, os.ST_RDONLY, True),
+    ],
+)
+def test_a_disk_is_full_below_what_some_publishes_take(monkeypatch, blocks, free, files, free_files, flags, full):
+    told = os.statvfs_result((4096, 4096, blocks, free, free, files, free_files, free_files, flags, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: told)
+    assert is_full("/any") is full
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
