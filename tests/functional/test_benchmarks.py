@@ -21,7 +21,6 @@ BENCHMARKS = [
     ("batch_live 100 20", "100 minions at 20"),
     ("job_cache --jobs 20 --returns 10 --drivers localfs", "| files and"),
     ("job_cache_sizes --sizes 20 --columns ours,sqlite", "wait in the slowest"),
-    ("job_cache_sizes --overview", "| files and directories a job |"),
     ("job_cache_wide --minions 5,60 --hour 10 --width 60 --rounds 1", "search by minion after"),
     ("job_cache_workers --workers 2 --rounds 1 --jobs 20 --seconds 0.2", "| 2 workers: memory"),
     ("job_cache_servers --jobs 20 --columns sqlite,postgresql", "| removal of"),

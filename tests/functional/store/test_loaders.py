@@ -18,6 +18,7 @@ import salt.config
 import salt.loader
 import salt.version
 
+from saltext.jobs.core.master.job_cache import OwnLoad
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.store.store import Store
 
@@ -98,7 +99,9 @@ def test_functions_carried_by_a_permitted_function_are_logged(options, caplog):
     def told(number, user, fun, minions=("web1", "db1")):
         caplog.clear()
         jid = str(int(JID) + number)
-        save(jid, {**LOAD, "jid": jid, "user": user, "fun": fun, "arg": [[] for _ in fun]}, minions=list(minions))
+        who = {"kind": "master" if user == "root" else "key", "name": user, "backends": [], "at": 1.0}
+        load = {**LOAD, "jid": jid, "user": user, "fun": fun, "arg": [[] for _ in fun], "saltext_jobs_who": who}
+        save(jid, OwnLoad(load), minions=list(minions))
         return [record.getMessage() for record in caplog.records if "Salt has published" in record.getMessage()]
 
     assert told(1, "root", ["test.ping", "cmd.run"]) == []

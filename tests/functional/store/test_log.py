@@ -106,7 +106,7 @@ def test_the_log_alone_does_not_prove_a_kill_that_is_one_of_several_functions(jo
     job_cache["save_load"](JID, load, minions=["web1"])
     (record,) = tail()
     assert record.ends == (JID,)
-    (told,) = of_record(record, record.at)
+    (told,) = of_record(record)
     assert isinstance(told, retry_facts.Published) and told.signal, "it is looked up, with its user's rights"
 
 
