@@ -31,7 +31,7 @@ const ROUTES = [
 /** Seconds without events after which a connection counts as dead, if an engine was heard on it: engines beat every few seconds. */
 const SILENT = 60;
 /** Seconds within which an engine that runs is heard on a new connection. */
-const FIRST_BEAT = 5;
+const FIRST_BEAT = 12;
 const MENU = [["batches", "Batches"], ["start", "Start"], ["queue", "Queue"], ["jobs", "Jobs"], ["health", "Health"]];
 
 export class App {

@@ -31,7 +31,7 @@ const ENGINES = [
   ]],
 ];
 /** Seconds within which a running engine shows several signs of life. */
-const SILENT = 10;
+const SILENT = 15;
 
 export class HealthView {
   constructor(app) {

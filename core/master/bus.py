@@ -36,6 +36,8 @@ log = lines.logger(__name__)
 BEAT = 2.0
 #: Seconds between two beats until the first one is heard.
 FIRST_BEATS = 0.1
+#: Seconds between two beats while only engines use the bus: each event wakes several of Salt's own processes.
+IDLE_BEAT = 10.0
 #: If two beats are this many seconds apart, this process stood still in between, and may have been cut off.
 STALL = 3 * BEAT
 #: Seconds without an echo of a beat after which the engine subscribes again.
@@ -80,7 +82,8 @@ class Bus:
         self._beat = Beat()
         #: Whether the publisher's sockets are in use.
         self.is_direct, self._patience = is_direct, patience
-        self._beaten, self._pause = time.monotonic(), 0.0
+        self._beaten, self._fired, self._pause = time.monotonic(), float("-inf"), 0.0
+        self._is_used = False  # since the last beat by others than engines
         self._on_ready: Callable[[], None] | None = None
         self._subscription: Any = None
         self._publisher: Any = None
@@ -152,6 +155,8 @@ class Bus:
         end = raw.find(_TAG_END)
         tag = raw[:end].decode("utf-8", "replace")
         try:
+            if not tag.startswith(events.OURS):
+                self._is_used = True
             if tag == self._beat_tag:
                 self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8")["n"])
             elif wanted := [listener for listener in self._listeners if listener.wants(tag)]:
@@ -174,7 +179,9 @@ class Bus:
                 "silent", "The event bus has been silent for %d seconds: subscribing again", self._patience
             )
             self._reconnect()
-        self.fire(self._beat_tag, self._beat.make())
+        if self._is_used or self._beat.unheard or not self._beat.heard or self._beaten - self._fired >= IDLE_BEAT:
+            self._fired, self._is_used = self._beaten, False
+            self.fire(self._beat_tag, self._beat.make())
         self._timer = self._loop.call_later(pause, self._next_beat)
 
     def _reconnect(self) -> None:

@@ -53,6 +53,8 @@ BEACON = "salt/beacon/"
 PRESENCE = "salt/presence/change"
 #: The state of a minion's key has changed: accepted, rejected, deleted.
 KEY = "salt/key"
+#: The wake-ups and beats of the engines.
+OURS = "saltext/jobs/"
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,9 @@ def lead_tag(engine: str, kind: str) -> str:
 
 def wake_tag(engine: str) -> str:
     """Return the tag with which a runner wakes an engine. The event is empty: the request is a file."""
-    return f"saltext/jobs/{engine}/wake"
+    return f"{OURS}{engine}/wake"
 
 
 def beat_tag(engine: str, name: str) -> str:
     """Return the tag of an engine's own beat; if a beat does not come back, the bus lost events. ``name`` is secret."""
-    return f"saltext/jobs/{engine}/beat/{name}"
+    return f"{OURS}{engine}/beat/{name}"

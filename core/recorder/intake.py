@@ -111,6 +111,11 @@ class Intake:
         return self._bytes < LIMIT // 4
 
     @property
+    def has_work(self) -> bool:
+        """Whether records or loads wait to be written."""
+        return bool(self._waiting or self._owed)
+
+    @property
     def waiting(self) -> int:
         """Records that are not in the spool yet."""
         return len(self._waiting)

@@ -44,7 +44,7 @@ FLUSH = 0.2
 #: Seconds between two looks into the job cache without a sign that events were lost.
 AUDIT = 1800.0
 #: Seconds between two looks at requests and at the spool's bounds.
-_TICK = 1.0
+_TICK = 5.0
 #: Records that go back into the spool at a time.
 _REDELIVERED = 100
 
@@ -86,6 +86,7 @@ class RecorderShell:
         }
         self.service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)
+        self._is_flush_wanted = False
         self._is_asked_for = choice.any_of(settings.events)
         self._quiet = Quiet(log)
 
@@ -99,7 +100,6 @@ class RecorderShell:
             self._ports.loop.spawn_callback(consumer.run)
         # Look for what came before the engine listened, once it listens.
         self._ports.bus.listen(self, self._catch_up.begin)
-        self._flush()
         self._tick()
         self._ports.loop.call_later(self._audit_interval, self._audit)
 
@@ -143,15 +143,23 @@ class RecorderShell:
             self._intake.accept_event(tag, data)
         if self._intake.is_full:
             self._ports.loop.spawn_callback(self._write)
+        self._want_flush()
 
     def on_gap(self) -> None:
         self._catch_up.begin()
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
+    def _want_flush(self) -> None:
+        """Write soon, and again until nothing waits."""
+        if not self._is_flush_wanted and self._intake.has_work:
+            self._is_flush_wanted = True
+            self._ports.loop.call_later(self._flush_interval, self._flush)
+
     def _flush(self) -> None:
+        self._is_flush_wanted = False
         self._ports.loop.spawn_callback(self._write)
-        self._ports.loop.call_later(self._flush_interval, self._flush)
+        self._want_flush()
 
     async def _write(self) -> None:
         done = await self._intake.flush()
@@ -175,6 +183,7 @@ class RecorderShell:
 
     async def _keep_house(self) -> None:
         now = self._ports.clock.now()
+        self._want_flush()  # of what the job cache had
         try:
             for consumer in self._consumers.values():
                 consumer.tell_drops(now)

@@ -9,6 +9,7 @@ import pytest
 import salt.utils.event
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.master import bus as buses
 from saltext.jobs.core.master.bus import Bus
 from tests.event_bus import event_bus, options
 from tests.waiting import wait_for
@@ -111,3 +112,31 @@ def test_an_event_fired_without_a_publisher_is_reported_and_does_no_harm(opts, u
     bus.fire("wanted/one", {"number": 1})
     assert until(lambda: "Could not fire wanted/one" in caplog.text)
     bus.close()
+
+
+def test_while_only_engines_use_the_bus_a_beat_is_rare(opts, loop, until, fire, monkeypatch):
+    monkeypatch.setattr(buses, "BEAT", 0.02)
+    monkeypatch.setattr(buses, "STALL", 1000.0)
+    heard, ready = [], []
+
+    class Beats(Ears):
+        def wants(self, tag):
+            return "/beat/" in tag
+
+        def handle(self, tag, data):
+            heard.append(tag)
+
+    engines = [Bus(opts, loop, name) for name in ("one", "two")]
+    for engine in engines:
+        engine.listen(Beats(), lambda: ready.append(True))
+    assert until(lambda: len(ready) == 2)
+    loop.run_sync(lambda: compat.sleep(0.5))
+    heard.clear()
+    loop.run_sync(lambda: compat.sleep(1.0))
+    assert len(heard) <= 4, "each hears the other one's"
+    for number in range(5):
+        before = len(heard)
+        fire("other/one", number)
+        assert until(lambda before=before: len(heard) >= before + 2), "whoever uses the bus may lose events"
+    for engine in engines:
+        engine.close()

@@ -52,6 +52,19 @@ def stage(make):
     return make()
 
 
+def test_a_recorder_without_work_writes_nothing_and_begins_when_there_is_some(make, jid, monkeypatch):
+    stage = make(flush=0.01)
+    stage.await_search()
+    stage.settle()
+    stage.run(0.2)
+    writes, write = [], stage.intake.flush
+    monkeypatch.setattr(stage.intake, "flush", lambda: writes.append(True) or write())
+    stage.run(0.5)
+    assert writes == []
+    stage.event(jid, "m1", "done")
+    assert stage.until(lambda: stage.returns == [(jid, "m1", "done")])
+
+
 # -- whose job it is ---------------------------------------------------------------------------------------------------
 
 
