@@ -163,7 +163,8 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
         Advice(
             "an accepted minion can store returns in the name of others, as a syndic does, unless every minion signs its "
             "messages (minion_sign_messages) and the master sets require_minion_sign_messages, "
-            "drop_messages_signature_fail and signing_algorithm (to that of the minions)"
+            "drop_messages_signature_fail and signing_algorithm (to that of the minions); but then Salt drops some genuine "
+            "returns too, when it renews its key"
         )
     ]
 
