@@ -22,8 +22,6 @@ from saltext.jobs.core.settings import is_configured
 from saltext.jobs.core.site import check_format, site_of
 from saltext.jobs.core.version import VERSION
 
-#: Seconds after which a request that the engine has not taken is a finding. An engine looks at least every ten.
-LONGEST_WAIT = 30.0
 #: Seconds by which a master's clock may differ from the site's.
 SKEW = 2.0
 #: A caller who may ask no minion.
@@ -71,20 +69,16 @@ def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
 
 
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return a finding if an engine does not run, takes no requests, or runs as another user or version."""
-    wait = requests.longest_wait(opts, engine)
+    """Return a finding if an engine does not run, hangs, or runs as another user or version."""
     if not requests.is_running(opts, engine):
-        if not wait and not is_configured(opts, engine):
+        if not is_configured(opts, engine):
             return [Advice(f"no {engine} engine runs, and none is configured: add it to `engines:` if it is wanted")]
-        left = "; a request waits for it" if wait else ""
-        return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log{left}"]
+        return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log"]
     silent = requests.silent_for(opts, engine)
     if silent:
         return [
             f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped; look in the master's log"
         ]
-    if wait > LONGEST_WAIT:
-        return [f"the {engine} engine runs, and has not taken a request for {wait:.0f} s: look in the master's log"]
     return _about_process(opts, engine)
 
 

@@ -241,24 +241,13 @@ def history(opts: Mapping[str, Any], engine: str) -> Any:
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not taken yet, oldest first, without unreadable ones."""
     folder, found = site_of(opts, engine).folder(engine), []
-    for name in _not_taken(folder):
-        with contextlib.suppress(StateError, OSError):
-            request = read_msgpack(folder, name)
-            if isinstance(request, dict):
-                found.append(request)
-    return found
-
-
-def longest_wait(opts: Mapping[str, Any], engine: str) -> float:
-    """Return for how many seconds the oldest request has waited for an engine to take it; 0 if none waits."""
-    site, waits = site_of(opts, engine), [0.0]
-    folder = site.folder(engine)
     with contextlib.suppress(OSError):
-        now = site.now()
-        for name in _not_taken(folder):
-            with contextlib.suppress(FileNotFoundError):
-                waits.append(now - folder.modified(name))
-    return max(waits)
+        for name in folder.names(_BELOW):
+            with contextlib.suppress(StateError, OSError):
+                request = read_msgpack(folder, name) if name.endswith(".request") else None
+                if isinstance(request, dict):
+                    found.append(request)
+    return found
 
 
 def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
@@ -288,12 +277,6 @@ def _name(request_id: str, state: str) -> str:
 
 def _id_of(name: str) -> str:
     return name.rpartition("/")[2].rpartition(".")[0]
-
-
-def _not_taken(folder: Folder) -> list[str]:
-    with contextlib.suppress(OSError):
-        return [name for name in folder.names(_BELOW) if name.endswith(".request")]
-    return []
 
 
 def _wake(opts: Mapping[str, Any], engine: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import time
 
 import pytest
 
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
@@ -84,19 +81,10 @@ def test_missing_configuration_is_reported(opts, changes, part):
     finding({**opts, **changes}, part)
 
 
-def test_an_engine_that_does_not_run_is_reported_with_what_waits_for_it(opts):
+def test_an_engine_that_does_not_run_is_reported(opts):
     assert finding(opts, "no job_retry engine runs").endswith("if it is wanted")
     opts["engines"] = [JOB_RETRY]
     assert finding(opts, "no job_retry engine runs").endswith("master's log")
-    requests.leave(opts, JOB_RETRY, {"do": "pause"})
-    assert "a request waits for it" in finding(opts, "no job_retry engine runs")
-
-
-def test_an_engine_that_runs_and_does_nothing_is_reported(opts, running):
-    path = FileSite(opts).path(JOB_RETRY) / "requests" / "x.request"
-    files.write_msgpack(path, {"do": "pause"})
-    os.utime(path, (time.time() - 100, time.time() - 100))
-    assert "has not taken a request for 1" in finding(opts, "taken")
 
 
 def test_records_that_were_damaged_are_named(opts):
