@@ -321,6 +321,23 @@ def test_a_batch_that_does_not_end_in_time_goes_on(command, run, tmp_path):
     assert run("batch.wait", jid)["success"] is True
 
 
+def test_a_minion_that_keeps_the_job_in_its_own_queue_of_states_is_not_given_up(run, look, master, tmp_path):
+    work = CountedJob(tmp_path, "work", gated=True)
+    assert salt_cli(master, "b1", "--async", "state.single", "cmd.run", f"name={work.command}").returncode == 0
+    wait_for(work.begun, what="the minion runs states")
+    options = ("max_failures=0", "presence=none", *timeouts(2))
+    jid = run("batch.start", "b1", "state.single", "test.nop", "name=x", "queue=True", *options)["jid"]
+
+    def is_seen_again():
+        record = look("batch.minions", jid)["b1"]
+        return record["state"] != "active" or record["seen"] > record["since"] + 4
+
+    wait_for(is_seen_again, what="it was asked several times", seconds=stretched(120))
+    assert look("batch.minions", jid)["b1"]["state"] == "active"
+    work.open_gate()
+    assert run("batch.wait", jid)["success"] is True
+
+
 def test_the_failed_minions_are_retried_in_a_new_batch(run, command, tmp_path):
     once = tmp_path / "once"
     jid = run("batch.start", "b[123]", "cmd.run", f"mkdir {once}", "batch=1", "presence=none")["jid"]
