@@ -233,7 +233,8 @@ def minions(
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
 
-    The job cache keeps results for ``keep_jobs_seconds``; older ones are not shown.
+    The job cache keeps results for ``keep_jobs_seconds``; older ones are not shown. A user with limited rights sees the
+    arguments of their own jobs only.
 
     fun
         The function: a glob such as ``state.*``, or several, with commas or as a list.

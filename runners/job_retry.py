@@ -89,7 +89,8 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
 @runner.verb
 def show(minion: object, jid: object) -> dict[str, Any]:
     """
-    Return everything about one entry: what ``job_retry.list`` shows, the job with its arguments, and its history.
+    Return everything about one entry: what ``job_retry.list`` shows, the job with its arguments, and its history. A user
+    with limited rights sees the arguments of their own jobs only.
 
     CLI Example:
 
