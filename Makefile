@@ -6,6 +6,7 @@
 #   make test        the test suite, on Salt 3008
 #   make test ALL=1  the slow tests too
 #   make again       the tests that failed last, alone and five times more, and how often each failed
+#   make test-mutants  whether tests notice each of some 60 faults in the code (tests/mutants)
 #   make test-all    the same, and the stories on Salt 3007 and 3006
 #   make test-pythons  tests without daemons, on each Python from 3.10 to 3.14 that is installed
 #   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 if the machine has none
@@ -76,7 +77,7 @@ chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1
 TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional $(STORIES_$*)
 STORIES_3.14 := tests/integration/test_stories.py
 
-.PHONY: help demo console test test-slow test-all again newest $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: help demo console test test-slow test-mutants test-all again newest $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: chroot coverage lint lint-workflows docs docs-pictures docs-tables dist clean
 
 help:
@@ -95,6 +96,10 @@ test: .venv/.installed
 
 test-slow: .venv/.installed
 	.venv/bin/$(PYTEST) -m slow $(LONGEST_FIRST)
+
+# Each fault in a copy of the checkout, two at a time. It needs no more than unit and functional tests.
+test-mutants: .venv/.installed
+	.venv/bin/python -m tests.mutants $(ARGS)
 
 again: .venv/.installed
 	.venv/bin/python -m tests.again .pytest_cache/test

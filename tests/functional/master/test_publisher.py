@@ -10,8 +10,10 @@ import salt.payload
 import zmq
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.postgresql.lease import Superseded
 from saltext.jobs.core.retry.load import limits_of
 from tests.user import USER
 from tests.waiting import stretched
@@ -56,6 +58,16 @@ class Master:
         self.context.destroy(0)
 
 
+class Lead(Lease):
+    """The lead of an engine, until another process has it."""
+
+    is_lost = False
+
+    def check(self):
+        if self.is_lost:
+            raise Superseded("another process leads")
+
+
 @pytest.fixture
 def master():
     made = Master()
@@ -87,7 +99,8 @@ def publish(master, key, tmp_path, loop):
         request_channel_tries=1,
         request_channel_timeout=seconds,
     )
-    publisher = Publisher(opts, loop)
+    lease = Lead()
+    publisher = Publisher(opts, loop, lease=lease)
 
     def publish(number=1):
         answers = []
@@ -105,7 +118,7 @@ def publish(master, key, tmp_path, loop):
         loop.run_sync(send_all)
         return answers if number > 1 else answers[0]
 
-    publish.publisher = publisher
+    publish.publisher, publish.lease = publisher, lease
     yield publish
     publisher.close()
 
@@ -190,3 +203,11 @@ def test_nothing_is_published_while_the_master_has_no_publisher(master, publish,
     with pytest.raises(PublishFailed):
         publish()
     assert not master.connections
+
+
+def test_an_engine_that_has_lost_the_lead_publishes_nothing(master, publish):
+    publish()
+    publish.lease.is_lost = True
+    with pytest.raises(PublishFailed, match="another process leads") as caught:
+        publish()
+    assert (caught.value.certain, len(master.connections)) == (True, 1)

@@ -17,6 +17,7 @@ import salt.config
 import salt.minion
 import salt.utils.job
 
+from saltext.jobs.core.master.identity import MASTER, WHO, Identity
 from tests.waiting import stretched
 
 pytestmark = pytest.mark.story
@@ -58,6 +59,12 @@ def test_a_return_leaves_the_published_load_alone(master, opts):
     assert call(master, "get_load", JID) == {**LOAD, "Minions": ["web1", "web2"]}
     assert sorted(call(master, "get_jid", JID)) == ["web1", "web2"]
     assert call(master, "get_endtime", JID)
+
+
+def test_no_load_says_itself_who_has_published_it(master):
+    claimed = Identity(MASTER, "root").as_record()
+    call(master, "save_load", JID, {**LOAD, WHO: claimed}, minions=["web1"])
+    assert WHO not in call(master, "get_load", JID)
 
 
 def test_a_return_without_a_publish_makes_the_job_known(master, opts):

@@ -80,6 +80,18 @@ def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_does_not_go_
         assert bench.master.jobs() == ["a", "b"]
 
 
+def test_a_publish_that_the_disk_held_up_until_the_batch_was_stopped_does_not_go_out(tmp_path):
+    with ShellBench(tmp_path, "ab") as bench:
+        bench.begin("ab", "1")
+        bench.run(0.5)
+        bench.shell.live[JID].unwritten = True  # as after a write that has failed
+        bench.run(2)
+        assert bench.batch().is_publishing()
+        bench.ask("stop", jid=JID, user="ann", kill=False)
+        assert bench.end().pending() == ["b"]
+        assert bench.master.jobs() == ["a"]
+
+
 def test_a_batch_runs_in_its_windows_only(tmp_path):
     minions = [FakeMinion(name, seconds=25 * 60) for name in "abcd"]
     with ShellBench(tmp_path, minions, interval=3600) as bench:

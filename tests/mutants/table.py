@@ -1,0 +1,517 @@
+"""
+The ways in which ``make test-mutants`` breaks the code: one line each, at the heart of a promise.
+
+A mutant says what a user would suffer from, and names the tests that must notice it. Better than tests of one function are
+worlds and stories: they outlive the code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """
+    In ``file``, ``old`` becomes ``new``; it must be there once. ``tests``: arguments of pytest.
+
+    :param name: what goes wrong.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+#: Simulated worlds with their own ground truth: one batch, one in which a thing goes wrong often, several batches, and the
+#: retry queue.
+WORLD = "tests/unit/batch/test_world.py -k 'every_way or once_went'"
+PROFILES = "tests/unit/batch/test_profiles.py -k 'often or once_went'"
+SHARED = "tests/unit/batch/test_shared_worlds.py -k 'in_a_world or rollouts_of'"
+QUEUE = "tests/unit/retry/test_adversary.py -k 'not many'"
+
+#: The fields of each mutant, by what it concerns.
+_TABLE = (
+    # batches
+    (
+        "a slot is freed by time: silence once is enough",
+        "core/batch/inflight.py",
+        "if self.flights[minion].unanswered >= self.spec.probe_attempts:",
+        "if self.flights[minion].unanswered >= 1:",
+        WORLD,
+    ),
+    (
+        "the size of a batch is off by one",
+        "core/batch/pace.py",
+        "free = self.size - flying - len(self.cooling)",
+        "free = self.size + 1 - flying - len(self.cooling)",
+        WORLD,
+    ),
+    (
+        "batch_wait is not waited for",
+        "core/batch/pace.py",
+        "if self.spec.batch_wait:\n            self.cooling",
+        "if False:\n            self.cooling",
+        "tests/unit/batch/test_machine.py::test_batch_wait_keeps_a_slot_empty",
+    ),
+    (
+        "the first wave of a ramp sends on before it has ended",
+        "core/batch/pace.py",
+        "return self.size if self.stages[self.stage].wave else None",
+        "return None",
+        "tests/unit/batch/test_machine.py::test_a_ramp_sends_wave_by_wave_and_then_slides",
+    ),
+    (
+        "a job is published before it is written down",
+        "core/batch/live.py",
+        "_DURABLE = (facts.Publish, facts.Kill,",
+        "_DURABLE = (facts.Kill,",
+        "tests/functional/batch/test_live.py::test_a_publish_is_done_after_its_record_is_durable",
+    ),
+    (
+        "after a crash a publish under way counts as never sent",
+        "core/batch/inflight.py",
+        "for minion in self.end_publish():\n            self.flights[minion].unknown = True",
+        "for minion in self.end_publish():\n            del self.flights[minion]",
+        WORLD,
+    ),
+    (
+        "a publish without a confirmation counts as not sent",
+        "core/batch/sending.py",
+        "if fact.certain:\n",
+        "if True:\n",
+        "tests/unit/batch/test_machine.py::test_a_publish_without_an_answer_is_probed_before_it_is_sent_again",
+    ),
+    (
+        "a minion that restarted is sent the job a second time",
+        "core/batch/inflight.py",
+        "flight.unheard = flight.restarted = True",
+        "flight.unheard = True",
+        PROFILES,
+    ),
+    (
+        "a job that is killed goes out again",
+        "core/batch/ending.py",
+        "if flight.kills or flight.signalled or not batch.inflight.is_idle(flight):",
+        "if not batch.inflight.is_idle(flight):",
+        PROFILES,
+    ),
+    (
+        "a kill misses the minions whose publish is under way",
+        "core/batch/sending.py",
+        "            batch.inflight.sent(minion, now)\n    return ending.kill_what_was_late(batch)",
+        "            batch.inflight.sent(minion, now)\n    return []",
+        "tests/unit/batch/test_machine.py::test_a_kill_reaches_minions_whose_publish_was_under_way",
+    ),
+    (
+        "a paused batch sends on",
+        "core/batch/machine.py",
+        "if self.halted or self.paused:",
+        "if self.halted:",
+        "tests/unit/batch/test_machine.py::test_a_paused_batch_sends_nothing_until_it_is_resumed",
+    ),
+    (
+        "a publish that waits for the disk goes out after a stop",
+        "core/batch/state.py",
+        'if self.halted:\n            return "stopped"',
+        'if False:\n            return "stopped"',
+        "tests/unit/batch/test_shell_rollout.py -k disk_held_up",
+    ),
+    (
+        "one failure more than allowed is allowed",
+        "core/batch/outcomes.py",
+        "self.budget_used > allowed and enough",
+        "self.budget_used > allowed + 1 and enough",
+        "tests/unit/batch/test_machine.py::test_more_failures_than_allowed_stop_the_batch",
+    ),
+    (
+        "the budget of a group is forgotten",
+        "core/batch/outcomes.py",
+        "if used > self.spec.group_failures_allowed[group] and enough:",
+        "if False:",
+        PROFILES,
+    ),
+    (
+        "a window does not shut",
+        "core/batch/gates.py",
+        "return not self.bounded or (self.open and (self.closes is None or now < self.closes))",
+        "return not self.bounded or self.open",
+        WORLD,
+    ),
+    (
+        "a stage begins before the one before it was checked",
+        "core/batch/gates.py",
+        "return not self.spec.check or self.passed == stage",
+        "return True",
+        PROFILES,
+    ),
+    (
+        "an approval is for any stage",
+        "core/batch/state.py",
+        "self.checks.by_hand and self.checks.stage == fact.stage",
+        "self.checks.by_hand",
+        "tests/unit/batch/test_checks.py::test_an_approval_is_for_the_stage_that_it_names",
+    ),
+    (
+        "a minion may exceed max_runtime",
+        "core/batch/inflight.py",
+        "return flight.expired or (limit is not None and now >= flight.began + limit)",
+        "return False",
+        PROFILES,
+    ),
+    (
+        "rights that were taken away are not looked at",
+        "core/batch/gates.py",
+        'return self.owner.get("kind") not in (None, "master")',
+        "return False",
+        "tests/unit/batch/test_shell_rollout.py::test_a_batch_whose_owner_has_lost_the_right_waits_for_a_user_who_has_it",
+    ),
+    (
+        "more minions are in flight over all batches than may be",
+        "core/batch/sharing.py",
+        "while heap and given.total() < free:",
+        "while heap and given.total() <= free:",
+        SHARED,
+    ),
+    (
+        "a halted batch hands minions over to the retry queue",
+        "core/batch/ending.py",
+        "if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:",
+        "if waits or batch.asked_queue or not batch.to_hand_over:",
+        "tests/unit/batch/test_shell_doubts.py tests/unit/batch/test_machine.py -k 'hands_nobody_over'",
+    ),
+    # the retry queue
+    (
+        "a claim is not stored",
+        "core/retry/effects.py",
+        "self._writer.claim(effect.jid, lambda: self._loop.spawn_callback(self._learn, claimed))",
+        "self._loop.spawn_callback(self._learn, claimed)",
+        QUEUE,
+    ),
+    (
+        "a newer job overtakes an older one",
+        "core/retry/turns.py",
+        "turn = not under_way, self._queue.jobs[entry.jid].published_at, entry.jid",
+        "turn = not under_way, -self._queue.jobs[entry.jid].published_at, entry.jid",
+        "tests/unit/retry/test_machine.py::test_jobs_are_replayed_oldest_first_one_at_a_time",
+    ),
+    (
+        "an interrupted job runs again unasked",
+        "core/retry/decision.py",
+        "if not terms.retry_interrupted:\n        return Decision(state=State.HELD",
+        "if False:\n        return Decision(state=State.HELD",
+        QUEUE,
+    ),
+    (
+        "what was killed is delivered",
+        "core/retry/capture.py",
+        "if minion in note.killed:",
+        "if False:",
+        QUEUE,
+    ),
+    (
+        "a kill cancels what was published after it",
+        "core/retry/open_job.py",
+        "for at, names in self.kills if at >= place)",
+        "for at, names in self.kills)",
+        "tests/unit/retry/test_capture.py -k 'kill and (after_it or since)'",
+    ),
+    (
+        "nothing expires",
+        "core/retry/decision.py",
+        "if is_over and entry.state in (State.PENDING, State.HELD):",
+        "if False:",
+        "tests/unit/retry/test_machine.py::test_an_entry_expires_and_is_kept_for_a_while_with_the_reason",
+    ),
+    (
+        "lost events are not made up for",
+        "core/retry/machine.py",
+        "facts.Gap: lambda fact: self._look_again(fact.returns),",
+        "facts.Gap: lambda fact: None,",
+        "tests/unit/retry/test_long_queue.py::test_after_a_gap_all_are_pinged_a_part_at_a_time",
+    ),
+    (
+        "a job whose minions are not known yet is forgotten in a crash",
+        "core/retry/shell.py",
+        "self._checkpoint.open_jobs(now), self._checkpoint.kills(now)",
+        "{}, self._checkpoint.kills(now)",
+        QUEUE,
+    ),
+    (
+        "a job goes to a machine with a new key",
+        "core/retry/owing.py",
+        "if max(published_at, entry.wanted_at) >= made_at:",
+        "if True:",
+        "tests/unit/retry/test_machine.py::test_a_minion_with_a_new_key_gets_none_of_the_jobs_owed_to_the_old_one",
+    ),
+    (
+        "a right that was lost is not asked for",
+        "core/retry/decision.py",
+        "if permits.denied:",
+        "if False:",
+        QUEUE,
+    ),
+    (
+        "publishes are not limited by the rate",
+        "core/retry/outbox.py",
+        "self._tokens -= 1\n",
+        "\n",
+        "tests/unit/retry/test_machine.py::test_publishes_keep_to_the_rate",
+    ),
+    (
+        "minions that come at once get a publish each",
+        "core/retry/replay.py",
+        "self._company.put_off(entry.jid, minion, now + self._queue.settings.gather, latest)",
+        "self._company.put_off(entry.jid, minion, now, now)",
+        "tests/unit/retry/test_machine.py::test_minions_owed_the_same_job_are_one_publish",
+    ),
+    # job_once, on minions
+    (
+        "a job that ended runs again",
+        "executors/job_once.py",
+        'if state != "never" and not goes_on and not (state == "interrupted" and options.get("rerun")):',
+        'if state == "interrupted" and not options.get("rerun"):',
+        "tests/functional/executors/test_job_once.py::test_a_job_that_arrives_again_is_not_run_and_returns_what_it_returned",
+    ),
+    (
+        "an interrupted job runs again",
+        "executors/job_once.py",
+        'self.state, known = "interrupted" if text else "never", False',
+        'self.state, known = "never", False',
+        "tests/functional/executors/test_job_once.py::test_a_record_that_is_cut_anywhere_never_lets_the_job_run_again",
+    ),
+    (
+        "a job runs before its record is on the disk",
+        "executors/job_once.py",
+        "        os.fsync(file.fileno())\n        if not before:",
+        "        if not before:",
+        "tests/functional/executors/test_job_once.py::test_a_job_is_on_the_disk_before_its_function_runs",
+    ),
+    (
+        "two deliveries at once both run",
+        "executors/job_once.py",
+        "fcntl.flock(file, fcntl.LOCK_EX)",
+        "pass",
+        "tests/functional/executors/test_job_once.py::test_of_many_reruns_at_once_one_runs_the_job",
+    ),
+    # the job cache
+    (
+        "the first return is overwritten",
+        "core/store/records.py",
+        "if store.driver.store_new(bank, minion, record, store.sync_all):",
+        "if store.store(bank, minion, record, store.sync_all) is None:",
+        "tests/functional/store/test_contract.py::TestLocalfs::test_the_first_return_of_a_minion_is_kept",
+    ),
+    (
+        "a load that nobody published is believed",
+        "core/store/records.py",
+        "if known is None or known.vouches_for(load):\n        return True",
+        "if True:\n        return True",
+        "tests/functional/store/test_contract.py::TestLocalfs::test_a_load_that_took_the_place_of_the_published_one_is_not_believed",
+    ),
+    (
+        "a return of another function counts as the job's",
+        "core/store/records.py",
+        'if not job.known or not load.get("fun") or job.is_done_by(load):',
+        "if True:",
+        "tests/functional/store/test_contract.py::TestLocalfs::test_a_run_under_a_borrowed_jid_is_no_return_of_the_job",
+    ),
+    (
+        "returns of a job with nocache are stored",
+        "core/store/records.py",
+        "if not job.stored:\n        return None",
+        "if False:\n        return None",
+        "tests/functional/store/test_contract.py::TestLocalfs::test_a_return_of_a_job_with_nocache_is_not_stored",
+    ),
+    (
+        "a password is stored with a load",
+        "core/master/secrets.py",
+        'frozenset(("token", "eauth_token", "password", "key", "tok", "sig"))',
+        'frozenset(("token", "eauth_token", "key", "tok", "sig"))',
+        "tests/functional/store/test_contract.py::TestLocalfs::test_secrets_are_not_stored_and_the_load_in_use_is_not_touched",
+    ),
+    (
+        "a job that an engine needs is removed",
+        "core/store/retention.py",
+        "key not in owed and",
+        "",
+        "tests/functional/store/test_contract.py::TestLocalfs::test_no_job_is_removed_that_an_engine_still_needs",
+    ),
+    (
+        "an old job stays for ever",
+        "core/store/retention.py",
+        "drop_older(store, part, now - keep)",
+        "pass",
+        "tests/functional/store/test_contract.py::TestLocalfs::test_an_old_job_is_removed_with_all_that_belongs_to_it",
+    ),
+    (
+        "files can be read by other users",
+        "core/disk/files.py",
+        "os.O_EXCL | os.O_NOFOLLOW | flags, 0o600)",
+        "os.O_EXCL | os.O_NOFOLLOW | flags, 0o644)",
+        "tests/functional/log/test_log.py::test_all_that_is_there_is_private",
+    ),
+    (
+        "a search overlooks failed returns",
+        "core/store/search.py",
+        "if isinstance(record, SaltCacheError) or has_failed(record):\n            failed.add(name)",
+        "if False:\n            failed.add(name)",
+        "tests/functional/store/test_search.py::test_a_search_finds_what_a_look_at_every_job_finds",
+    ),
+    # the log
+    (
+        "a torn record in the log hides all that follow",
+        "core/log/framing.py",
+        "found = _next_record(data, position + 1)",
+        "found = None",
+        "tests/functional/log/test_log.py::test_damage_is_passed_over_and_reported_once",
+    ),
+    (
+        "a record that could not be written leaves no gap",
+        "core/log/writer.py",
+        "with contextlib.suppress(OSError):\n                    self._mark()\n                return False",
+        "self._unmarked = False\n                return False",
+        "tests/functional/log/test_log.py::test_a_full_disk_delays_no_writer_and_the_reader_learns_of_it_once",
+    ),
+    (
+        "a segment is removed before every reader is past it",
+        "core/log/writer.py",
+        "if needed is not None and number >= needed and size <= self._size:",
+        "if size <= 0:",
+        "tests/functional/log/test_log.py::test_segments_stay_until_every_reader_is_past_them",
+    ),
+    # the recorder
+    (
+        "a return that comes twice is recorded twice",
+        "core/recorder/intake.py",
+        "        if not self._is_known(item):\n            digests",
+        "        if True:\n            digests",
+        "tests/functional/recorder/test_recording.py::test_a_return_that_comes_twice_is_recorded_once",
+    ),
+    (
+        "a refused record is tried for ever",
+        "core/recorder/pipeline.py",
+        "if record.tries >= self._tries or not has_place:",
+        "if False:",
+        "tests/unit/recorder/test_pipeline.py",
+    ),
+    # who may
+    (
+        "anybody may publish under the jid of a batch",
+        "core/master/passes.py",
+        "return None if plain(text) and is_batch(site, str(text), OPEN, ENDED) else named",
+        "return named",
+        "tests/functional/master/test_passes.py::test_only_a_publish_with_a_pass_may_use_the_jid_of_a_batch",
+    ),
+    (
+        "an engine that has lost the lead publishes",
+        "core/master/passes.py",
+        "return (jid if leads else None), origin",
+        "return jid, origin",
+        "tests/functional/master/test_passes.py::test_an_engine_publishes_as_long_as_it_leads",
+    ),
+    (
+        "one permitted function of several permits all",
+        "core/master/access.py",
+        "return bool(lists and calls) and all(",
+        "return bool(lists and calls) and any(",
+        "tests/functional/retry/test_access.py::test_each_of_several_functions_needs_the_right_with_its_own_arguments",
+    ),
+    (
+        "a load says itself who has published it",
+        "returners/salt_cache.py",
+        "    kept.pop(identity.WHO, None)\n",
+        "",
+        "tests/functional/store/test_store_job.py::test_no_load_says_itself_who_has_published_it",
+    ),
+    (
+        "the user who started a batch approves it",
+        "core/batch/permission.py",
+        'raise Refused(f"{who.name} has started or taken over',
+        'log = (f"{who.name} has started or taken over',
+        "tests/functional/batch/test_approval.py::test_the_user_who_started_a_batch_may_not_approve_it_even_if_named",
+    ),
+    # who leads
+    (
+        "two engines lead at once",
+        "core/disk/lease.py",
+        "is_free = files.hold(handle)",
+        "is_free = True",
+        "tests/functional/engine/test_lease.py::test_one_engine_leads_and_the_next_one_does_when_it_has_ended",
+    ),
+    (
+        "a frozen leader goes on writing",
+        "core/postgresql/folder.py",
+        "if self._lease is not None:\n                    self._lease.renewed(connection)",
+        "if False:\n                    self._lease.renewed(connection)",
+        "tests/functional/site/test_contract.py::TestFolder::test_a_former_leader_changes_no_file",
+    ),
+    (
+        "a frozen leader publishes",
+        "core/master/publisher.py",
+        "self._lease.check()",
+        "self._lease.beat",
+        "tests/functional/master/test_publisher.py::test_an_engine_that_has_lost_the_lead_publishes_nothing",
+    ),
+    # requests to engines, and questions to minions
+    (
+        "a request is answered twice",
+        "core/engine/requests.py",
+        "if request_id in self._underway:\n                continue",
+        "if False:\n                continue",
+        "tests/functional/engine/test_requests.py::test_a_request_that_is_being_carried_out_is_not_taken_a_second_time",
+    ),
+    (
+        "a request that was taken before a crash is forgotten",
+        "core/engine/requests.py",
+        'self._named(".taken", ".request")',
+        'self._named(".request")',
+        "tests/functional/engine/test_requests.py::test_a_request_taken_before_a_crash_is_taken_again_first",
+    ),
+    (
+        "an answer that nobody proves counts",
+        "core/master/questions.py",
+        "jid, kept = self._publisher.new_jid(), None if hint else self._kept",
+        "jid, kept = self._publisher.new_jid(), None",
+        "tests/unit/batch/test_shell_answers.py::test_a_forged_answer_that_a_dead_minion_runs_the_job_keeps_no_slot",
+    ),
+    # commands, what they show, and options
+    (
+        "a control character acts on the terminal",
+        "core/display/text.py",
+        "if not char.isprintable() or any(",
+        "if any(",
+        "tests/unit/batch/test_failures.py::test_control_characters_of_minions_do_not_act_on_the_terminal",
+    ),
+    (
+        "a password among arguments is shown",
+        "core/display/command.py",
+        "if _IS_SECRET(name):",
+        "if False:",
+        "tests/unit/display/test_command.py::test_an_argument_named_like_a_secret_is_hidden",
+    ),
+    (
+        "a refused command ends with status 0",
+        "core/runner.py",
+        "    _show_refusal(function.__globals__, name, refusal)\n    raise refusal from None",
+        "    _show_refusal(function.__globals__, name, refusal)\n    return None",
+        "tests/functional/runners/test_refusals.py::test_a_wrong_call_is_one_line_on_standard_error_and_no_success",
+    ),
+    (
+        "an unknown option is ignored",
+        "core/runner.py",
+        "            if option not in options:\n                raise",
+        "            if False:\n                raise",
+        "tests/unit/test_runner.py::test_an_unknown_option_is_refused_with_what_must_have_been_meant",
+    ),
+    (
+        "a duration below 0 is taken",
+        "core/options.py",
+        "if (found := _finite(value)) < 0:",
+        "if (found := _finite(value)) < -1e9:",
+        "tests/unit/test_settings.py::test_another_duration_is_refused",
+    ),
+)
+
+MUTANTS = [Mutant(*fields) for fields in _TABLE]
