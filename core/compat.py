@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import multiprocessing
 import os
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import salt.version
@@ -187,3 +189,10 @@ def plain_opts(opts: Any) -> dict[str, Any]:
     """Return the options behind the ``__opts__`` of a loaded module, which on some releases is a proxy."""
     value: dict[str, Any] = opts.value() if hasattr(opts, "value") else opts
     return value
+
+
+def at_signal(action: Callable[[], None]) -> None:
+    """Have Salt call ``action`` when a signal stops this process, which then ends at once (``os._exit``)."""
+    process = multiprocessing.current_process()
+    if hasattr(process, "register_finalize_method"):  # not in a process that is not Salt's
+        process.register_finalize_method(action)

@@ -18,6 +18,7 @@ from saltext.jobs.core import arguments
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.grouping import By, parse_by
@@ -42,8 +43,12 @@ class Permission:
     """
 
     def __init__(self, opts: Mapping[str, Any], settings: BatchSettings, wall: Callable[[], float] = time.time) -> None:
-        self._access, self._settings, self._wall = Access(opts), settings, wall
+        self._opts, self._access, self._settings, self._wall = opts, Access(opts), settings, wall
         self._trusted = float(opts.get("token_expire") or _TOKEN_EXPIRE)
+
+    def strangers(self, minions: Iterable[str]) -> list[str]:
+        """Return those of some minions whose keys this master has not accepted. Blocks. :raises OSError:"""
+        return sorted(frozenset(minions) - minion_keys(self._opts)[0])
 
     def lacking(self, spec: Spec, owner: Mapping[str, Any], limits: Mapping[str, Any], minions: tuple[str, ...]) -> str:
         """

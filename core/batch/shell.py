@@ -273,6 +273,12 @@ class BatchShell:
         if ended:  # the request is from before a crash, and the batch has ended
             return summary(ended, ports.clock.now())
         if known is None:
+            strangers = await ports.rights_worker.call(ports.permission.strangers, spec.minions)
+            if strangers:
+                raise ValueError(
+                    f"the master whose engine leads has not accepted the keys of {len(strangers)} of the minions, such as "
+                    f"{strangers[0]}: accept them there too (salt-run batch.masters names it)"
+                )
             self._require_room_for(spec)
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())

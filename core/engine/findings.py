@@ -5,6 +5,7 @@ The findings of the doctors that are the same for every engine: one sentence for
 from __future__ import annotations
 
 import pathlib
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -94,13 +95,30 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 
 def about_peers(opts: Mapping[str, Any]) -> list[str]:
-    """Return a finding if the masters of a cluster are not one site."""
-    if not opts.get("cluster_id") or opts.get("cluster_isolated_filesystem") or opts.get("saltext_jobs_site"):
+    """Return findings if the masters of a cluster are not one site, or are not there."""
+    if not opts.get("cluster_id"):
         return []
-    return [
-        "no other master of this cluster can take over what this one has begun: set `saltext_jobs_site: postgresql` on all "
-        "of them, or cluster_isolated_filesystem if each is to keep its own"
+    found = [
+        f"the master {peer} of this cluster does not answer on port {opts['cluster_pool_port']}: when all masters have "
+        "died, Salt 3008 publishes nothing until each of them runs again, and batches pause"
+        for peer in opts.get("cluster_peers") or ()
+        if not _answers(peer, opts["cluster_pool_port"])
     ]
+    if opts.get("cluster_isolated_filesystem") or opts.get("saltext_jobs_site"):
+        return found
+    return [
+        *found,
+        "no other master of this cluster can take over what this one has begun: set `saltext_jobs_site: postgresql` on all "
+        "of them, or cluster_isolated_filesystem if each is to keep its own",
+    ]
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -108,7 +126,7 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     site, here = site_of(opts, engine), str(opts.get("id") or "")
     try:
         there = [master for master in masters.masters_of(site, engine) if master.is_known]
-        found = list(site.doubts())
+        found, keys = list(site.doubts()), masters.keys_of(opts)
         leader = site.leader(engine) if site.is_led(engine) else None
     except OSError as exc:
         return [f"the state of the masters cannot be read: {exc}"]
@@ -131,6 +149,12 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
             for what in ours
             if master.name != here and theirs[what] != ours[what]
         ]
+    found += [
+        f"the masters {master.name} and {here} have not accepted the keys of the same minions: accept them on both, or a "
+        "batch fails on minions that the leading one does not know"
+        for master in there
+        if master.name != here and master.keys != keys
+    ]
     is_several = opts.get("saltext_jobs_site") and engine != JOB_RECORDER
     if leader and is_several and not any(master.name != leader.master for master in there):
         found.append(

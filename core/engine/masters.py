@@ -9,6 +9,7 @@ the server.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import socket
@@ -21,6 +22,7 @@ import salt.version
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RETRY
@@ -47,7 +49,8 @@ class Master(NamedTuple):
     """
     What the engine of a master has said of itself.
 
-    ``ends``: whether its process was about to end; Salt then starts another. ``silent``: seconds since it wrote this.
+    ``ends``: whether its process was about to end, or has lost the lead since; Salt then starts another. ``keys``: a digest
+    of the accepted minions, in a site of several masters. ``silent``: seconds since it wrote this.
     ``ahead``: seconds by which its clock was ahead of the site's. ``refused``: how often it was kept from doing something
     because it did not lead, or could not tell whether it did.
     """
@@ -58,6 +61,7 @@ class Master(NamedTuple):
     version: str = ""
     salt: str = ""
     job_cache: str = ""
+    keys: str = ""
     refused: int = 0
     ends: bool = False
     silent: float = 0.0
@@ -86,15 +90,25 @@ def job_cache_of(opts: Mapping[str, Any]) -> str:
     return f"{keeper} with cache: {opts.get('cache')}" if keeper == "salt_cache" else str(keeper)
 
 
-def say(opts: Mapping[str, Any], folder: Folder, refused: int, wall: Callable[[], float], ends: bool = False) -> None:
-    """Say that this master's engine is there, or that its process ends. :raises OSError:"""
+def keys_of(opts: Mapping[str, Any]) -> str:
+    """Return a digest of the minions whose keys a master of a site has accepted; empty for one master alone."""
+    names = sorted(minion_keys(opts)[0]) if opts.get("saltext_jobs_site") else []
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest() if names else ""
+
+
+def say(
+    opts: Mapping[str, Any], folder: Folder, refused: int, wall: Callable[[], float], epoch: int = 0, ends: bool = False
+) -> None:
+    """Say that this master's engine is there, leading in this epoch or (0) standing by; or that it ends. :raises OSError:"""
     told = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "version": VERSION,
         "salt": salt.version.__version__,
         "job_cache": job_cache_of(opts),
+        "keys": keys_of(opts),
         "refused": refused,
+        "epoch": epoch,
         "ends": ends,
         "wall": wall(),
     }
@@ -103,8 +117,9 @@ def say(opts: Mapping[str, Any], folder: Folder, refused: int, wall: Callable[[]
 
 def masters_of(site: Site, engine: str) -> list[Master]:
     """Return the masters that have said within a day that their engine is there, sorted. :raises OSError:"""
-    folder, now = site.folder(engine), site.now()
-    found = [_master(folder, name, now) for name in folder.names(_BELOW)]
+    folder, now, leader = site.folder(engine), site.now(), site.leader(engine) if site.is_led(engine) else None
+    epochs = (0, leader.epoch if leader is not None else 0)
+    found = [_master(folder, name, now, epochs) for name in folder.names(_BELOW)]
     return [master for master in found if master is not None and master.silent < _FORGOTTEN]
 
 
@@ -127,16 +142,17 @@ def count(folder: Folder, changes: Changes) -> None:
     write_msgpack(folder, _CHANGES, changes._asdict(), durable=True)
 
 
-def _master(folder: Folder, name: str, now: float) -> Master | None:
+def _master(folder: Folder, name: str, now: float, epochs: tuple[int, int]) -> Master | None:
     try:
         told, at = read_msgpack(folder, name), folder.modified(name)
-        texts = {key: str(told[key]) for key in ("host", "version", "salt", "job_cache")}
+        texts = {key: str(told[key]) for key in ("host", "version", "salt", "job_cache", "keys")}
         numbers = {"pid": int(told["pid"]), "refused": int(told["refused"])}
         spoken = {"silent": max(0.0, now - at), "ahead": float(told["wall"]) - at}
+        ends = bool(told["ends"]) or told["epoch"] not in epochs
     except (FileNotFoundError, StateError, KeyError, TypeError, ValueError):
         return None  # another version wrote it, or something that is not ours
     master = urllib.parse.unquote(name.removeprefix(f"{_BELOW}/").removesuffix(".master"))
-    return Master(name=master, ends=bool(told["ends"]), **texts, **numbers, **spoken)  # type: ignore[arg-type]
+    return Master(name=master, ends=ends, **texts, **numbers, **spoken)  # type: ignore[arg-type]
 
 
 def _name_of(master: str) -> str:
@@ -339,10 +355,9 @@ class Seat:
         began = self._steady()
         if not at_once and began - self._said_at < requests.BEAT:
             return
-        self._said_at = began
         try:
-            say(self._opts, self._folder, self.lease.refused, self._wall, ends)
-            self._is_up, self._took = True, self._steady() - began
+            say(self._opts, self._folder, self.lease.refused, self._wall, 0 if ends else self.lease.epoch, ends)
+            self._said_at, self._is_up, self._took = began, True, self._steady() - began
             if self.lease.leader is None:
                 self._changes, leader = changes_of(self._folder), self._site.leader(self._engine)
                 self._epoch = leader.epoch if leader is not None else 0
@@ -364,6 +379,12 @@ class Seat:
             is_up=self._is_up,
             took=self._took,
         )
+
+    def leave(self) -> None:
+        """Leave a lease to the next one and say so, since Salt ends this process. A lock is held to the very end."""
+        if self.lease.left is not None:
+            self.lease.release()
+        self.say(at_once=True, ends=True)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Salt's master restarts an engine as soon as its start() returns. So an engine th
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import pathlib
@@ -121,11 +122,12 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
     with contextlib.ExitStack() as stack:
         folder = _folder_of(metrics_dir)
         seat = _seat(opts, name)
+        compat.at_signal(seat.leave)
         lease = _lead(opts, name, seat, folder)
         stack.callback(lease.release)
         note_format(site_of(opts, name).folder(name, lease))
         loop = compat.new_loop()
-        lease.on_lost = lambda: loop.add_callback(loop.stop)
+        lease.on_lost = lambda: _end(name, loop)
         app = build(loop, lease)
         stack.callback(app.close)
         loop.add_callback(app.start)
@@ -155,7 +157,12 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         log.info("The %s engine ends: %s", name, "another one leads" if is_taken else "no other one leads so far")
         return
     seat.say(at_once=True, ends=True)
+
+
+def _end(name: str, loop: Any) -> None:
     log.error("The %s engine ends: while it was frozen or cut off, another one has taken over", name)
+    logging.getLogger("saltext.jobs").setLevel(logging.CRITICAL)  # that all it has begun fails now is no news
+    loop.add_callback(loop.stop)
 
 
 def _remember(loop: Any, history: History, metrics: Callable[[], Sequence[Metric]]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import multiprocessing
 import os
 import random
 import select
@@ -31,6 +32,9 @@ Result = TypeVar("Result")
 #: Connections of the parent process. They are kept, so that they are never closed here.
 _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
+#: When this process last gave up waiting for a server, by its name for people. A command does not wait again so soon.
+_GIVEN_UP: dict[str, float] = {}
+_SOON = 30.0
 #: Seconds that reading or removing many rows may take.
 LONG = 60.0
 #: Seconds between two tries to connect.
@@ -152,7 +156,9 @@ class Connections:
         :raises Away: if the server cannot do it now; it may have been done.
         :raises Rejected: if it never will.
         """
-        clashes, is_lost, until = 0, False, time.monotonic() + self._options.connect_timeout
+        clashes, is_lost, began, patience = 0, False, time.monotonic(), self._options.connect_timeout
+        is_hasty = multiprocessing.parent_process() is None and began - _GIVEN_UP.get(self.place, -_SOON) < _SOON
+        until = began if is_hasty else began + patience
         while True:
             was_used = False
             try:
@@ -169,6 +175,8 @@ class Connections:
                 if kind is Kind.LOST and time.monotonic() < until:
                     time.sleep(RETRY_SECONDS)
                     continue
+                if kind is Kind.LOST and began < until:
+                    _GIVEN_UP[self.place] = time.monotonic()
                 clashes += kind is Kind.CLASH
                 if kind is Kind.CLASH and clashes <= _CLASHES:
                     time.sleep(_PAUSE * clashes * random.uniform(0.5, 1.5))

@@ -5,6 +5,10 @@ leader's work goes on, and nothing runs twice.
 
 from __future__ import annotations
 
+import os
+import pathlib
+import re
+import signal
 import time
 
 import pytest
@@ -23,10 +27,11 @@ from tests.integration.several import (
     has_begun,
     hot_hot,
     leader,
+    standing_by,
     start,
     there,
 )
-from tests.waiting import wait_for
+from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -96,8 +101,11 @@ def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_whose_server_is_
         freeze(frozen.pid)
         wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
         has_begun(trace, 2)
+        before = errors_of(one)
         thaw(frozen.pid)
         wait_for(lambda: not frozen.is_running(), what="the former engine ends")
+        (line,) = errors_of(one)[len(before) :]
+        assert "The batch_manager engine ends: while it was frozen" in line
         assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
         assert lines(trace) == len(MINIONS)
         assert leader(one) == two.config["id"]
@@ -113,6 +121,31 @@ def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_whose_server_is_
         server.start()
         assert ended(one, jid) == dict.fromkeys(MINIONS, "completed")
         assert lines(trace) == len(MINIONS)
+
+
+def errors_of(master):
+    """The errors that our engines have logged."""
+    lines_of_log = pathlib.Path(master.config["log_file"]).read_text(errors="replace").splitlines()
+    return [line for line in lines_of_log if "saltext.jobs" in line and re.search(r"\[(ERROR|CRITICAL) *\]", line)]
+
+
+def test_a_master_that_is_stopped_gives_up_the_lead_at_once_and_one_that_died_stands_by_no_more(masters, desks):
+    one, two = masters
+    os.kill(one.pid, signal.SIGTERM)
+    began = time.monotonic()
+    await_leader(two, two)
+    assert time.monotonic() - began < min(stretched(4), 9)
+    assert [standing_by(desks[1], engine) for engine in ENGINES] == [[], []]
+    one.terminate()
+    one.start()
+    for engine in ENGINES:
+        wait_for(
+            lambda e=engine: standing_by(desks[1], e) == [one.config["id"]],
+            what=f"the other one stands by for {engine}",
+        )
+    kill(two)
+    await_leader(one, one)
+    assert [standing_by(desks[0], engine) for engine in ENGINES] == [[], []]
 
 
 def test_the_leader_hands_over_in_each_phase_of_a_batch_and_nothing_is_lost_or_runs_twice(masters, desks, tmp_path):

@@ -30,3 +30,13 @@ def postgresql_sites(tmp_path, servers):
     options = servers("postgresql").make_database(f"site{uuid.uuid4().hex[:12]}")
     masters = [{**options, "cachedir": str(tmp_path / name), "id": name} for name in ("a", "b")]
     return [PostgresqlSite(opts) for opts in masters]
+
+
+def end_lease(site):
+    """Have a lease in PostgreSQL end, as after seconds in which it was not renewed."""
+    from saltext.jobs.core.postgresql.connections import Connections
+    from saltext.jobs.core.postgresql.options import read_cache_options
+
+    server = Connections(read_cache_options(site.opts), lambda connection: None)
+    server.run(lambda connection: connection.execute("UPDATE saltext_jobs_leases SET until = '-infinity'"))
+    server.end()

@@ -8,6 +8,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log import records
 from saltext.jobs.core.postgresql.lease import Superseded
 from saltext.jobs.core.site import check_format, note_format
+from tests.functional.site.conftest import end_lease
 from tests.waiting import wait_for
 
 ENGINE = "batch_manager"
@@ -149,16 +150,6 @@ class TestFolder:
             with pytest.raises(Superseded):
                 change()
         assert theirs.read("paused") == b"1"
-
-
-def end_lease(site):
-    """Have a lease in PostgreSQL end, as after seconds in which it was not renewed."""
-    from saltext.jobs.core.postgresql.connections import Connections
-    from saltext.jobs.core.postgresql.options import read_cache_options
-
-    server = Connections(read_cache_options(site.opts), lambda connection: None)
-    server.run(lambda connection: connection.execute("UPDATE saltext_jobs_leases SET until = '-infinity'"))
-    server.end()
 
 
 @pytest.fixture

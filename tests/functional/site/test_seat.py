@@ -15,7 +15,7 @@ from saltext.jobs.core.engine.findings import about_masters
 from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.site import read_msgpack, write_msgpack
-from tests.functional.site.conftest import postgresql_sites
+from tests.functional.site.conftest import end_lease, postgresql_sites
 from tests.waiting import SOON, stretched, wait_for
 
 pytestmark = pytest.mark.usefixtures("only_files_that_the_reference_names")
@@ -169,6 +169,36 @@ class TestFigures:
         told = {"engine": ENGINE, "master": "b", "former": "a", "epoch": two.lease.epoch}
         assert bus.fired == [(f"salt/jobs_engine/{ENGINE}/taken_over", told)]
 
+    def test_a_former_leader_stands_by_no_more_and_does_so_again_once_its_next_process_says_so(self, sites, seat):
+        one = seat(0)
+        one.take()
+        one.say(at_once=True)
+        end_lease(sites[0])
+        assert masters.standing_by(sites[1], ENGINE, "b") == [], "its lease is over"
+        assert seat(1).take()
+        assert masters.standing_by(sites[1], ENGINE, "b") == []
+        assert not seat(0, "1-1.0").take()
+        assert masters.standing_by(sites[1], ENGINE, "b") == ["a"]
+
+    def test_a_process_that_salt_ends_leaves_the_lead_to_the_next(self, sites, seat):
+        one = seat(0)
+        one.take()
+        one.leave()
+        assert masters.standing_by(sites[1], ENGINE, "b") == []
+        assert seat(1).take()
+
+    def test_a_master_that_stands_by_says_so_at_once_when_the_server_is_back(self, seat, sites, cache_servers):
+        seat(0).take()
+        two = seat(1)
+        server = cache_servers("postgresql")
+        server.stop()
+        try:
+            two.say()
+        finally:
+            server.start()
+        two.say()
+        assert masters.standing_by(sites[0], ENGINE, "a") == ["b"]
+
 
 class TestHandOver:
     def test_the_next_master_leads_and_answers(self, loop, sites, seat, bus):
@@ -291,8 +321,10 @@ class TestDoctor:
     """What the doctors say of the masters of a site."""
 
     @pytest.fixture
-    def opts(self, sites):
-        return {**sites[0].opts, "saltext_jobs_site": "postgresql", "master_job_cache": "salt_cache"}
+    def opts(self, sites, tmp_path):
+        (tmp_path / "pki" / "minions").mkdir(parents=True)
+        more = {"pki_dir": str(tmp_path / "pki"), "saltext_jobs_site": "postgresql", "master_job_cache": "salt_cache"}
+        return {**sites[0].opts, **more}
 
     @pytest.fixture
     def other(self, sites, opts):
@@ -320,6 +352,13 @@ class TestDoctor:
         other(master_job_cache="local_cache")
         (finding,) = said(opts)
         assert finding.startswith("the job cache is local_cache on the master b, and salt_cache with cache: ")
+
+    def test_a_key_that_only_one_master_has_accepted_is_reported(self, opts, other, tmp_path):
+        other()
+        assert said(opts) == []
+        (tmp_path / "pki" / "minions" / "m1").touch()
+        (finding,) = said(opts)
+        assert finding.startswith("the masters b and a have not accepted the keys of the same minions")
 
     def test_another_version_of_salt_is_reported(self, sites, opts, other):
         other()

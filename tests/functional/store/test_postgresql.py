@@ -369,6 +369,19 @@ class TestFaults:
             server.thaw()
         assert cache.fetch("bank", "key") == 1
 
+    def test_a_command_waits_for_a_server_that_is_away_once_and_not_for_each_of_its_calls(self, opts, server):
+        caches = [salt.cache.Cache({**opts, "postgresql.connections": number}) for number in (1, 2, 3)]
+        server.stop()
+        try:
+            began = time.monotonic()
+            for cache in caches:
+                with pytest.raises(SaltCacheError):
+                    cache.fetch("bank", "key")
+            assert time.monotonic() - began < 9
+        finally:
+            server.start()
+        assert [cache.fetch("bank", "key") for cache in caches] == [{}] * 3
+
     def test_a_locked_row_is_an_error_in_time_and_not_a_refusal(self, opts, server):
         wanted = {**opts, "postgresql.timeout": 1}
         cache, store = salt.cache.Cache(wanted), Store(wanted)

@@ -262,7 +262,10 @@ class FakePermission:
     """The users without rights: ``{name: why}``. While it is ``failing``, it cannot tell."""
 
     def __init__(self):
-        self.lost, self.asked, self.failing = {}, [], False
+        self.lost, self.asked, self.failing, self.unknown = {}, [], False, frozenset()
+
+    def strangers(self, minions):
+        return sorted(self.unknown.intersection(minions))
 
     def lacking(self, spec, owner, limits, minions):
         if self.failing:

@@ -298,6 +298,13 @@ def test_a_batch_that_needs_the_retry_queue_is_refused_where_there_is_none(tmp_p
         assert bench.shell.live == {}
 
 
+def test_a_minion_whose_key_only_another_master_has_accepted_is_refused_by_name_at_the_start(tmp_path):
+    with away(tmp_path) as bench:
+        bench.permission.unknown = {"b"}
+        assert "keys of 1 of the minions, such as b: accept them there too" in bench.begin("abc", "2")
+        assert bench.shell.live == {}
+
+
 def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_failed(tmp_path):
     with away(tmp_path) as bench:
         bench.begin("abc", "2", presence="ping", offline="queue")
