@@ -231,7 +231,7 @@ class Job:
         try:
             yield
         except Exception as exc:
-            text = str(exc)
+            text = str(exc).encode(errors="backslashreplace").decode()  # a lone surrogate could not be sent
             text = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
             self._end(part, {"raised": type(exc).__name__, "text": text, "retcode": 1})
             raise
@@ -267,22 +267,22 @@ class Job:
             why = f"was too large to be kept: {len(packed)} bytes, packed."
         except Exception as exc:
             why = f"could not be kept: {exc}"
-        return {
-            "retcode": retcode,
-            "lost": f"Job {self._jid} has run here, {_when(time.time())}. What it returned {why}",
-        }
+        return {"retcode": retcode, "lost": why}
 
     def _end(self, part: int, outcome: Mapping[str, Any], is_dict: bool = False) -> None:
-        """Record the result of one function. On a full disk the record lacks its end; the job goes on."""
+        """Record the result of one function. On a full disk the record lacks the return, or its end; the job goes on."""
         resources = _for_resources(self.data)
         # If the minion's own state run has failed, Salt calls none for its resources.
         failed = part == 0 and resources and not is_dict and not self.data.get("pure_resource_target")
         is_last = bool(failed or self._next >= len(self._names) + resources)
         if self.file is not None:
+            end = {"part": part, "at": time.time(), "last": is_last}
             try:
-                _write(self.file, {**outcome, "part": part, "at": time.time(), "last": is_last})
+                _write(self.file, {**outcome, **end})
             except OSError as exc:
                 log.warning("The end of job %r could not be recorded: %s", self._jid, exc)
+                with contextlib.suppress(OSError, KeyError):  # a short line may fit; a part that waits has no end
+                    _write(self.file, {"retcode": outcome["retcode"], "lost": f"could not be kept: {exc}", **end})
             if is_last:
                 self.records.sweep(os.fstat(self.file.fileno()).st_size)
         if is_last:
@@ -316,12 +316,13 @@ class Job:
 
 def _value_of(line: Mapping[str, Any]) -> Any:
     """Return a recorded return, or a sentence that says why there is none."""
-    if "value" not in line:
-        return line["lost"]
+    why = line.get("lost")
     try:
-        return salt.payload.loads(zlib.decompress(base64.b64decode(line["value"])))
+        if "value" in line:
+            return salt.payload.loads(zlib.decompress(base64.b64decode(line["value"])))
     except Exception as exc:
-        return f"The job has run here, {_when(line['at'])}. What it returned cannot be read: {exc}"
+        why = f"cannot be read: {exc}"
+    return f"The job has run here, {_when(line['at'])}. What it returned {why}"
 
 
 def _when(at: float) -> str:

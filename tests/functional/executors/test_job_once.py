@@ -19,10 +19,11 @@ import time
 
 import pytest
 import salt.exceptions
+import salt.payload
 import salt.utils.event
 from salt.minion import Minion as SaltMinion
 
-from tests.faults import no_more_files
+from tests.faults import full_disk, no_more_files
 from tests.functional.executors.conftest import Minion, new_jid
 from tests.waiting import wait_for
 
@@ -582,6 +583,23 @@ def test_if_the_disk_fills_while_a_job_runs_only_the_record_of_its_end_is_lost(m
     text, retcode = minion.deliver(jid, "probe.fill", trace, "done")
     assert (retcode, minion.runs()) == (1, 1)
     assert "was interrupted" in text
+
+
+def test_a_job_whose_return_does_not_fit_on_the_disk_has_ended_all_the_same(minion, trace, jid, caplog):
+    value = os.urandom(20_000).hex()
+    with full_disk(most=4096):
+        assert minion.deliver(jid, "probe.give", trace, value) == (value, 0)
+    told = minion.seen(jid)[jid]
+    assert (told["state"], told["retcode"]) == ("ended", 0)
+    assert "has run here" in told["return"]
+    assert minion.deliver(jid, "probe.give", trace) == (told["return"], 0)
+    assert minion.runs() == 1
+
+
+def test_what_a_function_raised_can_be_sent_whatever_is_in_it(minion, trace, jid):
+    with pytest.raises(salt.exceptions.CommandExecutionError, match="bad"):
+        minion.deliver(jid, "probe.fail", trace, "bad \udcff")
+    salt.payload.dumps(minion.seen(jid)[jid])
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EMFILE])
