@@ -38,8 +38,15 @@ _LOST = 2
 #: A job steps aside for others after this many publishes that the minion ignored although it was there. As a rule the minion
 #: knows the jid, and its return was lost.
 IN_VAIN = 3
+#: A job is held after this many publishes that the minion ignored while it lived: it knows the jid. If it restarts before
+#: the last of them, it would run the job again, so the job is held then.
+_IGNORED = 2
 #: Appended to a reason if a publish may have reached the minion.
 REACHED = "; it may have been begun"
+#: Why a job is held that its minion knows, does not run, and has not returned.
+_RAN, _SILENTLY = "it ran without a return", "the minion lived, and ignored it"
+#: Why it is tried again before that.
+_NOT_TAKEN = "no sign of receipt; the minion does not run it"
 #: Why a job counts as begun: the minion has said so unasked; the minion's records say so.
 BEGUN, RECORDED = "the minion says that it has begun", "the minion has a record that it has begun"
 #: What the minion's records say of a publish that it did not take.
@@ -199,6 +206,9 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
     may_run_again = entry.asker is not None or terms.retry_interrupted
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
         return _interrupted(known, terms)
+    was_ignored = entry.vain > 0 and entry.reason == _NOT_TAKEN and known.said in (Said.NOTHING, Said.NOT_SURE)
+    if was_ignored and known.signs.started > (entry.sent_at or 0.0):
+        return Decision(state=State.HELD, reason=f"{_RAN}: {_SILENTLY}, and has restarted since")
     return _GO[Step.TO_SEND]
 
 
@@ -298,8 +308,13 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         never = _not_received(entry, _NOT_BEGUN[verdict], terms, alive=True)._replace(forget=True)
         return never if known.restarted else _in_vain(entry, never, permits)
     begun = verdict is Verdict.MAY_HAVE_BEGUN
-    decision = _not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, True, reached=True)
-    return decision if begun else _in_vain(entry, decision, permits)
+    decision = _not_received(entry, _NOT_TAKEN, terms, begun, True, reached=True)
+    if begun and (known.restarted or known.was_under_way):
+        return decision
+    vain = entry.vain + 1
+    if vain < _IGNORED:
+        return decision._replace(vain=vain)
+    return decision._replace(vain=vain, state=State.HELD, reason=f"{_RAN}: {_SILENTLY} {vain} times")
 
 
 # -- what did not succeed ----------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Knowledge:
         """
         self.last, self.why = evidence, why
         if evidence is Evidence.IDLE:
-            is_known = ran and ran == self.ran and not self._was_under_way
+            is_known = ran and ran == self.ran and not self.was_under_way
             self.said, self.ran = Said.NOT_AGAIN if is_known and said is Said.INTERRUPTED else said, ran
             self.signs.false_signs, self.signs.free_at = 0, self.asked if free else 0.0
         elif evidence in (Evidence.SILENT, Evidence.UNPROVEN):
@@ -160,10 +160,10 @@ class Knowledge:
     @property
     def restarted(self) -> bool:
         """Whether the minion has started since the job was published to it."""
-        return self.signs.started > (self.since if self._was_under_way else self.entry.sent_at or self.since)
+        return self.signs.started > (self.since if self.was_under_way else self.entry.sent_at or self.since)
 
     @property
-    def _was_under_way(self) -> bool:
+    def was_under_way(self) -> bool:
         """Whether the job was published before this replay began, and not since."""
         return self.entry.sent_at == self.sent_before
 
@@ -191,6 +191,6 @@ class Knowledge:
         if self.said is Said.NOT_AGAIN:
             return Verdict.NOT_AGAIN
         # A job that was under way when the engine started may have been begun before that.
-        if self.restarted or self._was_under_way or not acks:
+        if self.restarted or self.was_under_way or not acks:
             return Verdict.MAY_HAVE_BEGUN
         return Verdict.UNKNOWN

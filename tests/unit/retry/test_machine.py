@@ -288,13 +288,15 @@ def test_no_sign_of_receipt_is_not_an_attempt():
     assert (entry.state, entry.attempts, entry.tries) == (State.PENDING, 0, 1)
 
 
-def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses():
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses(keeps):
     world = away(backoff=10.0, ttl=3000.0)
+    world.minions["b"].keeps = keeps
     world.start("b")
     world.deliver = lambda jid, names: None
-    world.run(600)
-    times = world.machine.entry("b", "j1")
-    assert 4 <= times.tries <= 8
+    world.run(600 if keeps else 20)
+    tries = world.machine.entry("b", "j1").tries
+    assert 4 <= tries <= 8 if keeps else tries == 1
     del world.deliver
     world.run(1200)
     assert world.runs["b", "j1"] == 1

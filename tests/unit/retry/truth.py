@@ -123,7 +123,8 @@ class Truth:
         if reason.startswith("it was sent "):
             times = int(re.match(r"it was sent (\d+) times", reason)[1])
             return self.claims[key] + 1 >= times  # the operator's own publish is one of them
-        return reason == "it was begun and ended without a return" and self._began(world, key)
+        without_return = ("it was begun and ended without a return", "it ran without a return")
+        return reason.startswith(without_return) and self._began(world, key)
 
     def _dead(self, world, key, reason):
         if " is denied" in reason:
