@@ -391,9 +391,10 @@ class Effects:
         Ask while the batch wants the hand-over, and return the minions that the queue has taken. Each request leaves out
         those that are not to be handed over any more, as an operator has killed the job there.
 
-        :raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer.
+        :raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer. While the
+            request cannot be written, it is tried again.
         """
-        deadline = self._ports.clock.now() + QUEUE_PATIENCE
+        deadline, told = self._ports.clock.now() + QUEUE_PATIENCE, False
         while live.batch.asked_queue and not live.gone:
             minions = tuple(each for each in request["minions"] if each in live.batch.to_hand_over)
             if not minions:
@@ -403,9 +404,17 @@ class Effects:
             except EngineAbsent:
                 if self._ports.clock.now() >= deadline and live.batch.asked_queue:
                     raise
-                await compat.sleep(RETRY_PAUSE)
+            except CommandExecutionError as exc:
+                if not isinstance(
+                    exc.__cause__, OSError
+                ):  # else the request could not be written: the disk is full, say
+                    raise
+                if not told:
+                    log.error("Batch %s waits to hand over %d minions: %s", live.jid, len(minions), exc)
+                told = True
             else:
                 return minions
+            await compat.sleep(RETRY_PAUSE)
         return ()
 
     # -- the end ------------------------------------------------------------------------------------------------------

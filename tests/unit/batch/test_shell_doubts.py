@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
@@ -311,6 +315,31 @@ def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_fail
         bench.queue_runs = False
         bench.end()
         assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
+
+
+def test_minions_are_handed_over_once_the_disk_has_room_for_the_request(tmp_path, monkeypatch):
+    with away(tmp_path) as bench:
+        opts, full = {"id": "bench_master", "cachedir": str(tmp_path)}, [True]
+
+        def write(*_args, **_options):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def queue(request):
+            if full:
+                with monkeypatch.context() as patch:
+                    patch.setattr(requests, "write_msgpack", write)
+                    requests.ask(opts, JOB_RETRY, request)
+            bench.queue(request)
+
+        bench.shell.close()
+        bench.start(queue=queue)
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        assert bench.run(120.0, lambda: bench.batch().asked_queue)
+        bench.run(300.0)
+        assert bench.queued == []
+        full.clear()
+        assert not bench.end().queue_refused
+        assert bench.queued == ["b", "c"]
 
 
 def waiting_for_the_queue(bench):
