@@ -73,6 +73,10 @@ class Queue:
     def minions_of(self, jid: str) -> list[str]:
         return sorted(self._members.get(jid, ()))
 
+    def gather(self, jid: str) -> float:
+        """Return for how many seconds the minions that are owed a job wait for each other; 0 for one that is alone."""
+        return self.settings.gather if len(self._members.get(jid, ())) > 1 else 0.0
+
     def claims_of(self, jid: str) -> dict[str, float]:
         """
         Return ``{minion: when it was last claimed}`` for all entries of a job that were ever claimed. The record of claims

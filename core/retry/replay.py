@@ -62,7 +62,7 @@ class Replays:
         else:
             backlog.replay = Knowledge(entry, backlog, now, Step.WAITING)
             latest = now + self._inflow.wait(entry.jid, now)
-            self._company.put_off(entry.jid, minion, now + self._queue.settings.gather, latest)
+            self._company.put_off(entry.jid, minion, now + self._queue.gather(entry.jid), latest)
 
     # -- what is decided, and carried out -----------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Replays:
             self._queue.timers.set(("replay", minion), now + wait)
         elif step is Step.ANSWERED and not wait:
             # They wait for others that answer, so that one publish serves many, but not for late answers.
-            self._answered.put_off(jid, minion, now + self._queue.settings.gather, now + LONGEST)
+            self._answered.put_off(jid, minion, now + self._queue.gather(jid), now + LONGEST)
         else:
             self._queue.timers.cancel(("replay", minion))
             # A look for another minion must not cut short the time for this one's return.

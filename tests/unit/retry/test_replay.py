@@ -847,3 +847,17 @@ def test_a_job_that_ran_and_could_not_say_so_is_held_and_does_not_run_when_its_m
     assert world.runs["b", "j1"] == 1
     assert world.state("b", "j1") is State.HELD
     assert "ran without a return" in world.machine.entry("b", "j1").reason
+
+
+def test_a_minion_that_was_long_away_gets_its_own_jobs_one_right_after_the_other():
+    world = World(minions=("b",), duration=0.05)
+    world.stop("b")
+    for number in range(20):
+        world.publish(f"j{number}")
+        world.run(1)
+    world.run(60)
+    world.start("b")
+    since = world.now
+    world.run_until(lambda: world.machine.total == 0)
+    assert world.now - since < 30
+    assert [effect.jid for effect in world.effects(facts.Publish)] == [f"j{number}" for number in range(20)]
