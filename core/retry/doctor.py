@@ -6,10 +6,12 @@ nothing.
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine.findings import NOBODY, about_folders, about_minions, about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, SettingsError, StateError
@@ -17,6 +19,7 @@ from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.effects import answer_time
+from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 from saltext.jobs.core.site import site_of
@@ -97,19 +100,46 @@ def _about_options(opts: Mapping[str, Any]) -> list[str]:
         settings = settings_of(opts, switch, own or None)
     except SettingsError as exc:
         return [f"the engine does not start: {exc}"]
-    return [*doubts_about(opts, settings), *_about_syndics(opts, settings)]
+    return [*doubts_about(opts, settings), *_about_owed(opts, settings)]
 
 
-def _about_syndics(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
-    """Any minion can report as a syndic, so only an operator can say which ones are."""
-    folder = pathlib.Path(opts["cachedir"], "syndics")  # by Salt's master
-    seen = {path.name for path in folder.glob("*")}.difference(settings.syndics)
-    jobs = RetryStore(opts, read_only=True).snapshots() if seen else ()
+def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
+    """Return what is wrong with ids to which jobs are owed."""
+    store, now = RetryStore(opts, read_only=True), time.time()
+    # Any minion can report as a syndic, so only an operator can say which ones are.
+    syndics = {path.name for path in pathlib.Path(opts["cachedir"], "syndics").glob("*")}  # by Salt's master
+    owed, keyless, late = set[str](), set[str](), set[str]()
     try:
-        owed = sorted(seen.intersection(minion for _, snapshot in jobs for minion in snapshot["minions"]))
+        accepted, _ = compat.minion_keys(opts)
+        for jid, snapshot in store.snapshots():
+            names = set(snapshot["minions"])
+            owed |= names
+            is_late = now > snapshot["published_at"] + settings.ttl / 2 and not settings.window
+            for name in names if is_late else names - accepted:
+                for entry in store.entries(jid, snapshot, name):
+                    if entry.state is State.PENDING:
+                        (late if name in accepted else keyless).add(name)
     except (StateError, OSError):
-        return []  # it is told that the queue cannot be read
-    return [f"{', '.join(owed)}: a syndic, to which jobs are owed; name it in {JOB_RETRY}: syndics"] if owed else []
+        return []  # it is told that the queue, or the keys, cannot be read
+    found, unnamed = list[str](), owed & syndics - set(settings.syndics)
+    if unnamed:
+        found.append(f"{_some(unnamed)}: a syndic, to which jobs are owed; name it in {JOB_RETRY}: syndics")
+    if keyless:
+        found.append(
+            f"{_some(keyless)}: jobs are owed to it, and its key is not accepted: accept it, or job_retry.cancel minion=ID"
+        )
+    if late:
+        found.append(
+            Advice(
+                f"{_some(late)}: it has not taken what it is owed for half of the ttl: if it was renamed or removed, delete "
+                "its key; if it takes jobs more slowly than they come, set a longer ttl"
+            )
+        )
+    return found
+
+
+def _some(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:5]) + (" …" if len(names) > 5 else "")
 
 
 def _about_job_cache(cache: JobCache) -> list[str]:

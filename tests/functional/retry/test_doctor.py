@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 
 import pytest
 
@@ -10,9 +11,10 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
+from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
-from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, load_of, record_of, snapshot_of
 
 SIGNED = {
     "require_minion_sign_messages": True,
@@ -55,7 +57,9 @@ def test_nothing_is_found_where_all_is_well(opts, running):
 
 def test_a_syndic_is_found_that_jobs_are_owed_to(opts, running):
     JobCache(opts).keep_load(JID, load_of(), ["a"])
-    RetryStore(opts).write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    accept(opts, "b")
+    jobs = {JID: {**snapshot_of("a", "b"), "published_at": time.time()}}
+    RetryStore(opts).write(changes(jobs, {(name, JID): record_of(name) for name in "ab"}))
     seen = pathlib.Path(opts["cachedir"], "syndics")
     seen.mkdir()
     for name in ("a", "eu_master"):  # nothing waits for "eu_master"
@@ -63,6 +67,23 @@ def test_a_syndic_is_found_that_jobs_are_owed_to(opts, running):
     assert finding(opts, "syndic") == "a: a syndic, to which jobs are owed; name it in job_retry: syndics"
     opts["job_retry"] = {"syndics": ["a"]}
     assert not [sentence for sentence in doctor.examine(opts)["findings"] if "syndic" in sentence]
+
+
+def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
+    """``a`` has been away for long, ``b`` has no key, ``c`` and ``d`` are owed nothing any more, and ``e`` is new."""
+    JobCache(opts).keep_load(JID, load_of(), ["a"])
+    accept(opts, "d", "e")
+    other, now = "20260516101112131416", time.time()
+    held = {**record_of("c"), "state": "held"}
+    fresh = Entry("e", other, now, now + 86400, "was away").as_record()
+    RetryStore(opts).write(
+        changes(
+            {JID: snapshot_of(*"abcd"), other: {**snapshot_of("e"), "published_at": now}},
+            {("a", JID): record_of("a"), ("b", JID): record_of("b"), ("c", JID): held, ("e", other): fresh},
+        )
+    )
+    assert finding(opts, "half of the ttl").startswith("a: ")
+    assert finding(opts, "its key is not accepted").startswith("b: ")
 
 
 @pytest.mark.parametrize(
