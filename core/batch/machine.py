@@ -145,10 +145,7 @@ def _recover_presence(batch: BatchState, settled_at: float, now: float) -> None:
 def _doubt_sendable(batch: BatchState, now: float) -> None:
     """The last facts are lost: any minion may have been sent to, except those that answered no ping."""
     silent = {minion for minion, pings in batch.presence.unseen.items() if pings}
-    _may_have_been_sent_to(batch, [minion for minion in batch.pending() if minion not in silent], now)
-
-
-def _may_have_been_sent_to(batch: BatchState, minions: list[str], now: float) -> None:
+    minions = [minion for minion in batch.pending() if minion not in silent]
     for minion in minions:
         batch.waiting.drop(minion)
         batch.presence.unseen.pop(minion, None)
