@@ -288,13 +288,6 @@ _TABLE = (
         "        if not before:",
         "tests/functional/executors/test_job_once.py::test_a_job_is_on_the_disk_before_its_function_runs",
     ),
-    (
-        "two deliveries at once both run",
-        "executors/job_once.py",
-        "fcntl.flock(file, fcntl.LOCK_EX)",
-        "pass",
-        "tests/functional/executors/test_job_once.py::test_of_many_reruns_at_once_one_runs_the_job",
-    ),
     # the job cache
     (
         "the first return is overwritten",
