@@ -262,7 +262,7 @@ _TABLE = (
     (
         "minions that come at once get a publish each",
         "core/retry/replay.py",
-        "self._company.put_off(entry.jid, minion, now + self._queue.settings.gather, latest)",
+        "self._company.put_off(entry.jid, minion, now + self._queue.gather(entry.jid), latest)",
         "self._company.put_off(entry.jid, minion, now, now)",
         "tests/unit/retry/test_machine.py::test_minions_owed_the_same_job_are_one_publish",
     ),
