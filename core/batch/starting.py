@@ -27,7 +27,7 @@ from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.batch.summary import options_of
 from saltext.jobs.core.compat import matched_minions, minion_keys
-from saltext.jobs.core.display.command import divided
+from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
 from saltext.jobs.core.ids import is_plain
@@ -111,6 +111,8 @@ def new_batch(
     rights.permit_options(options)
     fun = arguments.function(fun)
     arg = (*args, *arguments.sequence("arg", options.get("arg")))
+    if has_hidden(arg, kwargs):
+        raise Refused(f"An argument is {HIDDEN}, which stands for a secret that is not shown: type its value")
     tgt, tgt_type = arguments.target(tgt, options.get("tgt_type", "glob"))
     matched = _match_and_permit(opts, rights, who, tgt, tgt_type, fun, arg, kwargs)
     check = rollout.check_of(opts, who, options)

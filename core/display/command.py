@@ -27,8 +27,15 @@ _IN_TEXT = re.compile(
     r"""("(?:[^"\\]|\\.)*("|\Z)|'[^']*('|\Z)|[\[{].*|((bearer|basic)\s+)?[^\s,;&}]+)""",
     re.IGNORECASE | re.DOTALL,
 )
+#: Such a value among others, as Python writes them.
+_IS_HIDDEN = re.compile(r"""["'=:]\s{0,8}\*{8}(?!\*)""").search
 #: The order of groups by a grain or pillar key (``by``), which has values of minions.
 _GROUPS = re.compile(r"((?:grains|pillar):[^\s\[]{1,200}:)\[[^\]]*\]?")
+
+
+def has_hidden(*values: Any) -> bool:
+    """Tell whether values were copied from where secrets are hidden."""
+    return _IS_HIDDEN(repr(values)) is not None
 
 
 def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:

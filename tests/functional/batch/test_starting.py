@@ -97,6 +97,15 @@ def test_a_misspelled_option_is_refused_with_the_option_that_was_meant(opts, sli
         asked_for(opts, "*", **{slip: 1})
 
 
+@pytest.mark.parametrize(
+    ("args", "given"), [(("********",), {}), (("a password=********",), {}), ((), {"password": "********"})]
+)
+def test_a_copied_argument_whose_secret_is_hidden_is_refused(opts, args, given):
+    with pytest.raises(Refused, match="stands for a secret"):
+        asked_for(opts, "web1", *args, **given)
+    assert asked_for(opts, "web1", "/*********** 8 or more stars").arg
+
+
 def test_arguments_for_the_function_reach_it(opts):
     spec = asked_for(opts, "web1", "a", test=True, kwarg={"timeout": 7, "fail_hard": 1}, arg=["b"])
     assert (spec.arg, spec.kwargs) == (("a", "b"), {"test": True, "timeout": 7, "fail_hard": 1})
