@@ -103,14 +103,6 @@ def test_an_answer_that_is_stored_a_moment_after_its_event_counts(stage):
     stage.until(lambda: stage.sent)
 
 
-def test_a_return_that_the_minion_has_kept_is_fetched(stage, job_cache):
-    jid = stage.ask()
-    stage.store(jid, RAN)
-    stage.event(jid, RAN)
-    stage.until(lambda: stage.state("a") is None)
-    assert job_cache.have_returned(JID, ["a"]) == {"a"}
-
-
 def test_a_question_does_not_stay_among_the_jobs(stage, job_cache):
     jid = stage.ask()
     job_cache.keep_load(jid, load_of(jid=jid, fun=EITHER), ["a"])

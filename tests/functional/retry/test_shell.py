@@ -171,16 +171,6 @@ def test_a_start_while_the_store_is_read_is_known_afterwards(stage, opts, job_ca
     assert stage.state("a") is State.HELD
 
 
-def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, opts, job_cache):
-    accept(opts, "a")
-    job_cache.keep_load(JID, load_of(), ["a"])
-    stage.start()
-    stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": "state.apply", "minions": ["a"]})
-    stage.until(lambda: stage.state("a") is State.PENDING)
-    assert ("saltutil.running", ["a"], "list", True) in stage.publisher.published
-    stage.until(lambda: [entry.minion for entry in RetryStore(opts).entries(JID, snapshot_of("a"))] == ["a"])
-
-
 def test_the_engine_starts_despite_a_corrupt_record_of_a_publish(stage, opts, job_cache):
     accept(opts, "a")
     job_cache.keep_load(JID, load_of(), ["a"])

@@ -67,13 +67,6 @@ def restart(make, stage):
     return make()
 
 
-def test_a_job_is_captured_even_if_no_event_of_it_was_heard(make, master):
-    stage = make()
-    assert stage.shell.restored
-    master.publish(JID, "a")
-    stage.until(lambda: stage.state("a") is State.PENDING)
-
-
 def test_an_event_of_a_publish_opens_no_job(make):
     stage = make()
     stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": "state.apply", "minions": ["a"]})

@@ -41,27 +41,6 @@ def test_a_job_that_an_operator_killed_is_cancelled_in_the_operators_name_and_no
     assert {entry.reason for entry in world.machine.entries()} == {"killed by ann"}
 
 
-def test_a_job_that_was_killed_before_its_minion_was_back_is_not_delivered():
-    world = away()
-    world.kill("j1")
-    world.run(5)
-    world.start("b")
-    world.run(600)
-    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
-
-
-def test_a_replay_that_is_killed_is_over():
-    world = away(duration=300.0)
-    world.start("b")
-    world.run(20)
-    assert world.state("b", "j1") is State.RUNNING
-    world.kill("j1")
-    world.run(30)
-    world.start("b")
-    world.run(600)
-    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 1)
-
-
 @pytest.mark.parametrize("before", [0.0, 1.0, 2.0, 3.0, 4.0])  # seconds since the log was read by itself
 def test_a_job_is_not_delivered_after_its_kill_even_if_the_event_of_the_kill_is_lost(before):
     world = away(settle=0.0)
@@ -113,22 +92,6 @@ def test_an_engine_that_dies_before_it_has_read_all_of_the_log_leaves_no_job_beh
     assert {world.state("b", f"j{number}") for number in range(20)} == {State.PENDING}
 
 
-def test_a_job_that_was_killed_while_the_engine_was_down_is_not_run_again():
-    world = World(duration=300.0)
-    world.publish("j1")
-    world.run(2)
-    world.crash()
-    world.kill("j1")
-    world.run(60)
-    world.boot()
-    world.run(60)
-    for name in world.minions:
-        world.start(name)
-    world.run(600)
-    assert set(world.runs.values()) == {1}
-    assert {entry.reason for entry in world.machine.entries()} == {"killed by root"}
-
-
 def test_a_kill_of_some_minions_leaves_the_others_alone():
     world = World(duration=30.0)
     world.stop("c")
@@ -143,15 +106,6 @@ def test_a_kill_of_some_minions_leaves_the_others_alone():
     )
 
 
-def test_a_kill_of_everything_that_runs_leaves_alone_what_waits_for_its_minion():
-    world = away()
-    world.kill("")
-    world.run(30)
-    world.start("b")
-    world.run(60)
-    assert world.runs["b", "j1"] == 1
-
-
 def test_a_forged_kill_kills_nothing():
     world = away()
     forge_publish(world, "forged", "saltutil.kill_job", ["j1"])
@@ -161,19 +115,6 @@ def test_a_forged_kill_kills_nothing():
 
 
 # -- what was begun ---------------------------------------------------------------------------------------------------
-
-
-def test_a_minion_that_said_that_it_begins_and_neither_runs_nor_returned_is_interrupted():
-    world = World(minions=("a",), duration=300.0)
-    world.publish("j1")
-    world.run(3)
-    world.minions["a"].running.clear()  # the process of the job died
-    world.killed.add(("a", "j1"))
-    world.run(60)
-    world.start("a")
-    world.run(600)
-    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
-    assert world.machine.entry("a", "j1").reason == "it was begun and ended without a return"
 
 
 def test_a_minion_that_said_that_it_begins_and_went_away_is_not_sent_the_job():
@@ -654,32 +595,6 @@ def test_minions_that_begin_a_job_and_never_return_it_are_named_once_its_time_to
 # -- further publishes under one jid ----------------------------------------------------------------------------------
 
 
-def test_a_further_publish_right_after_a_replay_of_the_same_jid_is_kept():
-    world = World(minions=("a", "b"))
-    world.stop("a")
-    world.publish("j1", targets=("a",))
-    world.run(30)
-    world.start("a")
-    world.run_until(lambda: world.runs["a", "j1"])
-    world.stop("b")
-    world.publish("j1", targets=("b",))
-    world.run(60)
-    assert world.state("b", "j1") is State.PENDING
-
-
-def test_a_further_publish_while_the_engine_is_down_is_found_though_the_job_was_settled():
-    world = World(minions=("a", "b"))
-    world.publish("j1", targets=("a",))
-    world.run(30)
-    world.crash()
-    world.stop("b")
-    world.publish("j1", targets=("b",))
-    world.run(1)
-    world.boot()
-    world.run(60)
-    assert world.state("b", "j1") is State.PENDING
-
-
 def test_minions_of_a_further_publish_have_as_long_as_those_of_the_first():
     world = World(minions=("a", "b"), acks=False, duration=3.0)
     world.stop("a")
@@ -1080,20 +995,6 @@ def test_a_job_that_is_stored_late_is_queued_although_the_engine_dies_again(cach
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_a_purged_entry_is_not_queued_again_by_a_further_publish():
-    world = World()
-    world.stop("b")
-    world.publish("j1")
-    world.run(30)
-    world.tell(facts.Requested("cancel", {"jid": "j1"}))
-    world.tell(facts.Requested("purge", {"states": ("cancelled",)}))
-    world.run(5)
-    world.restart()
-    world.publish("j1", targets=("a",))
-    world.run(60)
-    assert world.machine.total == 0
-
-
 # -- where the log does not tell of everything ------------------------------------------------------------------------
 
 
@@ -1145,17 +1046,6 @@ def test_many_jobs_of_one_minion_are_one_question():
     assert len(world.effects(facts.Inquire)) <= 2
 
 
-def test_a_job_cache_that_cannot_be_read_until_the_time_to_live_is_over_is_reported():
-    world = World(ttl=60.0)
-    world.stop("b")
-    world.publish("j1")
-    world.cache_up = False
-    world.run(120)
-    assert [effect.message for effect in world.effects(facts.Warn)] == [
-        "Who missed job j1 is not known: the job cache could not be read in its time to live"
-    ]
-
-
 def test_a_clock_that_was_set_back_expires_nothing():
     world = World()
     world.stop("b")
@@ -1163,21 +1053,6 @@ def test_a_clock_that_was_set_back_expires_nothing():
     world.recorded["j1"] = (world.now + 86400.0,) * 2  # the record has another clock's time
     world.run(30)
     assert world.machine.entry("b", "j1").expires_at == pytest.approx(START + 86400, abs=1.0)
-
-
-def test_jobs_go_in_the_order_in_which_they_were_published_whatever_the_clock_is_set_to():
-    world = World(minions=("b",))
-    world.stop("b")
-    world.publish("j1")
-    world.run(5)
-    world.publish("j2")
-    world.run(6)
-    world.clock_ahead = 7200.0
-    world.run(60)
-    world.start("b")
-    world.run(600)
-    assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j2"]
-    assert world.runs["b", "j1"] == world.runs["b", "j2"] == 1
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "and the engine is killed"])

@@ -7,8 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.retry import facts
@@ -36,12 +34,6 @@ def test_the_machine_imports_nothing_of_salt():
 
 
 # -- capture ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_minion_that_was_away_is_owed_the_job():
-    world = away()
-    assert [(entry.minion, entry.jid, entry.state) for entry in world.machine.entries()] == [("b", "j1", State.PENDING)]
-    assert world.told("j1") == [("b", "queued")]
 
 
 def test_nothing_is_queued_before_the_deadline():
@@ -173,29 +165,6 @@ def test_a_full_queue_refuses_and_says_so():
     assert len(world.effects(facts.Warn)) == 1
 
 
-def test_a_job_published_while_the_engine_was_down_is_found_at_its_start():
-    world = World()
-    world.run(5)
-    world.crash()
-    world.stop("b")
-    world.publish("j1")
-    world.run(300)
-    world.boot()
-    world.run(30)
-    assert world.state("b", "j1") is State.PENDING
-
-
-def test_a_newer_job_takes_the_place_of_an_older_one_where_that_is_wanted():
-    world = World(supersede=("state.*",))
-    world.stop("b")
-    world.publish("j1", digest="same")
-    world.run(30)
-    world.publish("j2", digest="same")
-    world.publish("j3", digest="other")
-    world.run(30)
-    assert [world.state("b", jid) for jid in ("j1", "j2", "j3")] == [State.CANCELLED, State.PENDING, State.PENDING]
-
-
 # -- replay -----------------------------------------------------------------------------------------------------------
 
 
@@ -245,20 +214,6 @@ def test_publishes_keep_to_the_rate():
     assert world.publishes - before <= 2.0 * (world.now - begun) + 3
 
 
-def test_a_late_return_removes_the_entry():
-    world = away()
-    world.store_return("b", "j1")
-    world.run(5)
-    assert world.machine.total == 0
-
-
-def test_a_forged_return_removes_nothing():
-    world = away()
-    world.hear_return("b", "j1")
-    world.run(120)
-    assert world.state("b", "j1") is State.PENDING
-
-
 def test_a_job_that_ran_but_whose_return_was_lost_is_not_run_again():
     world = away()
     world.minions["b"].cache_jobs = True
@@ -277,15 +232,6 @@ def test_a_job_that_runs_there_already_is_not_sent():
     world.run(20)
     assert world.effects(facts.Publish) == []
     assert world.state("b", "j1") is State.RUNNING
-
-
-def test_no_sign_of_receipt_is_not_an_attempt():
-    world = away()
-    world.start("b")
-    world.deliver = lambda jid, names: None  # the publish is lost
-    world.run(20)
-    entry = world.machine.entry("b", "j1")
-    assert (entry.state, entry.attempts, entry.tries) == (State.PENDING, 0, 1)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -329,23 +275,6 @@ def test_a_replay_whose_return_was_heard_and_could_not_be_stored_is_held_and_not
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
 
 
-def test_a_start_reported_while_the_minion_is_asked_is_not_forgotten():
-    world = away(acks=False, duration=100.0)
-    world.start("b")
-    world.run_until(lambda: world.effects(facts.Publish))
-    world.run(1)
-    world.stop("b")
-    asked = len(world.effects(facts.Ask))
-    world.run_until(lambda: len(world.effects(facts.Ask)) > asked)
-    world.tell(facts.Acknowledged("b", "j1"))
-    world.run(20)
-    assert world.state("b", "j1") is State.RUNNING
-    world.start("b")
-    world.run(600)
-    assert world.state("b", "j1") is State.HELD
-    assert world.runs["b", "j1"] == 1
-
-
 def test_a_start_reported_when_the_job_counts_as_not_received_keeps_it_from_being_sent_again():
     world = away(acks=False, backoff=10.0)
     world.publish("j2", targets=("b",))
@@ -363,18 +292,6 @@ def test_a_start_reported_when_the_job_counts_as_not_received_keeps_it_from_bein
     assert world.state("b", "j1") is State.HELD
     assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j2"]
     assert world.runs["b", "j2"] == 1
-
-
-def test_minions_that_do_not_report_their_starts_are_asked_a_second_after_the_publish():
-    world = away(acks=False, duration=30.0)
-    world.start("b")
-    world.run_until(lambda: world.effects(facts.Publish))
-    world.run(2.5)
-    assert world.state("b", "j1") is State.RUNNING
-    world.start("b")
-    world.run(600)
-    assert world.state("b", "j1") is State.HELD
-    assert world.runs["b", "j1"] == 1
 
 
 def test_a_job_that_has_not_begun_when_it_is_asked_about_so_soon_is_asked_about_again():
@@ -417,21 +334,6 @@ def test_a_late_beginning_that_still_runs_is_waited_for():
     assert len(world.effects(facts.Publish)) == 1
 
 
-def test_a_held_job_does_not_block_those_behind_it():
-    world = World(duration=30.0)
-    world.stop("b")
-    world.publish("j1")
-    world.publish("j2")
-    world.run(30)
-    world.start("b")
-    world.run(15)
-    world.duration = 1.0
-    world.start("b")
-    world.run(60)
-    assert world.state("b", "j1") is State.HELD
-    assert world.runs["b", "j2"] == 1
-
-
 def test_an_interrupted_job_is_run_again_where_that_is_wanted_until_it_is_dead():
     world = away(duration=500.0, retry_interrupted=True, max_attempts=3, backoff=1.0, ttl=9000.0)
     for _ in range(6):
@@ -440,36 +342,6 @@ def test_an_interrupted_job_is_run_again_where_that_is_wanted_until_it_is_dead()
     assert world.runs["b", "j1"] == 3
     assert world.state("b", "j1") is State.DEAD
     assert world.machine.entry("b", "j1").reason == "it was begun 3 times and never returned"
-
-
-@pytest.mark.parametrize(("acks", "most"), [(True, 1), (False, 2)])
-def test_a_job_that_restarts_its_minion_does_not_loop(acks, most):
-    world = away(acks=acks, backoff=1.0)
-    deliver = world.deliver
-
-    def restart_soon(jid, names):
-        deliver(jid, names)
-        world.later(0.3, lambda: world.start("b"), engine=False)
-
-    world.deliver = restart_soon
-    world.start("b")
-    world.run(600)
-    assert 1 <= world.runs["b", "j1"] <= most
-    assert world.state("b", "j1") is State.HELD
-
-
-def test_a_flapping_minion_causes_no_storm():
-    world = away(duration=0.1)
-    before = world.publishes
-    for _ in range(20):
-        world.start("b")
-        world.run(1.5)
-        world.stop("b")
-        world.run(1.5)
-    assert world.publishes - before <= 8
-    world.start("b")
-    world.run(120)
-    assert world.runs["b", "j1"] == 1
 
 
 def test_a_forged_start_of_a_minion_that_runs_its_job_changes_nothing():
@@ -483,16 +355,6 @@ def test_a_forged_start_of_a_minion_that_runs_its_job_changes_nothing():
     world.run(60)
     assert world.runs["b", "j1"] == 1
     assert world.machine.total == 0
-
-
-def test_a_user_who_lost_the_right_to_publish_kills_the_entry():
-    world = away()
-    world.denied.add("publisher")
-    world.start("b")
-    world.run(30)
-    assert world.state("b", "j1") is State.DEAD
-    assert world.machine.entry("b", "j1").reason == "publisher is denied"
-    assert world.effects(facts.Publish) == []
 
 
 def test_a_minion_whose_key_is_not_accepted_gets_nothing_and_keeps_its_entry():
@@ -543,27 +405,16 @@ def test_returns_that_were_lost_with_events_are_found_after_the_gap():
 # -- durability -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_published_as_long_as_the_claim_cannot_be_stored():
+def test_nothing_is_published_before_its_claim_is_stored_nor_after_that_if_it_was_returned_meanwhile():
     world = away()
     world.store_up = False
     world.start("b")
     world.run(60)
-    assert world.effects(facts.Publish) == []
+    assert world.runs["b", "j1"] == 0
+    world.returned.add(("b", "j1"))  # no event tells of it
     world.store_up = True
     world.run(120)
-    assert world.runs["b", "j1"] == 1
-
-
-def test_a_job_looked_up_long_before_its_claim_was_stored_is_looked_up_again_before_it_is_published():
-    world = away()
-    world.store_up = False
-    world.start("b")
-    world.run(60)
-    looks = len(world.effects(facts.LookUp))
-    world.store_up = True
-    world.run(120)
-    kinds = [type(effect) for effect in world.log if isinstance(effect, (facts.LookUp, facts.Publish))]
-    assert kinds.index(facts.Publish) > looks
+    assert world.runs["b", "j1"] == 0
 
 
 def test_a_queue_that_could_not_be_cleared_does_not_run_a_job_again():
@@ -722,61 +573,7 @@ def test_an_unchanged_key_that_is_there_again_is_the_key_of_the_same_minion():
     assert world.runs["b", "j1"] == 1
 
 
-def test_a_cancelled_entry_is_not_delivered_nor_queued_again():
-    world = away()
-    world.tell(facts.Requested("cancel", {"jid": "j1"}))
-    world.run(1)
-    assert world.answers == [1]
-    world.restart()
-    world.start("b")
-    world.run(60)
-    assert world.state("b", "j1") is State.CANCELLED
-    assert world.runs["b", "j1"] == 0
-
-
 # -- operators --------------------------------------------------------------------------------------------------------
-
-
-def test_a_held_entry_is_tried_again_when_an_operator_says_so():
-    world = away(duration=30.0)
-    world.start("b")
-    world.run(15)
-    world.start("b")
-    world.run(30)
-    world.tell(facts.Requested("retry", {"minion": "b"}))
-    world.run(120)
-    assert world.answers == [1]
-    assert world.runs["b", "j1"] == 2
-    assert world.machine.total == 0
-
-
-def test_a_pause_stops_replays_and_not_the_queueing():
-    world = World()
-    world.tell(facts.Requested("pause"))
-    world.stop("b")
-    world.publish("j1")
-    world.run(60)
-    world.start("b")
-    world.run(60)
-    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.PENDING, 0)
-    world.tell(facts.Requested("resume"))
-    world.run(60)
-    assert world.runs["b", "j1"] == 1
-    assert world.answers == [True, True]
-
-
-def test_a_job_can_be_queued_by_hand_once():
-    world = World()
-    world.stop("b")
-    world.publish("j1", fun="test.ping")
-    world.run(60)
-    for _ in range(2):
-        world.enqueue("j1", ["b"])
-        world.run(1)
-    assert world.answers == [1, 0]
-    world.start("b")
-    world.run(60)
-    assert world.runs["b", "j1"] == 1
 
 
 def test_a_replay_now_ends_the_waiting():
@@ -930,19 +727,6 @@ def test_a_way_that_the_table_does_not_know_is_refused():
         entry.move(State.SENT, 3.0, "")
 
 
-def test_an_entry_survives_being_stored():
-    entry = Entry("b", "j1", 1.0, 2.0, "was away")
-    entry.move(State.CLAIMED, 3.0, "attempt 1")
-    again = Entry.from_record("b", "j1", entry.as_record())
-    assert again.as_record() == entry.as_record()
-
-
-@pytest.mark.parametrize("record", [None, [], {}, {"minion": "b"}, {"minion": "x", "jid": "j1"}, "text"])
-def test_an_invalid_entry_is_refused(record):
-    with pytest.raises(ValueError):
-        Entry.from_record("b", "j1", record)
-
-
 def test_a_history_keeps_its_first_step_and_the_newest():
     entry = Entry("b", "j1", 1.0, 2.0, "was away")
     for n in range(40):
@@ -953,100 +737,7 @@ def test_a_history_keeps_its_first_step_and_the_newest():
     assert entry.history[-1][2] == "39"
 
 
-# -- any order of events ----------------------------------------------------------------------------------------------
-
-NAMES = st.sampled_from(["a", "b"])
-ACTIONS = st.one_of(
-    st.tuples(st.just("publish"), st.integers(1, 4)),
-    st.tuples(st.just("stop"), NAMES),
-    st.tuples(st.just("start"), NAMES),
-    st.tuples(st.just("sign"), NAMES),
-    st.tuples(st.just("forge"), NAMES),
-    st.tuples(st.just("crash"), st.floats(0, 30)),
-    st.tuples(st.just("gap"), st.none()),
-    st.tuples(st.just("store"), st.booleans()),
-    st.tuples(st.just("cache"), st.booleans()),
-    st.tuples(st.just("run"), st.floats(0.01, 40)),
-    st.tuples(st.just("run"), st.floats(0.01, 2)),
-)
-
-
-def act(world, action, value):
-    if action == "publish":
-        world.publish(f"j{value}") if f"j{value}" not in world.published else None
-    elif action in ("stop", "start"):
-        getattr(world, action)(value)
-    elif action == "sign":
-        world.tell(facts.SignOfLife((value,), facts.Sign.START))
-    elif action == "forge":
-        world.hear_return(value, "j1")
-        world.tell(facts.Published("forged", world.now))
-    elif action == "crash":
-        world.crash()
-        world.run(value)
-        world.boot()
-    elif action == "gap":
-        world.tell(facts.Gap())
-    elif action == "store":
-        world.store_up = value
-    elif action == "cache":
-        world.cache_up = value
-    else:
-        world.run(value)
-
-
-def until_quiet(world):
-    """Let hours pass, but no more than half an hour after the last job that is not held has gone."""
-    end = world.now + 4 * 3600
-
-    def is_quiet():
-        return all(entry.state is State.HELD for entry in world.machine.entries())
-
-    world.run(3 * LATEST)  # until whatever was missed is in the queue
-    while world.now < end:
-        world.run(end - world.now, is_quiet)
-        if not world.run(1800, lambda: not is_quiet()):
-            return
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(ACTIONS, max_size=40), st.booleans(), st.floats(0.05, 20), st.booleans())
-def test_every_job_has_run_or_stands_in_the_queue_and_none_known_to_have_begun_runs_again(
-    actions, acks, duration, cache_jobs
-):
-    world = World(minions=("a", "b"), acks=acks, duration=duration, ttl=1e6)
-    for minion in world.minions.values():
-        minion.cache_jobs = cache_jobs
-    for action, value in actions:
-        act(world, action, value)
-    world.store_up = world.cache_up = True
-    for name, minion in world.minions.items():
-        if not minion.up:
-            world.start(name)
-    until_quiet(world)
-    assert world.settled()
-    assert {entry.state for entry in world.machine.entries()} <= {State.HELD, State.RUNNING, State.PENDING}
-    assert set(world.stored) == {(entry.minion, entry.jid) for entry in world.machine.entries()}
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(ACTIONS.filter(lambda a: a[0] not in ("stop", "start", "sign")), max_size=30), st.floats(0.05, 20))
-def test_a_minion_that_does_not_restart_in_the_middle_runs_every_job_once_or_has_it_held_by_a_forged_return(
-    actions, duration
-):
-    world = World(minions=("a", "b"), acks=False, duration=duration, ttl=1e6)
-    world.stop("b")
-    for action, value in actions:
-        act(world, action, value)
-    world.store_up = world.cache_up = True
-    world.start("b")
-    until_quiet(world)
-    held = {(entry.minion, entry.jid) for entry in world.machine.entries() if entry.state is State.HELD}
-    assert held <= {(name, "j1") for action, name in actions if action == "forge"}
-    owed = {(name, jid) for jid in world.published for name in ("a", "b")}
-    assert all(world.runs[key] == 1 for key in owed - held)
-    assert all(world.runs[key] <= 1 for key in held)
-    assert world.machine.total == len(held)
+# -- kills and requests -----------------------------------------------------------------------------------------------
 
 
 def kill_it(world):

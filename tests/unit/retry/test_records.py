@@ -132,15 +132,6 @@ def test_a_job_that_was_interrupted_before_the_queue_had_it_is_held_and_not_sent
     assert world.machine.entry("b", "j1").reason == "it was begun and ended without a return"
 
 
-def test_a_job_that_is_to_run_again_is_sent_as_a_rerun():
-    world = keeper(retry_interrupted=True)
-    world.minions["b"].begun["j1"] = world.wall()
-    world.start("b")
-    world.run_until(lambda: ("b", "j1") not in world.stored)
-    assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
-    assert world.runs["b", "j1"] == 1
-
-
 def is_not_held_by_a_forged_acknowledgement(world, minion, seconds, deliver):
     """The job that is on its way to a minion is lost; it runs once, as soon as publishes arrive again by ``deliver``."""
     world.tell(facts.Acknowledged(minion, "j1"))

@@ -36,24 +36,6 @@ def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
     assert world.state("b", "j1") is State.HELD
 
 
-def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the_engine():
-    world = away(acks=False, backoff=1.0, duration=60.0)
-    deliver = world.deliver
-
-    def go_down(jid, names):
-        deliver(jid, names)
-        world.later(0.5, lambda: world.stop("b"), engine=False)
-
-    world.deliver = go_down
-    for _ in range(6):
-        world.start("b")
-        world.run(60)
-        world.restart()
-        world.run(5)
-    assert world.runs["b", "j1"] <= 2
-    assert world.state("b", "j1") is State.HELD
-
-
 def test_a_claim_without_a_publish_counts_for_nothing_however_often_the_engine_dies():
     world = away(backoff=1.0)
     take_publish = world.take_publish
@@ -83,16 +65,6 @@ def test_two_publishes_that_the_engine_did_not_live_to_hear_of_may_have_begun_th
         world.restart()
         world.run_until(lambda: world.stored["b", "j1"]["state"] in ("pending", "held"))
     assert world.state("b", "j1") is State.HELD
-    assert world.runs["b", "j1"] == 0
-
-
-def test_a_minion_that_no_longer_matches_the_target_does_not_get_the_job():
-    world = away(by_id=False)
-    world.unmatched.add(("b", "j1"))
-    world.start("b")
-    world.run(60)
-    entry = world.machine.entry("b", "j1")
-    assert (entry.state, entry.reason) == (State.DEAD, "it no longer matches the job's target")
     assert world.runs["b", "j1"] == 0
 
 
@@ -606,28 +578,6 @@ def test_a_minion_that_stays_silent_about_a_running_job_is_not_asked_again_at_on
 # -- an engine that lives for moments ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [5.0, 5.0, 7.0])
-def test_an_engine_that_is_killed_every_few_seconds_delivers_all_the_same(seconds):
-    names = tuple(f"m{n}" for n in range(20))
-    world = World(minions=(*names, "gone"), duration=3.0)
-    for name in world.minions:
-        world.stop(name)
-    for jid in ("j1", "j2", "j3"):
-        world.publish(jid)
-    world.run(PATIENCE + 10)
-    assert world.machine.total == 3 * 21
-    for name in names:
-        world.start(name)
-    for _ in range(int(150 / seconds)):
-        world.restart()
-        world.run(seconds)
-    assert {key for key, runs in world.runs.items() if runs} == {
-        (name, jid) for name in names for jid in ("j1", "j2", "j3")
-    }
-    assert set(world.runs.values()) == {1}
-    assert {entry.minion for entry in world.machine.entries()} == {"gone"}
-
-
 def sent_and_asked():
     """A world in which ``b`` was sent ``j1``, has not said that it begins, and is being asked about it."""
     world = away(acks=False, duration=1e6)
@@ -655,15 +605,6 @@ def test_a_job_that_begins_after_the_minion_has_answered_that_it_runs_nothing_is
     world.tell(facts.Asked("j1", {Evidence.IDLE: frozenset("b")}))
     world.run(30)
     assert world.state("b", "j1") is State.RUNNING
-
-
-def test_before_a_job_is_sent_an_answer_that_is_not_proven_is_silence():
-    world = away()
-    world.tell(facts.Requested("replay", {"minion": "b"}))
-    world.run_until(lambda: world.effects(facts.Ask))
-    world.tell(facts.Asked("j1", {Evidence.UNPROVEN: frozenset("b")}))
-    assert world.machine.backlogs["b"].false_signs == 1
-    assert world.effects(facts.Publish) == []
 
 
 def test_a_minion_whose_answer_came_a_moment_too_late_is_asked_again_though_it_shows_no_other_sign_of_life():

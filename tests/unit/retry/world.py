@@ -32,7 +32,7 @@ from saltext.jobs.core.master.job_cache import OURS, Publication
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import Checkpoint
-from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
@@ -464,7 +464,6 @@ class World:
         self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
         # What has happened.
         self.killed = set()  # (minion, jid) whose process was killed
-        self.delivered = set()  # (minion, jid) that the operator's own publish reached
         self.runs, self.refused = collections.Counter(), collections.Counter()
         self.published_at = []  # times of the engine's publishes of jobs
         self.publishes = 0  # of the engine: jobs, questions and pings
@@ -789,7 +788,6 @@ class World:
         job, earlier, at = self.published.get(jid, (job_of(jid, load, self.now), (), self.now))
         self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
         self.take_load(load, targets)
-        self.delivered |= {(name, jid) for name in targets if self.reaches(name)}
         self.deliver(jid, targets)
 
     def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
@@ -989,11 +987,6 @@ class World:
     def told(self, jid):
         """The announcements about a job: (minion, kind)."""
         return [(effect.minion, effect.kind) for effect in self.effects(facts.Announce) if effect.jid == jid]
-
-    def settled(self):
-        """Whether every missed job has returned from each of its targets, or has an unfinished entry in the queue."""
-        owed = {(name, jid) for jid, (_, targets, _) in self.published.items() for name in targets} - self.delivered
-        return all(key in self.returned or self.state(*key) not in (None, State.DONE) for key in owed)
 
 
 def forty_with_a_job_each():
