@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.summary import summary
 from tests.unit.batch.bench import BEGIN, Bench, kinds, published
 
 FUNCTION = {"kind": "function", "fun": "service.status", "arg": ["nginx"], "kwargs": {}}
-RUNNER = {"kind": "runner", "fun": "survey.healthy", "arg": [], "kwargs": {}}
 APPROVE = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
 
 
@@ -23,33 +20,6 @@ def at_check(check=FUNCTION, batch="1,100%", **more):
     return bench
 
 
-def test_without_a_check_stages_follow_each_other():
-    bench = Bench("ab", "1,1")
-    bench.sent()
-    assert kinds(bench.returns("a")) == ["Publish"]
-
-
-def test_after_a_wave_the_minions_just_done_are_checked_and_nothing_is_sent_meanwhile():
-    bench = at_check()
-    assert kinds(bench.last) == ["check", "Check"]
-    assert bench.last[1] == facts.Check(0, ("a",))
-    assert not bench.wait(100)
-
-
-def test_a_check_that_is_passed_lets_the_batch_go_on_and_the_last_stage_needs_none():
-    bench = at_check()
-    assert kinds(bench.tell(facts.Checked(0, True))) == ["checked", "Publish"]
-    bench.sent()
-    assert kinds(bench.returns("b", "c", "d")) == ["complete", "Close"]
-
-
-def test_a_check_that_is_not_passed_halts_the_batch_with_the_reason():
-    bench = at_check()
-    assert kinds(bench.tell(facts.Checked(0, False, "a: returned False"))) == ["halted", "Close"]
-    assert bench.batch.halted == "check service.status: a: returned False"
-    assert bench.batch.pending() == ["b", "c", "d"]
-
-
 def test_only_minions_of_the_stage_that_have_completed_are_checked():
     bench = Bench("abcdef", "1,3,100%", check=FUNCTION)
     bench.sent()
@@ -58,13 +28,6 @@ def test_only_minions_of_the_stage_that_have_completed_are_checked():
     bench.sent()
     bench.returns("b", retcode=1)
     assert bench.returns("c", "d")[-1] == facts.Check(1, ("c", "d"))
-
-
-def test_groups_are_checked_too():
-    bench = Bench("abc", "2", check=FUNCTION, groups=(("x", 2), ("y", 1)))
-    bench.sent()
-    assert bench.returns("a", "b")[-1] == facts.Check(0, ("a", "b"))
-    assert published(bench.tell(facts.Checked(0, True))) == ["c"]
 
 
 def test_a_group_beyond_its_budget_is_not_checked():
@@ -133,13 +96,6 @@ def test_after_a_crash_a_check_is_asked_again():
     assert published(bench.tell(facts.Checked(0, True))) == ["bcd"]
 
 
-def test_a_runner_s_check_goes_the_same_way():
-    bench = at_check(RUNNER)
-    assert kinds(bench.last) == ["check", "Check"]
-    bench.tell(facts.Checked(0, False, "disk full"))
-    assert bench.batch.halted == "check survey.healthy: disk full"
-
-
 # -- approval ----------------------------------------------------------------------------------------------------------
 
 
@@ -197,41 +153,3 @@ def test_an_approval_survives_a_crash():
     bench.batch = bench.replayed()
     assert "check" not in kinds(bench.tell(facts.Recovered()))
     assert bench.batch.pace.stage == 1
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data(), st.sampled_from([FUNCTION, APPROVE]), st.sampled_from([(), (("x", 2), ("y", 3), ("z", 2))]))
-def test_no_stage_begins_before_the_one_before_it_was_passed(data, check, groups):
-    bench = Bench("abcdefg", "1,2,100%", check=check, groups=groups)
-    passed = set()
-    stages = [0]
-    for _ in range(40):
-        batch = bench.batch
-        open_check = batch.checks.stage
-        choices = [
-            "crash",
-            "tick",
-            *(["return"] if batch.flights else []),
-            *(["pass", "old"] if open_check is not None else []),
-        ]
-        move = data.draw(st.sampled_from(choices))
-        if move == "crash":
-            bench.batch = bench.replayed()
-            effects = bench.tell(facts.Recovered())
-            if open_check is not None:
-                assert bench.batch.checks.stage == open_check
-                assert "check" in kinds(effects)
-        elif move == "tick":
-            bench.tell(facts.Tick())
-        elif move == "return":
-            bench.returns(data.draw(st.sampled_from(sorted(batch.flights))))
-        elif move == "pass":
-            passed.add(open_check)
-            bench.tell(facts.Approved(open_check) if check is APPROVE else facts.Checked(open_check, True))
-        else:
-            bench.tell(facts.Approved(open_check - 1) if check is APPROVE else facts.Checked(open_check - 1, True))
-        if bench.batch.pace.stage != stages[-1]:
-            assert stages[-1] in passed, f"stage {bench.batch.pace.stage} began and {stages[-1]} was not passed"
-            stages.append(bench.batch.pace.stage)
-        if bench.batch.is_publishing() and move != "crash":
-            bench.sent()

@@ -14,17 +14,6 @@ from tests.unit.batch.bench import Bench, kinds, published
 # -- acknowledged or not received --------------------------------------------------------------------------------------
 
 
-def test_one_answer_that_a_minion_does_not_run_the_job_is_not_believed():
-    bench = Bench("ab", "2", failures_allowed=0.0)
-    bench.sent()
-    bench.until_probe(62)
-    assert not bench.probed(idle="a", running="b")
-    bench.tell(facts.Acknowledged("a"))
-    bench.returns("a")
-    assert bench.state_of("a") == "completed"
-    assert bench.batch.halted is None
-
-
 def test_an_acknowledgement_outweighs_an_answer_that_was_asked_for_before_it():
     bench = Bench("a", "1", acks=True)
     bench.sent()
@@ -34,13 +23,6 @@ def test_an_acknowledgement_outweighs_an_answer_that_was_asked_for_before_it():
     assert bench.batch.flights["a"].idle == 0
 
 
-def test_a_minion_that_would_have_acknowledged_the_job_and_does_not_run_it_gets_it_once_more():
-    bench = Bench("ab", "1", acks=True)
-    bench.sent()
-    assert published(bench.gone("a")) == ["a"]
-    assert bench.batch.record.budget_used == 0
-
-
 def test_a_minion_is_not_sent_to_without_end():
     bench = Bench("a", "1", acks=True, probe_attempts=2)
     for _ in range(2):
@@ -48,24 +30,6 @@ def test_a_minion_is_not_sent_to_without_end():
         assert published(bench.gone("a")) == ["a"]
     bench.sent()
     assert kinds(bench.gone("a")) == ["complete", "Close"]
-    assert bench.state_of("a") == "lost"
-
-
-@pytest.mark.parametrize("fact", [facts.EventsLost(), facts.Started("a"), facts.Recovered()])
-def test_nothing_is_sent_twice_if_an_acknowledgement_may_have_been_missed_or_forgotten(fact):
-    bench = Bench("a", "1", acks=True)
-    bench.sent()
-    effects = bench.tell(fact)
-    if effects:
-        bench.looked(effects)
-    bench.gone("a")
-    assert bench.state_of("a") == "lost"
-
-
-def test_without_acknowledgements_nothing_is_sent_twice():
-    bench = Bench("a", "1")
-    bench.sent()
-    bench.gone("a")
     assert bench.state_of("a") == "lost"
 
 
@@ -123,17 +87,6 @@ def test_a_minion_that_was_given_up_and_begins_while_the_batch_is_killed_is_kill
 
 
 # -- a new engine ------------------------------------------------------------------------------------------------------
-
-
-def test_a_new_engine_does_not_ask_minions_whose_answers_are_in_the_journal():
-    bench = Bench("abcde", "4")
-    bench.sent()
-    asked = bench.until_probe(62)
-    assert asked == [facts.Probe(tuple("abcd"))]
-    bench.probed(running="a")
-    bench.probed(idle="b")
-    effects = bench.looked(bench.tell(facts.Recovered()))
-    assert effects == [facts.Probe(("c", "d"))]
 
 
 def test_a_new_engine_fills_at_once_the_slots_that_are_certainly_free():

@@ -110,17 +110,6 @@ def test_a_group_that_has_ended_is_judged_however_few_have_run():
         assert bench.batch.pending() == ["d", "e", "f"]
 
 
-def test_a_late_return_of_an_earlier_group_corrects_that_group_s_count():
-    bench = Bench("abcd", "1", groups=(("x", 2), ("y", 2)), group_failures_allowed=(1.0, 0.0))
-    bench.sent()
-    bench.gone("a")
-    assert bench.batch.record.group_used == [1, 0]
-    bench.sent()
-    bench.returns("b")
-    bench.returns("a")
-    assert bench.batch.record.group_used == [0, 0]
-
-
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 

@@ -12,38 +12,10 @@ from tests.unit.batch.bench import Bench, kinds, published
 # -- sending -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_announces_itself_and_sends_its_first_sub_batch():
-    bench = Bench("abcd", "2")
-    assert kinds(bench.effects) == ["new", "Publish"]
-    assert published(bench.effects) == ["ab"]
-
-
-def test_a_return_frees_a_slot_for_the_next_minion():
-    bench = Bench("abcd", "2")
-    bench.sent()
-    assert published(bench.returns("b")) == ["c"]
-
-
-def test_freed_slots_are_gathered_into_one_publish():
-    bench = Bench("abcdef", "3", publish_window=0.1)
-    bench.sent()
-    assert not bench.returns("a", "b")
-    assert published(bench.wait(0.2)) == ["de"]
-
-
 def test_nothing_is_sent_while_a_publish_is_under_way():
     bench = Bench("abcd", "2")
     assert not bench.returns("a")
     assert published(bench.sent()) == ["c"]
-
-
-def test_a_batch_is_complete_when_all_have_returned():
-    bench = Bench("ab", "2")
-    bench.sent()
-    bench.returns("a")
-    assert kinds(bench.returns("b")) == ["complete", "Close"]
-    assert bench.batch.state == "complete"
-    assert bench.batch.success is True
 
 
 def test_batch_wait_keeps_a_slot_empty():
@@ -52,13 +24,6 @@ def test_batch_wait_keeps_a_slot_empty():
     assert not published(bench.returns("a"))
     assert not published(bench.wait(29))
     assert published(bench.wait(2)) == ["c"]
-
-
-def test_a_minion_the_master_no_longer_knows_is_offline():
-    bench = Bench("ab", "2")
-    bench.sent(missed="b")
-    assert bench.state_of("b") == "offline"
-    assert bench.state_of("a") == "active"
 
 
 def test_a_late_outcome_of_the_publish_does_not_revive_a_minion_that_has_returned():
@@ -83,23 +48,6 @@ def test_a_ramp_sends_wave_by_wave_and_then_slides():
     assert published(bench.returns("e")) == ["g"], "the last size slides"
 
 
-def test_a_ramp_ends_early_when_no_minions_are_left():
-    bench = Bench("ab", "1,1,1,1")
-    bench.sent()
-    bench.returns("a")
-    bench.sent()
-    assert kinds(bench.returns("b")) == ["complete", "Close"]
-
-
-def test_a_wave_that_fails_its_budget_is_the_last():
-    bench = Bench("abcdefgh", "2,4", failures_allowed=0.0)
-    bench.sent()
-    assert kinds(bench.returns("a", retcode=1)) == ["halted"]
-    assert kinds(bench.returns("b")) == ["Close"]
-    assert bench.batch.halted == "max_failures"
-    assert len(bench.batch.pending()) == 6
-
-
 def test_a_minion_put_back_in_a_wave_is_sent_to_in_the_same_wave():
     bench = Bench("abcd", "2,4")
     bench.tell(facts.PublishFailed("no", certain=True))
@@ -107,47 +55,6 @@ def test_a_minion_put_back_in_a_wave_is_sent_to_in_the_same_wave():
 
 
 # -- presence ----------------------------------------------------------------------------------------------------------
-
-
-def test_presence_is_asked_first_and_absent_minions_are_left_out():
-    bench = Bench("abcd", "2", presence="ping")
-    assert kinds(bench.effects) == ["new", "Ping"]
-    assert published(bench.present(("c", "b", "stranger"))) == ["bc"]
-    assert bench.states() == {"a": "offline", "b": "active", "c": "active", "d": "offline"}
-
-
-def test_absent_minions_can_count_as_failed_but_not_against_the_budget():
-    bench = Bench("abc", "3", presence="ping", offline="fail", failures_allowed=0.0)
-    bench.present("a")
-    bench.sent()
-    assert kinds(bench.returns("a")) == ["complete", "Close"]
-    assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
-    assert bench.batch.success is False
-
-
-def test_absent_minions_can_be_handed_to_the_retry_queue_when_all_others_have_ended():
-    bench = Bench("abc", "3", presence="ping", offline="queue")
-    assert "Queue" not in kinds(bench.present("a") + bench.sent())
-    assert bench.returns("a") == [facts.Queue(("b", "c"))]
-    assert kinds(bench.tell(facts.Queued(("b", "c")))) == ["complete", "Close"]
-
-
-@pytest.mark.parametrize(
-    "fact",
-    [
-        facts.StopRequested(kill=False),
-        facts.StopRequested(kill=True),
-        facts.Returned("a", 1),
-    ],
-)
-def test_a_halted_batch_hands_over_no_minion(fact):
-    bench = Bench("abc", "1", presence="ping", offline="queue", failures_allowed=0.0)
-    bench.present("ab")
-    bench.sent()
-    bench.tell(fact)
-    bench.returns("a")
-    assert (bench.batch.state, bench.states()["c"]) == ("halted", "offline")
-    assert "Queue" not in kinds(bench.effects)
 
 
 @pytest.mark.parametrize(
@@ -177,35 +84,6 @@ def test_a_batch_that_ends_within_its_budget_hands_over_those_that_were_away():
     assert bench.returns("a", "b", retcode=1) == [facts.Queue(("c",))]
 
 
-def test_a_batch_whose_check_is_not_passed_hands_over_no_minion():
-    bench = Bench("abc", "1,1", presence="ping", offline="queue", check=dict.fromkeys(("kind", "fun"), "function"))
-    bench.present("ab")
-    bench.sent()
-    bench.returns("a")
-    bench.tell(facts.Checked(0, False, "no"))
-    assert bench.batch.state == "halted"
-    assert "Queue" not in kinds(bench.effects)
-
-
-def test_a_paused_batch_hands_over_no_minion_before_it_is_resumed():
-    bench = Bench("ab", "2", presence="ping", offline="queue")
-    bench.present("a")
-    bench.sent()
-    bench.tell(facts.PauseRequested("anna"))
-    assert not bench.returns("a")
-    assert bench.batch.state == "paused"
-    assert kinds(bench.tell(facts.ResumeRequested("anna"))) == ["resumed", "Queue"]
-
-
-def test_a_batch_that_was_paused_during_the_hand_over_hands_over_when_it_is_resumed():
-    bench = Bench("ab", "2", presence="ping", offline="queue")
-    bench.present("a")
-    bench.sent()
-    bench.returns("a")
-    bench.tell(facts.PauseRequested("anna"))
-    assert kinds(bench.tell(facts.ResumeRequested("anna"))) == ["resumed", "Queue"]
-
-
 def test_a_minion_that_turns_out_to_be_away_after_the_hand_over_has_begun_is_handed_over_too():
     bench = Bench("ab", "2", presence="ping", offline="queue")
     bench.present("a")
@@ -228,12 +106,6 @@ def test_an_absent_minion_that_has_run_the_job_after_all_is_not_handed_over():
     assert bench.returns("a") == [facts.Queue(("c",))]
 
 
-def test_a_batch_whose_minions_are_all_away_ends_and_is_no_success():
-    bench = Bench("ab", "2", presence="ping")
-    assert kinds(bench.present()) == ["Ping", "Ping", "complete", "Close"]
-    assert bench.batch.success is False
-
-
 def test_a_ping_that_fails_is_tried_again_and_then_pauses_the_batch():
     bench = Bench("ab", "2", presence="ping", publish_retries=1)
     assert not bench.tell(facts.PingFailed("busy"))
@@ -244,37 +116,6 @@ def test_a_ping_that_fails_is_tried_again_and_then_pauses_the_batch():
 
 
 # -- the limit ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_minion_that_runs_the_job_keeps_its_slot_for_hours():
-    bench = Bench("ab", "1")
-    bench.sent()
-    for _ in range(200):
-        assert kinds(bench.until_probe(602)) == ["Probe"]
-        bench.probed(running="a")
-    assert bench.states() == {"a": "active", "b": "pending"}
-
-
-def test_an_overdue_minion_is_looked_for_before_it_is_asked():
-    bench = Bench("ab", "1")
-    bench.sent()
-    effects = bench.wait(62)
-    assert effects == [facts.LookUp(("a",))]
-    assert published(bench.looked(effects, a=0)) == ["b"]
-    assert bench.state_of("a") == "completed"
-
-
-def test_a_minion_that_twice_does_not_run_the_job_is_lost_after_a_grace_and_a_last_look():
-    bench = Bench("ab", "1")
-    bench.sent()
-    bench.until_probe(62)
-    assert not bench.probed(idle="a")
-    assert kinds(bench.until_probe(12)) == ["Probe"], "it may have been about to begin"
-    assert bench.probed(idle="a") == [facts.AskRecords(("a",))]
-    assert bench.state_of("a") == "active", "its return may be on the way"
-    effects = bench.wait(12)
-    assert published(bench.looked(effects)) == ["b"]
-    assert bench.state_of("a") == "lost"
 
 
 def test_an_answer_that_contradicts_itself_harms_nothing():
@@ -291,18 +132,6 @@ def test_the_last_look_finds_a_return_that_the_bus_lost():
     bench.looked(bench.wait(12), a=3)
     assert bench.batch.outcomes["a"][2] == 3
     assert bench.state_of("a") == "failed"
-
-
-def test_a_silent_minion_is_asked_again_and_offline_in_the_end():
-    bench = Bench("ab", "1", probe_attempts=3, acks=True)
-    bench.sent()
-    bench.until_probe(62)
-    for _ in range(2):
-        assert not bench.probed(silent="a")
-        assert kinds(bench.until_probe(12)) == ["Probe"]
-    effects = bench.probed(silent="a")
-    assert published(bench.looked(effects)) == ["b"]
-    assert bench.state_of("a") == "offline"
 
 
 def test_a_question_that_could_not_be_asked_is_no_silence():
@@ -339,16 +168,6 @@ def test_a_deadline_that_has_moved_decides_nothing_when_the_journal_is_folded():
     assert bench.batch.next_due == bench.now - 0.5 + 6
     bench.tell(facts.Tick(), after=5.2)
     assert bench.replayed().snapshot() == bench.batch.snapshot()
-
-
-def test_a_late_return_corrects_the_record():
-    bench = Bench("ab", "1", failures_allowed=5.0)
-    bench.sent()
-    bench.gone("a")
-    assert bench.batch.record.budget_used == 1
-    bench.returns("a")
-    assert bench.state_of("a") == "completed"
-    assert bench.batch.record.budget_used == 0
 
 
 def test_a_minion_given_up_too_early_takes_its_slot_again():
@@ -398,15 +217,6 @@ def test_the_budget_waits_for_enough_minions_to_judge_by():
     bench.returns("b")
     bench.sent()
     assert "halted" in kinds(bench.returns("c"))
-
-
-def test_a_minion_that_never_answered_is_no_failure():
-    bench = Bench("ab", "1", failures_allowed=0.0, probe_attempts=1, acks=True)
-    bench.sent()
-    bench.until_probe(62)
-    effects = bench.looked(bench.probed(silent="a"))
-    assert published(effects) == ["b"]
-    assert bench.batch.halted is None
 
 
 # -- publishes that fail -----------------------------------------------------------------------------------------------
@@ -572,34 +382,12 @@ def test_a_publish_without_an_outcome_is_looked_up_and_probed_after_a_crash():
     assert published(bench.looked(bench.wait(12))) == ["b"], "it never got it"
 
 
-def test_a_minion_known_to_have_begun_is_never_sent_to_again():
-    bench = Bench("a", "1")
-    bench.tell(facts.Acknowledged("a"))
-    bench.looked(bench.tell(facts.Recovered()))
-    bench.gone("a")
-    assert bench.state_of("a") == "lost"
-
-
-def test_an_end_that_was_not_closed_is_closed_after_a_crash():
-    bench = Bench("a", "1")
-    bench.sent()
-    bench.returns("a")
-    assert kinds(bench.tell(facts.Recovered())) == ["complete", "Close"]
-    bench.tell(facts.Closed())
-    assert not bench.tell(facts.Recovered())
-
-
 def test_minions_not_yet_handed_over_are_handed_over_after_a_crash():
     bench = Bench("ab", "2", presence="ping", offline="queue")
     bench.present("a")
     bench.sent()
     assert bench.returns("a") == [facts.Queue(("b",))]
     assert facts.Queue(("b",)) in bench.tell(facts.Recovered())
-
-
-def test_a_ping_without_an_outcome_is_asked_again_after_a_crash():
-    bench = Bench("ab", "2", presence="ping")
-    assert kinds(bench.tell(facts.Recovered())) == ["Ping"]
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
@@ -622,13 +410,3 @@ def test_a_batch_whose_engine_died_before_it_began_begins_at_once_though_the_clo
     batch, now = Batch.restore(recorded.first), recorded.now + step
     batch.step(facts.Recovered(), now)
     assert kinds(batch.step(facts.Tick(), now))[-1] == {"ping": "Ping", "none": "Publish"}[presence]
-
-
-def test_the_journal_stands_for_the_state():
-    bench = Bench("abcdef", "1,2", batch_wait=1.0, failures_allowed=3.0)
-    bench.sent()
-    bench.returns("a", retcode=1)
-    bench.wait(2)
-    bench.tell(facts.PublishFailed("timed out", certain=False))
-    bench.tell(facts.PauseRequested("ann"))
-    assert bench.replayed().snapshot() == bench.batch.snapshot()

@@ -31,14 +31,6 @@ def test_a_minion_that_runs_too_long_is_asked_to_end_then_killed_and_its_slot_is
     assert bench.state_of("a") == "timed_out"
 
 
-def test_without_a_limit_nothing_is_killed():
-    bench = Bench("a", "1")
-    bench.sent()
-    for _ in range(50):
-        bench.until_probe(602)
-        assert not bench.probed(running="a")
-
-
 def test_a_minion_is_asked_at_its_timeout_and_again_at_its_limit():
     bench = Bench("a", "1", max_runtime=100.0, timeout=60.0)
     bench.sent()
@@ -103,12 +95,6 @@ def timed_out(bench):
     return bench.looked(bench.wait(12))
 
 
-def test_a_time_out_counts_against_the_budget():
-    bench = Bench("ab", "1", max_runtime=100.0, timeout=200.0, failures_allowed=0.0)
-    assert kinds(timed_out(bench)) == ["halted", "Close"]
-    assert bench.batch.halted == "max_failures"
-
-
 def test_a_late_return_corrects_a_time_out_and_a_late_beginning_does_not():
     bench = Bench("ab", "1", max_runtime=100.0, timeout=200.0)
     timed_out(bench)
@@ -163,15 +149,6 @@ def test_after_a_crash_the_time_goes_on_where_it_was():
     bench.looked(bench.tell(facts.Recovered()))
     bench.until_probe(2)
     assert bench.probed(running="a") == [facts.Kill(("a",), gently=True)]
-
-
-def test_after_a_crash_a_job_that_was_told_to_end_is_killed():
-    bench = Bench("a", "1", max_runtime=100.0, timeout=200.0)
-    bench.sent()
-    running_too_long(bench)
-    bench.batch = bench.replayed()
-    bench.looked(bench.tell(facts.Recovered()))
-    assert bench.probed(running="a") == [facts.Kill(("a",))]
 
 
 def test_each_of_two_kills_under_way_ends_with_its_own_outcome():

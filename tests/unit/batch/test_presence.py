@@ -18,7 +18,7 @@ def test_nothing_is_sent_before_the_first_ping_is_over_and_then_in_the_order_of_
     assert pings(bench.effects) == ["abc"]
     assert not bench.tell(facts.Seen(("c",)))
     assert not bench.tell(facts.Seen(("a",)))
-    assert published(bench.tell(facts.Pinged(("b",)))) == ["ab"]
+    assert published(bench.tell(facts.Pinged(("b", "stranger")))) == ["ab"]
 
 
 def test_a_minion_that_did_not_answer_is_asked_again_while_the_others_run():
@@ -165,41 +165,10 @@ def test_minions_that_were_handed_over_are_no_success_before_they_have_returned(
     assert bench.batch.success is True
 
 
-def test_minions_that_the_retry_queue_refuses_have_failed_and_the_reason_is_known():
-    bench = Bench("ab", "2", presence="ping", offline="queue", failures_allowed=0.0)
-    bench.present("a")
-    bench.sent()
-    bench.returns("a")
-    refused = facts.QueueRefused(("b",), "the job is not in the job cache")
-    assert kinds(bench.tell(refused)) == ["complete", "Close"], "it is no failure of the job"
-    assert bench.state_of("b") == "failed"
-    assert "job cache" in bench.batch.queue_refused
-    assert bench.batch.success is False
-
-
 # -- a young master ----------------------------------------------------------------------------------------------------
 
 
-def test_on_a_young_master_no_minion_is_sent_to_before_a_sign_of_life():
-    bench = Bench("abcd", "1")
-    bench.sent()
-    bench.returns("a")
-    effects = bench.tell(facts.Recovered(settled_at=bench.now + 120), after=0)
-    assert pings(effects) == ["cd"]
-    bench.looked(effects)
-    bench.until_probe(2) if "b" not in bench.batch.flights else None
-    bench.returns("b")
-    assert published(bench.tell(facts.Seen(("d",)))) == ["d"]
-
-
 def test_no_minion_is_given_up_before_a_young_master_has_settled():
-    bench = Bench("ab", "1", presence="ping", probe_attempts=1)
-    bench.tell(facts.Seen(("a", "b")))
-    bench.tell(facts.Pinged())
-    bench.sent()
-    bench.returns("a")
-    bench.sent()
-    bench.returns("b")
     bench = Bench("ab", "1", presence="ping", probe_attempts=1)
     bench.tell(facts.Recovered(settled_at=BEGIN + 60))
     for _ in range(5):

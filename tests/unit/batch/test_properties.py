@@ -25,6 +25,7 @@ any_fact = st.one_of(
     groups.map(facts.NeverBegun),
     st.builds(facts.KillSent, groups, st.booleans()),
     groups.map(facts.Queued),
+    st.builds(facts.Signalled, groups, st.booleans()),
     st.builds(facts.StopRequested, st.booleans()),
     st.just(facts.PauseRequested()),
     st.just(facts.ResumeRequested()),

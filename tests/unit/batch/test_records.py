@@ -16,15 +16,6 @@ def given_up(bench, minion, never=True):
     return bench.looked(bench.wait(12))
 
 
-@pytest.mark.parametrize("acks", [True, False])
-def test_a_minion_that_has_never_begun_the_job_gets_it_once_more(acks):
-    bench = Bench("ab", "1", acks=acks)
-    bench.sent()
-    bench.tell(facts.EventsLost())
-    assert published(given_up(bench, "a"))
-    assert bench.state_of("a") in ("active", "pending")
-
-
 def test_without_records_a_minion_that_may_have_begun_without_saying_so_is_lost():
     bench = Bench("a", "1")
     bench.sent()

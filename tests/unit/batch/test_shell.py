@@ -70,16 +70,6 @@ def test_an_unknown_request_is_refused_with_its_name(bench):
     assert "dance" in why
 
 
-def test_a_new_engine_finds_the_returns_that_came_meanwhile_and_goes_on(bench):
-    bench.begin("abcd", "2", timeout=60.0)
-    bench.run(0.5)
-    bench.shell.close()
-    bench.run(5)
-    bench.start()
-    assert bench.end().success is True
-    assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
-
-
 def test_requests_that_waited_for_the_engine_come_before_anything_is_published(bench):
     bench.begin("abcd", "1")
     bench.run(0.5)
@@ -95,13 +85,6 @@ def test_a_publish_that_fails_is_tried_again(bench):
     bench.begin("ab", "2")
     assert bench.end().success is True
     assert bench.master.jobs() == ["ab", "ab"]
-
-
-def test_an_absent_minion_is_given_up_and_counted(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a"), FakeMinion("b", there=False)]) as bench:
-        bench.begin("ab", "1", timeout=5.0, gather_job_timeout=2.0)
-        bench.end()
-        assert bench.states() == {"a": "completed", "b": "offline"}
 
 
 def test_a_large_batch_pings_some_minions_at_a_time_and_begins_once_the_first_have_answered(tmp_path):

@@ -508,26 +508,6 @@ def test_an_announcement_that_fails_stops_nothing(tmp_path):
         assert bench.end().success is True
 
 
-@pytest.mark.parametrize("retcode", [float("inf"), float("nan"), 10**30, "x", None, {"a": float("inf")}])
-def test_a_batch_ends_whatever_retcode_a_return_has(tmp_path, retcode):
-    with bench_of(tmp_path, FakeMinion("a", seconds=1000)) as bench:
-        bench.begin("a", "1")
-        bench.run(0.5)
-        data = {
-            "jid": JID,
-            "id": "a",
-            "fun": "state.apply",
-            "return": "",
-            "retcode": retcode,
-            "success": retcode is None,
-        }
-        bench.bus.deliver(f"salt/job/{JID}/ret/a", data)
-        bench.end()
-        assert bench.bus.errors == []
-        bench.restart()
-        assert bench.batch().state == "complete"
-
-
 # -- options -----------------------------------------------------------------------------------------------------------
 
 

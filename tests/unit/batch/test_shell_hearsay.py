@@ -177,7 +177,7 @@ def test_the_disk_is_full_when_a_return_is_proven_and_nothing_is_forgotten(tmp_p
         assert bench.master.most == 1
 
 
-@pytest.mark.parametrize("retcode", [float("inf"), 10**30, "no", [1], {"a": float("nan")}])
+@pytest.mark.parametrize("retcode", [float("inf"), float("nan"), 10**30, "no", None, [1], {"a": float("inf")}])
 def test_no_content_of_a_forged_or_genuine_return_stops_the_engine(tmp_path, retcode):
     with bench_of(tmp_path, *"ab") as bench:
         bench.begin("ab", "1", timeout=600.0)

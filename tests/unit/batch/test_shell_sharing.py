@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import PublishFailed
 from tests.batches import journal_path
@@ -24,15 +23,6 @@ def at(bench, name):
 
 def flying(bench, *jids):
     return [len(bench.batch(jid).flights) for jid in jids]
-
-
-def test_batches_together_send_to_no_more_minions_than_the_engine_may_and_all_end(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=4) as bench:
-        for jid in (A, B, C):
-            bench.begin(EIGHT, "8", jid=jid)
-        for jid in (A, B, C):
-            assert bench.end(jid=jid).success
-    assert bench.master.most == 4
 
 
 def test_a_small_batch_does_not_wait_for_a_large_one(tmp_path):
@@ -63,25 +53,6 @@ def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
         assert bench.batch(B).waits_for_room() == ""
 
 
-def test_a_batch_that_is_paused_or_stopped_takes_only_what_it_has_in_flight(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=4) as bench:
-        for minion in bench.master.minions.values():
-            minion.seconds = 100.0
-        bench.begin(EIGHT, "8", jid=A)
-        bench.run(1)
-        bench.ask("pause", jid=A)
-        bench.begin("efgh", "4", jid=B)
-        bench.run(1)
-        assert flying(bench, A, B) == [4, 0]
-        assert bench.batch(A).waits_for_room() == ""
-        assert bench.run(110, lambda: flying(bench, A, B) == [0, 4])
-        bench.ask("resume", jid=A)
-        bench.ask("stop", jid=B)
-        bench.end(jid=B)
-        bench.end(jid=A)
-    assert bench.master.most == 4
-
-
 def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
     with ShellBench(tmp_path, EIGHT, max_in_flight=2) as bench:
         bench.begin("abcd", "3,100%", jid=A)
@@ -90,46 +61,6 @@ def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
         ended = [at(bench, name)[A] + 1.0 for name in "abc"]
     assert begun[-1] >= max(ended), "the last one is of the second stage"
     assert bench.master.most == 2
-
-
-def test_the_limit_holds_through_the_death_of_the_engine_and_all_batches_end(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=3) as bench:
-        for minion in bench.master.minions.values():
-            minion.seconds = 7.0
-        for jid in (A, B, C):
-            bench.begin(EIGHT, "8", jid=jid)
-        for pause in (0.02, 3.0, 0.3, 11.0, 0.0):
-            bench.run(pause)
-            bench.restart(after=pause)
-        for jid in (A, B, C):
-            bench.end(jid=jid)
-        for jid in (A, B, C):
-            assert bench.batch(jid).success
-    assert bench.master.most <= 3
-
-
-def test_nothing_is_allotted_before_all_batches_that_may_have_minions_in_flight_could_be_read(tmp_path):
-    class Unreadable(BatchStore):
-        broken = frozenset()
-
-        def open(self, jid):
-            if jid in self.broken:
-                raise OSError("the disk fails")
-            return super().open(jid)
-
-    with ShellBench(tmp_path, "ab", store=Unreadable, max_in_flight=1) as bench:
-        bench.master.minions["a"].seconds = 40.0
-        bench.begin("a", "1", jid=A)
-        bench.begin("b", "1", jid=B)
-        bench.run(1)
-        bench.store.broken = {A}
-        bench.restart()
-        bench.run(30)
-        assert flying(bench, B) == [0]
-        bench.store.broken = frozenset()
-        bench.end(jid=A)
-        bench.end(jid=B)
-    assert bench.master.most == 1
 
 
 def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path):

@@ -72,17 +72,6 @@ def test_what_fails_at_the_start_is_tried_again_and_delays_nothing_else(bench, n
     assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
 
 
-def test_a_journal_that_cannot_be_opened_at_this_moment_is_not_set_aside(bench):
-    bench.begin("ab", "1", timeout=60.0)
-    bench.shell.close()
-    bench.store.fails_at, bench.store.trouble = "open", OSError(errno.EMFILE, "Too many open files")
-    bench.start()
-    bench.run(20)
-    assert journal_path(bench.store, JID).exists()
-    bench.store.trouble = None
-    assert bench.end(seconds=60).success is True
-
-
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
 def test_a_repeated_start_does_not_begin_again_a_batch_that_cannot_be_read_at_this_moment(bench, error):
     bench.begin("abcd", "1", timeout=60.0)
@@ -133,17 +122,6 @@ def test_a_start_that_is_found_again_is_refused_if_the_journal_is_damaged(bench,
     bench.run(60)
     kind, why = bench.inbox.replies[reply]
     assert (kind, JID in why, bench.master.jobs()) == ("refuse", True, sent)
-
-
-def test_a_damaged_journal_is_set_aside_and_the_others_go_on(bench):
-    bench.begin("ab", "1", timeout=60.0)
-    bench.begin("cd", "1", timeout=60.0, jid=OTHER)
-    bench.shell.close()
-    path = journal_path(bench.store, JID)
-    path.write_bytes(b"\0" * 100)
-    bench.start()
-    assert bench.end(jid=OTHER).success is True
-    assert path.with_name(path.name + ".corrupt").exists()
 
 
 def test_unfinished_files_of_a_killed_engine_are_removed(bench):

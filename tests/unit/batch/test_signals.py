@@ -9,23 +9,13 @@ import pytest
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.log.records import publish_of
-from tests.unit.batch.bench import Bench, kinds, published
+from tests.unit.batch.bench import Bench, published
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 AT = 1_000_000.0
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------
-
-
-def test_a_minion_on_which_an_operator_has_killed_the_job_is_killed_and_the_batch_goes_on():
-    bench = Bench("ab", "1", acks=True)
-    bench.sent()
-    bench.tell(facts.Acknowledged("a"))
-    bench.tell(facts.Signalled(("a",)))
-    assert published(bench.gone("a")) == ["b"]
-    assert bench.states() == {"a": "killed", "b": "active"}
-    assert bench.batch.record.budget_used == 0
 
 
 def test_a_killed_job_that_returns_all_the_same_is_what_it_has_returned():
@@ -66,44 +56,6 @@ def test_a_minion_that_was_killed_and_is_silent_is_killed():
     assert bench.states() == {"a": "killed", "b": "active"}
 
 
-def test_a_minion_that_waits_to_be_sent_a_job_again_is_not_sent_it_once_an_operator_has_killed_the_job():
-    bench = Bench("ab", "1", acks=True)
-    bench.sent()
-    bench.tell(facts.PauseRequested("ann"))
-    bench.gone("a")
-    assert bench.state_of("a") == "pending"
-    bench.tell(facts.Signalled(("a",)))
-    assert published(bench.tell(facts.ResumeRequested("ann"))) == ["b"]
-    assert bench.states() == {"a": "killed", "b": "active"}
-
-
-def test_a_minion_that_was_away_is_not_handed_over_if_an_operator_has_killed_the_job_meanwhile():
-    bench = Bench("abc", "3", offline="queue", probe_attempts=1)
-    bench.sent(missed="ab")
-    bench.tell(facts.Signalled(("a",)))
-    effects = bench.returns("c")
-    assert [effect.minions for effect in effects if isinstance(effect, facts.Queue)] == [("b",)]
-    assert bench.states() == {"a": "killed", "b": "offline", "c": "completed"}
-
-
-def test_a_hand_over_that_is_under_way_is_taken_back_if_an_operator_kills_the_job():
-    bench = Bench("ab", "2", offline="queue")
-    bench.sent(missed="a")
-    bench.returns("b")
-    assert kinds(bench.tell(facts.Signalled(("a",)))) == ["TakeBack", "complete", "Close"]
-    assert bench.states() == {"a": "killed", "b": "completed"}
-
-
-def test_a_silent_minion_that_was_never_seen_is_killed_and_not_handed_over():
-    bench = Bench("a", "1", offline="queue", probe_attempts=1)
-    bench.sent()
-    bench.tell(facts.Signalled(("a",)))
-    bench.until_probe(62)
-    effects = bench.looked(bench.probed(silent="a"))
-    assert not any(isinstance(effect, facts.Queue) for effect in effects)
-    assert bench.states() == {"a": "killed"}
-
-
 def test_a_minion_that_counts_as_killed_and_is_then_heard_to_begin_counts_as_killed_again():
     bench = Bench("ab", "1", acks=True, timeout=600.0)
     bench.sent()
@@ -114,13 +66,6 @@ def test_a_minion_that_counts_as_killed_and_is_then_heard_to_begin_counts_as_kil
     assert bench.state_of("a") == "active"
     bench.gone("a", 602)
     assert bench.state_of("a") == "killed"
-
-
-def test_what_was_killed_is_known_after_a_crash():
-    bench = Bench("ab", "2", acks=True)
-    bench.sent()
-    bench.tell(facts.Signalled(("a",)))
-    assert bench.replayed().snapshot() == bench.batch.snapshot()
 
 
 # -- the shell ---------------------------------------------------------------------------------------------------------

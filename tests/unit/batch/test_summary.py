@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
 from saltext.jobs.core.batch import facts, words
 from saltext.jobs.core.batch import summary as batch_summary
-from saltext.jobs.core.batch.watch import Display, progress_line
+from saltext.jobs.core.batch.watch import progress_line
 from tests.unit.batch.bench import BEGIN, Bench
 
 #: What Salt 3008 writes into a batch's state file (DESIGN.md).
@@ -132,34 +130,6 @@ def test_a_native_batch_is_summed_up_in_the_same_way():
     assert (summary["total"], summary["completed"], summary["failed"], summary["state"]) == (3, 1, 1, "running")
     assert summary["age_seconds"] == 10
     assert batch_summary.native_minions(state)["a"]["state"] == "completed"
-
-
-def test_progress_is_reported_in_lines_and_each_failure_once():
-    bench, stream = a_batch(), io.StringIO()
-    display = Display(stream)
-    for _ in range(2):
-        display.show(batch_summary.summary(bench.batch, BEGIN + 1), batch_summary.minions(bench.batch))
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "b: failed (retcode 4)"
-    assert len(lines) == 2
-    assert "2/6 running" in lines[1]
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_terminal_gets_a_bar_that_is_redrawn():
-    bench, stream = Bench("ab", "2"), Terminal()
-    bench.sent()
-    display = Display(stream)
-    for minion in "ab":
-        bench.returns(minion)
-        display.show(batch_summary.summary(bench.batch, BEGIN + 1), batch_summary.minions(bench.batch))
-    display.end()
-    assert stream.getvalue().count("\r") == 2
-    assert "[##############################] 2/2 succeeded" in stream.getvalue()
 
 
 def test_an_empty_batch_has_a_progress_line():

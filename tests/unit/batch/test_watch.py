@@ -59,6 +59,12 @@ def test_a_short_line_has_its_whole_bar():
     )
 
 
+def test_a_batch_that_has_ended_well_has_a_full_bar():
+    counts = {**dict.fromkeys(SUMMARY, 0), "total": 2, "completed": 2}
+    ended = {**counts, "state": "complete", "halted": False, "success": True}
+    assert progress_line(ended).startswith(f"[{30 * '#'}] 2/2 succeeded")
+
+
 def test_a_terminal_of_80_columns_is_redrawn_and_does_not_scroll(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
