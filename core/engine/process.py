@@ -161,7 +161,7 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
 
 def _end(name: str, loop: Any) -> None:
     log.error("The %s engine ends: while it was frozen or cut off, another one has taken over", name)
-    logging.getLogger("saltext.jobs").setLevel(logging.CRITICAL)  # that all it has begun fails now is no news
+    lines.logger("saltext.jobs").setLevel(logging.CRITICAL)  # that all it has begun fails now is no news
     loop.add_callback(loop.stop)
 
 
