@@ -15,7 +15,7 @@ from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFail
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Kind
+from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
@@ -100,6 +100,13 @@ class Effects:
 
     def _save(self, effect: facts.Save) -> None:
         self._writer.put(key._replace(of=self._owner) if key.kind is Kind.NOTE else key for key in effect.keys)
+
+    def save_all(self) -> None:
+        """Store again all that the machine knows."""
+        machine = self._machine
+        self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
+        self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
+        self._writer.put(Key(Kind.NOTE, jid, self._owner) for jid in machine.notes)
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 

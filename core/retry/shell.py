@@ -29,9 +29,10 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
 from saltext.jobs.core.retry.effects import Effects, answer_time
-from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
@@ -378,6 +379,40 @@ class RetryShell:
         self.take_requests()
         self.service.sweep(self._ports.wall())
         self._write_checkpoint()
+        sample = self._sample()
+        self.writer.when_durable(lambda: self._loop.spawn_callback(self._look_for_stored, sample))
+
+    def _sample(self) -> dict[Key, Job | Entry | Note]:
+        """Return one record of each kind that the store should have."""
+        machine, found = self.machine, dict[Key, Job | Entry | Note]()
+        for entry in machine.entries():
+            its = Key(Kind.JOB, entry.jid), Key(Kind.ENTRY, entry.jid, entry.minion)
+            if all(map(self.writer.is_stored, its)):
+                found.update(zip(its, (machine.jobs[entry.jid], entry), strict=True))
+                break
+        for jid, note in machine.notes.items():
+            if self.writer.is_stored(key := Key(Kind.NOTE, jid, self._owner)):
+                found[key] = note
+                break
+        return found
+
+    async def _look_for_stored(self, sample: Mapping[Key, Any]) -> None:
+        """If records were removed from the store, store all that the engine knows again."""
+        try:
+            is_whole = await self._store_worker.call(self._ports.store.has_all, sample)
+        except StateError as exc:
+            log.debug("The store cannot be looked at: %s", exc)
+            return
+        # The engine itself may have removed some in the meantime.
+        if not is_whole and all(self._has(key, record) for key, record in sample.items()):
+            log.error("Records of the retry queue were removed from the store; what the engine knows is written again")
+            self._effects.save_all()
+
+    def _has(self, key: Key, record: object) -> bool:
+        machine, jid = self.machine, key.jid
+        if key.kind is Kind.JOB:
+            return machine.jobs.get(jid) is record
+        return (machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.of, jid)) is record
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""

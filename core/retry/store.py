@@ -171,6 +171,10 @@ class RetryStore:
             log.error("Job %s cannot be replayed: its snapshot is set aside: %s", jid, exc)
             return {}
 
+    def has_all(self, keys: Iterable[Key]) -> bool:
+        """Tell whether the store has all these records. :raises StateError: when the store cannot be read."""
+        return all(self._do("contains", *self._place(key)) for key in keys)
+
     def entries(self, jid: str, snapshot: Mapping[str, Any], minion: str | None = None) -> Iterator[Entry]:
         """
         Yield the entries of a job, of all its minions or of one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 
@@ -10,6 +11,7 @@ import salt.cache
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
@@ -21,11 +23,13 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.sqlite.banks import banks_of
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, snapshot_of
 from tests.waiting import SOON, Deadline, comes_true
 
@@ -204,3 +208,39 @@ def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
     stage.start()
     assert stage.shell.wants("salt/minion/a/start")
     assert not stage.shell.wants("salt/minion/a/stop")
+
+
+@pytest.mark.slow  # the engine looks every ten seconds
+@pytest.mark.parametrize(
+    ("driver", "bank"),
+    [
+        ("localfs", "job_retry"),
+        ("localfs", "job_retry/queue"),
+        ("localfs", "job_retry/jobs"),
+        ("localfs", "job_retry/notes"),
+        ("sqlite", "job_retry"),
+    ],
+)
+def test_records_removed_from_the_store_under_a_running_engine_are_written_again(opts, job_cache, driver, bank, caplog):
+    opts = {**opts, "cache": driver}
+    accept(opts, "a", "b")
+    stage, store = Stage(opts, job_cache), RetryStore(opts)
+    notes = {("here_master", SIGNAL): Note(1e10, settled={"c"}).as_record()}
+    store.write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}, notes=notes))
+    stage.start()
+    stage.until(lambda: stage.shell.writer.idle)
+    whole = kept(store)
+    (banks_of(opts).flush if driver == "sqlite" else LocalBanks(opts["cachedir"]).flush)(bank)
+    assert kept(store) != whole
+    with caplog.at_level(logging.ERROR):
+        stage.until(lambda: kept(store) == whole)
+        stage.run(11)  # said once
+    assert caplog.text.count("were removed from the store") == 1
+    stage.close()
+
+
+def kept(store):
+    """The queue in the store: its minions, the load, and the jobs that have notes."""
+    snapshot = store.snapshot(JID)
+    entries = sorted(entry.minion for entry in store.entries(JID, snapshot)) if snapshot else []
+    return entries, snapshot.get("load"), store.notes("here_master").keys()

@@ -281,6 +281,9 @@ class Banks:
     def list(self, bank):
         return list(self._bank(bank))
 
+    def contains(self, bank, key):
+        return key in self._bank(bank)
+
     def flush(self, bank, key=None):
         found = self._bank(bank)
         for each in list(found) if key is None else [key]:
