@@ -32,6 +32,7 @@ PRIVATE = {
     "benchmarks/job_once.py": "the same",
     "tests/integration/warm.py": "how long a command of pytest-salt-factories may take, and how it begins a daemon",
     "tests/integration/warm_server.py": "the end of a fork",
+    "tests/functional/recorder/test_pgjsonb_bulk.py": "where Salt's loader keeps a connection",
 }
 
 

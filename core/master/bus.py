@@ -91,6 +91,8 @@ class Bus:
         self._quiet = Quiet(log)
         #: How often events may have been lost since the start.
         self.gaps = 0
+        #: Seconds between two beats.
+        self.beat = BEAT
         self._delays: collections.deque[float] = collections.deque([0.0], maxlen=int(60 / BEAT))
 
     def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
@@ -173,7 +175,7 @@ class Bus:
         if stall > STALL and self._beat.heard:
             self._report_gap(f"this process stood still for {stall:.0f} seconds")
         self._delays.append(max(0.0, stall - self._pause))
-        self._pause = pause = BEAT if self._beat.heard else FIRST_BEATS
+        self._pause = pause = self.beat if self._beat.heard else FIRST_BEATS
         if self._beat.unheard * pause >= self._patience:
             self._quiet.warning(
                 "silent", "The event bus has been silent for %d seconds: subscribing again", self._patience

@@ -65,9 +65,9 @@ def states(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def master(salt_factories, receiver, states, tmp_path_factory):
+def master(salt_factories, receiver, states):
     options = {"file_roots": {"base": [str(states)]}, "fileserver_list_cache_time": 0, "timeout": 15}
-    with noticing_master(salt_factories, receiver, tmp_path_factory.mktemp("secret"), **options) as daemon:
+    with noticing_master(salt_factories, receiver, **options) as daemon:
         daemons = [make_minion(daemon, name) for name in MINIONS]
         try:
             with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -9,7 +9,6 @@ import pytest
 import salt.utils.event
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.master import bus as buses
 from saltext.jobs.core.master.bus import Bus
 from tests.event_bus import event_bus, options
 from tests.waiting import wait_for
@@ -114,9 +113,7 @@ def test_an_event_fired_without_a_publisher_is_reported_and_does_no_harm(opts, u
     bus.close()
 
 
-def test_while_only_engines_use_the_bus_a_beat_is_rare(opts, loop, until, fire, monkeypatch):
-    monkeypatch.setattr(buses, "BEAT", 0.02)
-    monkeypatch.setattr(buses, "STALL", 1000.0)
+def test_while_only_engines_use_the_bus_a_beat_is_rare(opts, loop, until, fire):
     heard, ready = [], []
 
     class Beats(Ears):
@@ -128,6 +125,7 @@ def test_while_only_engines_use_the_bus_a_beat_is_rare(opts, loop, until, fire, 
 
     engines = [Bus(opts, loop, name) for name in ("one", "two")]
     for engine in engines:
+        engine.beat = 0.02
         engine.listen(Beats(), lambda: ready.append(True))
     assert until(lambda: len(ready) == 2)
     loop.run_sync(lambda: compat.sleep(0.5))

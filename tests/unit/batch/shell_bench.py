@@ -178,10 +178,10 @@ class FakeMaster:
         minion.begun.append((jid, self._clock.now()))
         if minion.acknowledges:
             self._bus.deliver(f"salt/job/{jid}/start/{minion.name}", {"id": minion.name, "jid": jid})
-        minion.runs[jid] = self._loop.call_later(minion.seconds, self._end, minion, fun, jid)
+        minion.runs[jid] = self._loop.call_later(minion.seconds, self.finish, minion, fun, jid)
         self.most = max(self.most, sum(len(each.runs) for each in self.minions.values()))
 
-    def _end(self, minion, fun, jid):
+    def finish(self, minion, fun, jid):
         del minion.runs[jid]
         load = {"jid": jid, "id": minion.name, "fun": fun, "retcode": minion.retcode}
         if minion.stored_after:

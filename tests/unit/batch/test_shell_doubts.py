@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 import pytest
 
 from saltext.jobs.core import compat
@@ -12,6 +10,7 @@ from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent
+from saltext.jobs.core.site import FileSite
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -265,7 +264,7 @@ def test_a_minion_that_keeps_the_job_in_its_own_queue_of_states_is_not_given_up(
         assert (bench.states(), bench.master.jobs()) == ({}, ["a"]), "it keeps its slot"
         del minion.answers["saltutil.running"]
         if begins:
-            minion.runs[JID] = bench.virtual.loop.call_later(30, bench.master._end, minion, "state.apply", JID)
+            minion.runs[JID] = bench.virtual.loop.call_later(30, bench.master.finish, minion, "state.apply", JID)
         bench.end()
         assert bench.states() == {"a": "completed" if begins else "lost", "b": "completed"}
 
@@ -317,18 +316,16 @@ def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_fail
         assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
 
 
-def test_minions_are_handed_over_once_the_disk_has_room_for_the_request(tmp_path, monkeypatch):
+def test_minions_are_handed_over_once_the_request_can_be_written(tmp_path):
     with away(tmp_path) as bench:
-        opts, full = {"id": "bench_master", "cachedir": str(tmp_path)}, [True]
-
-        def write(*_args, **_options):
-            raise OSError(errno.ENOSPC, "No space left on device")
+        opts = {"id": "bench_master", "cachedir": str(tmp_path)}
+        in_the_way = FileSite(opts).path(JOB_RETRY) / "requests"
+        in_the_way.parent.mkdir(parents=True, exist_ok=True)
+        in_the_way.touch()
 
         def queue(request):
-            if full:
-                with monkeypatch.context() as patch:
-                    patch.setattr(requests, "write_msgpack", write)
-                    requests.ask(opts, JOB_RETRY, request)
+            if in_the_way.exists():
+                requests.ask(opts, JOB_RETRY, request)
             bench.queue(request)
 
         bench.shell.close()
@@ -337,7 +334,7 @@ def test_minions_are_handed_over_once_the_disk_has_room_for_the_request(tmp_path
         assert bench.run(120.0, lambda: bench.batch().asked_queue)
         bench.run(300.0)
         assert bench.queued == []
-        full.clear()
+        in_the_way.unlink()
         assert not bench.end().queue_refused
         assert bench.queued == ["b", "c"]
 
