@@ -133,6 +133,14 @@ def master_opts():
         shutil.rmtree(root, ignore_errors=True)
 
 
+def accept(opts, minions):
+    """Make the minions' keys accepted ones."""
+    folder = pathlib.Path(opts["pki_dir"], "minions")
+    folder.mkdir(parents=True, exist_ok=True)
+    for minion in minions:
+        (folder / minion).touch()
+
+
 class Native:
     """Salt 3008's own manager."""
 
@@ -224,6 +232,9 @@ class Inbox(requests.Inbox):
     def answer(self, request_id, value):
         self.unanswered -= 1
 
+    def refuse(self, request_id, message):
+        raise RuntimeError(message)
+
 
 class Ours:
     """
@@ -245,6 +256,9 @@ class Ours:
         return self.master.publishes
 
     def add(self, jid, minions, size):
+        with Meter() as keys:
+            accept(self.opts, minions)
+        self.meter.leave_out(keys.cpu, keys.written)
         spec = spec_of(jid, minions, size, presence="none", timeout=3600.0)
         self.inbox.waiting = [("bench", {"do": "start", "spec": spec.as_dict()})]
         self.inbox.unanswered = 1

@@ -18,7 +18,7 @@ import time
 import salt.transport
 import salt.utils.event
 
-from benchmarks.batch import jid_of, log_returns, master_opts, minions_of, return_event, store_returns
+from benchmarks.batch import accept, jid_of, log_returns, master_opts, minions_of, return_event, store_returns
 from benchmarks.batch_ports import ports_of, spec_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
@@ -80,6 +80,7 @@ def measure(count: int, size: int):
     spec = spec_of(jid, minions, size, timeout=600.0, gather_job_timeout=60.0)
     with master_opts() as opts, tempfile.TemporaryDirectory(prefix="sj-", dir="/tmp") as sockets:
         opts["sock_dir"] = sockets
+        accept(opts, minions)
         store_returns(opts, jid, minions)
         log_returns(opts, [return_event("20260101000000000000", "first")])
         ours, theirs = multiprocessing.Pipe()
