@@ -45,14 +45,11 @@ def _rebuilt(path: str, folder: str) -> str | None:
     command, target = shutil.which("sqlite3"), os.path.join(folder, "rebuilt.sqlite")
     if command is None:
         return None
-    script = os.path.join(folder, "rebuilt.sql")
-    with open(script, "wb") as stream:
-        subprocess.run([command, "-readonly", path, ".recover"], stdout=stream, stderr=subprocess.DEVNULL, check=False)
-    with open(script, "rb") as stream:
-        subprocess.run([command, target], stdin=stream, capture_output=True, check=False)
-    with contextlib.suppress(StateError, StopIteration):
-        next(_parts(target))
-        return target
+    words = [command, "-readonly", path, ".recover"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as found:
+        subprocess.run([command, target], stdin=found.stdout, capture_output=True, check=False)
+    with contextlib.suppress(StateError):
+        return None if next(_parts(target), None) is None else target
     return None
 
 
