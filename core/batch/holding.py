@@ -2,7 +2,7 @@
 What stops a batch and what lets it go on: windows, rights, checks, and the requests of operators (stop, pause, resume,
 approve).
 
-Part of the batch machine. A request that changes nothing is ignored (``BatchState.accepts``). Pure: stdlib only.
+Part of the batch machine. A request is told to a batch that accepts it only (``BatchState.accepts``). Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -79,8 +79,6 @@ def checked(batch: BatchState, fact: facts.Checked, _now: float) -> list[Effect]
 
 def stop(batch: BatchState, fact: facts.StopRequested, now: float) -> list[Effect]:
     """Send to no more minions; with ``kill``, also kill the job on those in flight."""
-    if not batch.accepts(fact):
-        return []
     effects: list[Effect] = []
     batch.last_progress = now
     batch.stopped_by = fact.user
@@ -95,13 +93,11 @@ def stop(batch: BatchState, fact: facts.StopRequested, now: float) -> list[Effec
 
 def pause_requested(batch: BatchState, fact: facts.PauseRequested, _now: float) -> list[Effect]:
     """Send to no minion for now."""
-    return batch.pause(PausedBy.OPERATOR, fact.user) if batch.accepts(fact) else []
+    return batch.pause(PausedBy.OPERATOR, fact.user)
 
 
 def resume(batch: BatchState, fact: facts.ResumeRequested, now: float) -> list[Effect]:
     """Go on."""
-    if not batch.accepts(fact):
-        return []
     batch.paused = None
     batch.rights.resumed(fact.user, fact.rights)
     batch.pace.forget_failures(now)
@@ -110,8 +106,6 @@ def resume(batch: BatchState, fact: facts.ResumeRequested, now: float) -> list[E
 
 def approved(batch: BatchState, fact: facts.Approved, _now: float) -> list[Effect]:
     """Go on to the next stage."""
-    if not batch.accepts(fact):
-        return []
     batch.checks.pass_()
     batch.rights.doubt()
     return [facts.Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]

@@ -53,14 +53,14 @@ _TABLE = (
         "core/batch/pace.py",
         "if self.spec.batch_wait:\n            self.cooling",
         "if False:\n            self.cooling",
-        "tests/unit/batch/test_machine.py::test_batch_wait_keeps_a_slot_empty",
+        "tests/unit/batch/test_shell_sending.py -k batch_wait_are_waited_for",
     ),
     (
         "the first wave of a ramp sends on before it has ended",
         "core/batch/pace.py",
         "return self.size if self.stages[self.stage].wave else None",
         "return None",
-        "tests/unit/batch/test_machine.py::test_a_ramp_sends_wave_by_wave_and_then_slides",
+        "tests/unit/batch/test_shell_sending.py::test_a_ramp_sends_wave_by_wave_and_then_slides",
     ),
     (
         "a job is published before it is written down",
@@ -81,7 +81,7 @@ _TABLE = (
         "core/batch/sending.py",
         "if fact.certain:\n",
         "if True:\n",
-        "tests/unit/batch/test_machine.py::test_a_publish_without_an_answer_is_probed_before_it_is_sent_again",
+        "tests/unit/batch/test_shell_sending.py::test_a_publish_without_a_confirmation_is_looked_into_before_it_is_sent_again",
     ),
     (
         "a minion that restarted is sent the job a second time",
@@ -102,14 +102,14 @@ _TABLE = (
         "core/batch/sending.py",
         "            batch.inflight.sent(minion, now)\n    return ending.kill_what_was_late(batch)",
         "            batch.inflight.sent(minion, now)\n    return []",
-        "tests/unit/batch/test_machine.py::test_a_kill_reaches_minions_whose_publish_was_under_way",
+        "tests/unit/batch/test_shell_control.py::test_a_kill_reaches_minions_whose_publish_was_under_way",
     ),
     (
         "a paused batch sends on",
         "core/batch/machine.py",
         "if self.halted or self.paused:",
         "if self.halted:",
-        "tests/unit/batch/test_machine.py::test_a_paused_batch_sends_nothing_until_it_is_resumed",
+        "tests/unit/batch/test_shell_control.py::test_a_paused_batch_sends_nothing_until_it_is_resumed",
     ),
     (
         "a publish that waits for the disk goes out after a stop",
@@ -123,7 +123,7 @@ _TABLE = (
         "core/batch/outcomes.py",
         "self.budget_used > allowed and enough",
         "self.budget_used > allowed + 1 and enough",
-        "tests/unit/batch/test_machine.py::test_more_failures_than_allowed_stop_the_batch",
+        "tests/unit/batch/test_shell_sending.py -k more_failures_than_allowed",
     ),
     (
         "the budget of a group is forgotten",
@@ -151,7 +151,7 @@ _TABLE = (
         "core/batch/state.py",
         "self.checks.by_hand and self.checks.stage == fact.stage",
         "self.checks.by_hand",
-        "tests/unit/batch/test_checks.py::test_an_approval_is_for_the_stage_that_it_names",
+        "tests/unit/batch/test_shell_control.py::test_an_approval_is_for_the_stage_that_it_names",
     ),
     (
         "a minion may exceed max_runtime",
@@ -179,7 +179,7 @@ _TABLE = (
         "core/batch/ending.py",
         "if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:",
         "if waits or batch.asked_queue or not batch.to_hand_over:",
-        "tests/unit/batch/test_shell_doubts.py tests/unit/batch/test_machine.py -k 'hands_nobody_over'",
+        "tests/unit/batch/test_shell_doubts.py tests/unit/batch/test_shell_sending.py -k 'hands_nobody_over'",
     ),
     # the retry queue
     (

@@ -452,6 +452,20 @@ class ShellBench:
     def has_ended(self, jid=JID):
         return not self.store.is_open(jid) and jid in self.store.ended_jids() and jid not in self.shell.live
 
+    def times(self):
+        """When each minion has begun, in seconds since the bench began; a minion that did so twice has its last time."""
+        return {name: round(when - BEGIN) for name, minion in self.master.minions.items() for _, when in minion.begun}
+
+    def kills(self):
+        """The signals that were sent to minions, in their order."""
+        return [fun for fun, _ in self.master.published if fun in ("saltutil.term_job", "saltutil.kill_job")]
+
+    def reply(self, do, **request):
+        """Leave a request for the batch, and return what it was answered: (answer or refuse, value)."""
+        asked = self.ask(do, **{"jid": JID, "user": "ann", **request})
+        assert self.run(30.0, lambda: asked in self.inbox.replies), f"{do} is not answered"
+        return self.inbox.replies[asked]
+
     def states(self, jid=JID):
         return {minion: outcome.value for minion, (outcome, *_) in self.batch(jid).outcomes.items()}
 

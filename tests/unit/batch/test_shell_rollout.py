@@ -21,11 +21,6 @@ def utc(after):
     return datetime.datetime.fromtimestamp(BEGIN + after, datetime.timezone.utc).strftime("%H:%M")
 
 
-def times(bench):
-    """When each minion began, in seconds since the bench began."""
-    return {name: round(when - BEGIN) for name, minion in bench.master.minions.items() for _, when in minion.begun}
-
-
 # -- max_runtime -------------------------------------------------------------------------------------------------------
 
 
@@ -51,11 +46,11 @@ def test_a_clock_that_is_set_shuts_an_open_window_before_the_next_publish(tmp_pa
         bench.run(50)
         ahead[0] = step
         bench.run(200)
-        assert list(times(bench)) == ["a"]
+        assert list(bench.times()) == ["a"]
         assert bench.batch().waits_for() == Pause(PausedBy.WINDOW)
         ahead[0] = 0.0
         bench.run(30)
-        assert list(times(bench)) == ["a", "b"], "an engine looks at the clock every few seconds"
+        assert list(bench.times()) == ["a", "b"], "an engine looks at the clock every few seconds"
         bench.end()
 
 
@@ -98,7 +93,7 @@ def test_a_batch_runs_in_its_windows_only(tmp_path):
         assert not bench.master.jobs()
         bench.end(6 * HOUR)
         first, apart = HOUR - (BEGIN + HOUR) % 60, 3 * HOUR
-        began = times(bench)
+        began = bench.times()
         assert [abs(began[name] - first - expected) < 90 for name, expected in zip("ab", (0, 25 * 60), strict=True)]
         for name in "abcd":
             assert 0 <= (began[name] - first) % apart < HOUR, (name, began)
@@ -114,7 +109,7 @@ def test_a_batch_waits_for_its_start_time_through_a_restart_of_the_engine(tmp_pa
         bench.run(390)
         assert not bench.master.jobs()
         bench.end()
-        assert all(1000 <= when < 1002 for when in times(bench).values())
+        assert all(1000 <= when < 1002 for when in bench.times().values())
 
 
 def test_a_start_time_goes_by_the_wall_clock_and_not_by_the_steady_one(tmp_path):
@@ -127,7 +122,7 @@ def test_a_start_time_goes_by_the_wall_clock_and_not_by_the_steady_one(tmp_path)
         bench.run(195)
         assert not bench.master.jobs()
         bench.end()
-        assert all(700 <= when < 706 for when in times(bench).values())
+        assert all(700 <= when < 706 for when in bench.times().values())
 
 
 def test_a_batch_whose_zone_has_gone_waits_and_says_why(tmp_path):

@@ -7,68 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.log.records import publish_of
-from tests.unit.batch.bench import Bench, published
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
-
-AT = 1_000_000.0
-
-
-# -- the machine -------------------------------------------------------------------------------------------------------
-
-
-def test_a_killed_job_that_returns_all_the_same_is_what_it_has_returned():
-    bench = Bench("ab", "2")
-    bench.sent()
-    bench.tell(facts.Signalled(("a", "b")))
-    bench.returns("a")
-    bench.returns("b", retcode=143)
-    assert bench.states() == {"a": "completed", "b": "failed"}
-
-
-def test_a_minion_that_was_never_heard_to_begin_is_not_sent_a_job_again_that_an_operator_has_killed():
-    for killed, then in ((False, ["a"]), (True, [])):
-        bench = Bench("a", "1", acks=True)
-        bench.sent()
-        if killed:
-            bench.tell(facts.Signalled(("a",)))
-        assert published(bench.gone("a")) == then
-        assert bench.state_of("a") == ("killed" if killed else "active")
-
-
-def test_a_signal_to_every_job_says_nothing_of_a_minion_that_may_not_have_begun():
-    bench = Bench("ab", "2", acks=True)
-    bench.sent()
-    bench.tell(facts.Acknowledged("a"))
-    bench.tell(facts.Signalled(("a", "b"), every_job=True))
-    assert published(bench.gone("ab")) == ["b"]
-    assert bench.states() == {"a": "killed", "b": "active"}
-
-
-def test_a_minion_that_was_killed_and_is_silent_is_killed():
-    bench = Bench("ab", "1", acks=True, probe_attempts=1, max_failures=0)
-    bench.sent()
-    bench.tell(facts.Acknowledged("a"))
-    bench.tell(facts.Signalled(("a",)))
-    bench.until_probe(62)
-    assert published(bench.looked(bench.probed(silent="a"))) == ["b"]
-    assert bench.states() == {"a": "killed", "b": "active"}
-
-
-def test_a_minion_that_counts_as_killed_and_is_then_heard_to_begin_counts_as_killed_again():
-    bench = Bench("ab", "1", acks=True, timeout=600.0)
-    bench.sent()
-    bench.tell(facts.Signalled(("a",)))
-    assert published(bench.gone("a", 602)) == ["b"]
-    bench.sent()
-    bench.tell(facts.Acknowledged("a"))
-    assert bench.state_of("a") == "active"
-    bench.gone("a", 602)
-    assert bench.state_of("a") == "killed"
-
-
-# -- the shell ---------------------------------------------------------------------------------------------------------
 
 
 def signal(fun="saltutil.kill_job", arg=(JID,), minions="ab", origin="", jid="20260516101113000000"):

@@ -1,0 +1,287 @@
+"""What operators ask of a batch, its run time, checks and rights: what minions run of it, and what operators are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch.gates import FRESH, Pause, PausedBy
+from saltext.jobs.core.batch.inflight import KILLS
+from saltext.jobs.core.batch.summary import summary
+from saltext.jobs.core.log.records import publish_of
+from tests.unit.batch.bench import BEGIN
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR, ROOT, utc
+
+YES, NO = ("answer", True), ("answer", False)
+
+
+def bench_of(tmp_path, *minions, seconds=10.0, **settings):
+    minions = [FakeMinion(each, seconds) if isinstance(each, str) else each for each in minions]
+    return ShellBench(tmp_path, minions, **settings)
+
+
+def shown(bench):
+    return summary(bench.batch(), bench.clock.now())
+
+
+# -- pause and stop ----------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_batch_sends_nothing_until_it_is_resumed(tmp_path):
+    with bench_of(tmp_path, *"abcd", FakeMinion("e", there=False)) as bench:
+        bench.begin("abcde", "2", presence="ping")
+        assert bench.run(15.0, lambda: len(bench.times()) == 2)
+        assert [bench.reply("pause"), bench.reply("pause")] == [YES, NO]
+        sent = list(bench.master.published)
+        bench.run(HOUR)
+        assert (bench.batch().state, bench.states()) == ("paused", {"a": "completed", "b": "completed"})
+        assert bench.master.published == sent, "nor is the one that is away pinged"
+        assert [bench.reply("resume"), bench.reply("resume")] == [YES, NO]
+        assert bench.end().success
+        assert bench.bus.kinds() == ["new", "paused", "resumed", "complete"]
+        assert [bench.reply(verb, kill=True) for verb in ("stop", "pause", "resume")] == [NO] * 3
+
+
+def test_a_stopped_batch_lets_what_runs_end_unless_it_is_told_to_kill_it(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", 10.0), FakeMinion("b", 1e6), *"cd") as bench:
+        bench.begin("abcd", "2")
+        bench.run(0.5)
+        assert [bench.reply("stop"), bench.reply("stop"), bench.reply("pause")] == [YES, NO, NO]
+        bench.run(HOUR)
+        assert (bench.batch().state, bench.states()) == ("stopping", {"a": "completed"})
+        assert [bench.reply("stop", kill=True), bench.reply("stop", kill=True)] == [YES, NO]
+        assert bench.end().pending() == ["c", "d"]
+        assert bench.states() == {"a": "completed", "b": "killed"}
+        assert bench.bus.kinds() == ["new", "halted"]
+
+
+def test_a_kill_reaches_minions_whose_publish_was_under_way(tmp_path):
+    with bench_of(tmp_path, *"abc", seconds=1e6) as bench:
+        publish = bench.master.publish
+
+        async def slow(*args, **more):
+            await compat.sleep(5)
+            return await publish(*args, **more)
+
+        for minion in bench.master.minions.values():
+            minion.acknowledges = False
+        bench.master.publish = slow
+        bench.begin("abc", "2", timeout=600.0)
+        bench.run(0.5)
+        assert bench.reply("stop", kill=True) == YES
+        assert bench.end(60.0).pending() == ["c"]
+        assert bench.states() == {"a": "killed", "b": "killed"}
+
+
+def test_a_job_that_survives_every_kill_keeps_its_slot_and_its_minion_is_named(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", 1e4), "b") as bench:
+        for fun in ("saltutil.term_job", "saltutil.kill_job"):
+            bench.master.minions["a"].answers[fun] = ("no such process", 0)
+        bench.begin("ab", "1", max_runtime=100.0)
+        bench.run(HOUR)
+        assert bench.kills() == ["saltutil.term_job", *["saltutil.kill_job"] * (KILLS - 1)]
+        assert (shown(bench)["survivors"], bench.times()) == (["a"], {"a": 0})
+        bench.end(1e5)
+        assert bench.states() == {"a": "completed", "b": "completed"}
+
+
+def test_a_stop_while_minions_are_pinged_ends_the_batch_at_once(tmp_path):
+    with bench_of(tmp_path, *(FakeMinion(name, there=False) for name in "ab")) as bench:
+        bench.begin("ab", "2", presence="ping", gather_job_timeout=600.0)
+        bench.reply("stop")
+        assert bench.end(10.0).pending() == ["a", "b"]
+
+
+# -- max_runtime -------------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_that_runs_too_long_is_asked_to_end_then_killed_and_its_slot_is_free_once_it_does_not_run(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", 1e6), "b") as bench:
+        bench.master.minions["a"].stubborn = True
+        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
+        bench.run(99.0)
+        assert bench.kills() == []
+        bench.end()
+        assert bench.kills() == ["saltutil.term_job", "saltutil.kill_job"]
+        assert (bench.states(), bench.master.most) == ({"a": "timed_out", "b": "completed"}, 1)
+        bench.master.cache.store_return({"jid": JID, "id": "a", "fun": "state.apply", "retcode": 0})
+        assert bench.states()["a"] == "completed", "it had ended well, and its return was late"
+
+
+@pytest.mark.parametrize(("retcode", "state"), [(0, "completed"), (143, "timed_out")])
+def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode, state):
+    with bench_of(tmp_path, FakeMinion("a", 105.0, retcode)) as bench:
+        bench.master.minions["a"].stubborn = True
+        bench.begin("a", "1", max_runtime=100.0)
+        assert bench.end().success is (state == "completed")
+        assert (bench.states(), bench.batch().outcomes["a"][2]) == ({"a": state}, retcode)
+
+
+def test_a_minion_that_is_not_known_to_run_the_job_is_never_killed(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", there=False), "b") as bench:
+        bench.begin("ab", "2", max_runtime=20.0, timeout=200.0)
+        bench.end()
+        assert bench.kills() == []
+
+
+def test_a_job_that_an_operator_kills_and_that_returns_all_the_same_is_what_it_has_returned(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", 20.0), FakeMinion("b", 20.0, 143), logged=True) as bench:
+        bench.begin("ab", "2")
+        bench.run(1.0)
+        signal = {"fun": "saltutil.kill_job", "arg": [JID], "user": "ann"}
+        bench.master.cache.log.append(publish_of("20260516101113000000", signal, ["a", "b"], "", "", True))
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "failed"}
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_resume_opens_no_window_and_an_open_window_ends_no_pause(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1", window=f"{utc(HOUR)}-{utc(2 * HOUR)}", timezone="UTC")
+        bench.run(60.0)
+        assert (shown(bench)["state"], shown(bench)["paused_reason"]) == ("paused", "outside its window")
+        assert abs(shown(bench)["opens_at"] - BEGIN - HOUR) < 61
+        bench.reply("pause")
+        assert bench.batch().waits_for() == Pause(PausedBy.OPERATOR, "ann")
+        bench.reply("resume")
+        bench.run(60.0)
+        assert (bench.batch().waits_for(), bench.times()) == (Pause(PausedBy.WINDOW), {})
+        bench.reply("pause")
+        bench.run(1.2 * HOUR)
+        assert bench.times() == {}
+        bench.reply("resume")
+        assert bench.end().success
+
+
+def test_a_stop_outside_the_window_ends_the_batch_and_no_minion_is_pinged_before_its_start_time(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1", start_at=BEGIN + HOUR, presence="ping")
+        bench.run(HOUR / 2)
+        assert (shown(bench)["paused_by"], bench.master.published) == ("start", [])
+        bench.reply("stop")
+        assert bench.end(10.0).pending() == ["a", "b"]
+        assert shown(bench)["opens_at"] is None
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_is_for_the_stage_that_it_names(tmp_path):
+    with bench_of(tmp_path, *"abcd") as bench:
+        bench.begin("abcd", "1,1,100%", check=APPROVE)
+        assert bench.reply("approve", stage=0) == NO, "it has not come to that"
+        bench.run(10 * HOUR)
+        assert (shown(bench)["paused_by"], shown(bench)["approve"]) == ("approval", 0)
+        assert [bench.reply("approve", stage=stage) for stage in (1, 0, 0)] == [NO, YES, NO]
+        bench.restart()
+        bench.run(HOUR)
+        assert bench.states().keys() == set("ab")
+        assert [bench.reply("approve", stage=stage) for stage in (0, 1)] == [NO, YES]
+        assert bench.end().success
+
+
+def test_a_batch_that_is_not_approved_in_time_halts_though_its_engine_starts_anew(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1,1", check=APPROVE, approve_timeout=600.0)
+        bench.run(300.0)
+        bench.restart(after=200.0)
+        assert bench.end(120.0).halted == "nobody has approved it within 600 s"
+
+
+def test_a_check_is_of_those_of_the_stage_that_have_completed(tmp_path):
+    minions = [FakeMinion(name, 10.0, int(name == "b")) for name in "abcdef"]
+    with bench_of(tmp_path, *minions) as bench:
+        for minion in minions:
+            minion.answers["service.status"] = (True, 0)
+        bench.begin("abcdef", "1,3,100%", check=FUNCTION)
+        assert bench.end().halted is None
+        checked = ["".join(names) for fun, names in bench.master.published if fun == "service.status"]
+        assert checked == ["a", "cd"]
+
+
+def test_an_approval_during_a_pause_does_not_end_it(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1,1", check=APPROVE)
+        bench.run(60.0)
+        assert [bench.reply("pause"), bench.reply("approve", stage=0)] == [YES, YES]
+        bench.run(60.0)
+        assert (bench.batch().state, bench.times()) == ("paused", {"a": 0})
+        bench.reply("resume")
+        assert bench.end().success
+
+
+@pytest.mark.parametrize("owner", [{}, ANNA], ids=["root", "anna"])
+def test_a_check_that_was_under_way_when_the_engine_died_is_made_again(tmp_path, owner):
+    with bench_of(tmp_path, *"ab", seconds=1.0) as bench:
+        bench.begin("ab", "1,1", check=FUNCTION, check_timeout=60.0, owner=owner)
+        bench.run(0.5)
+        bench.master.minions["a"].latency = HOUR
+        bench.run(30.0)
+        bench.master.minions["a"].latency = 0.01
+        bench.restart(after=HOUR)
+        assert bench.end(30.0).success
+        assert [fun for fun, _ in bench.master.published] == ["state.apply", *["service.status"] * 2, "state.apply"]
+
+
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+
+def asked(bench):
+    """About which minions the rights of a user were looked up, as ``user:minions``."""
+    return [f"{name}:{''.join(minions)}" for name, minions in bench.permission.asked]
+
+
+def test_an_answer_counts_for_a_while_and_never_beyond_a_group_or_an_approval(tmp_path):
+    with bench_of(tmp_path, *"abcd", seconds=FRESH - 10) as bench:
+        bench.begin("abcd", "1", owner=ANNA, timeout=HOUR)
+        bench.end()
+        assert asked(bench) == ["anna:abcd", "anna:cd"]
+    for more in ({"groups": (("1", 1), ("2", 3))}, {"check": APPROVE}):
+        with bench_of(tmp_path / "-".join(more), *"abcd") as bench:
+            bench.begin("abcd", "1,100%" if "check" in more else "100%", owner=ANNA, **more)
+            bench.run(60.0)
+            bench.permission.asked.clear()
+            if "check" in more:
+                bench.reply("approve", stage=0)
+                bench.run(5.0)
+                assert asked(bench) == ["anna:bcd"]
+            assert bench.end().success
+
+
+def test_a_user_who_resumes_a_batch_that_lacks_rights_takes_it_over_and_only_then(tmp_path):
+    bert = {"owner": {**ANNA, "name": "bert"}, "on_behalf": {}}
+    with bench_of(tmp_path, *"abcd") as bench:
+        bench.begin("abcd", "1", owner=ANNA)
+        bench.run(0.5)
+        bench.reply("pause")
+        bench.run(20.0)
+        bench.permission.lost["anna"] = "anna may not any more"
+        bench.reply("resume", rights=ROOT)
+        bench.run(1.0)
+        assert (bench.batch().paused.reason, bench.master.jobs()) == ("anna may not any more", ["a"])
+        bench.permission.lost["bert"] = "bert may not either"
+        bench.reply("resume", rights=bert)
+        bench.run(1.0)
+        assert (bench.batch().paused.reason, bench.master.jobs()) == ("bert may not either", ["a"])
+        bench.permission.lost.clear()
+        bench.reply("resume", user="bert", rights=bert)
+        bench.restart()
+        assert bench.end().success
+        assert {name for name, _ in bench.permission.asked[-2:]} == {"bert"}
+
+
+def test_the_rights_are_looked_up_before_anything_is_pinged_and_again_before_each_check(tmp_path):
+    with bench_of(tmp_path, *"abc") as bench:
+        bench.permission.failing = True
+        bench.begin("abc", "1,1,1", owner=ANNA, presence="ping", check=FUNCTION)
+        bench.run(100.0)
+        assert bench.master.published == []
+        bench.permission.failing = False
+        assert bench.run(200.0, lambda: bench.times())
+        bench.permission.lost["anna"] = "anna may not any more"
+        bench.run(60.0)
+        assert not [fun for fun, _ in bench.master.published if fun == "service.status"]
+        assert bench.batch().paused.reason == "anna may not any more"

@@ -1,0 +1,210 @@
+"""To whom a batch sends its job, to how many at once, and when: as its minions see it, in simulated time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from saltext.jobs.core.errors import PublishFailed
+from tests.batches import journal_path
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+
+TWO = (("eu", 3), ("us", 3))
+QUICK = {"timeout": 5.0, "gather_job_timeout": 2.0}
+
+
+def all_of(names, seconds=10.0, failing=""):
+    return [FakeMinion(name, seconds, retcode=int(name in failing)) for name in names]
+
+
+# -- sizes, ramps and groups -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "more", "begins"),
+    [
+        ("2", {}, "001122"),
+        ("1,2,3", {}, "011222"),
+        ("2", {"groups": TWO}, "001223"),
+        ("1,100%", {"groups": TWO}, "011233"),
+        ("2,100%", {"groups": (("eu", 1), ("us", 5))}, "011222"),
+        ("2", {"batch_wait": 30.0}, "004488"),
+        ("3", {"batch_wait": 30.0, "groups": TWO}, "000444"),
+    ],
+)
+def test_so_many_minions_run_at_once_and_a_wave_a_group_and_batch_wait_are_waited_for(tmp_path, batch, more, begins):
+    with ShellBench(tmp_path, all_of("abcdef")) as bench:
+        bench.begin("abcdef", batch, **more)
+        assert bench.end().success
+        assert "".join(str(round(when / 10)) for when in bench.times().values()) == begins
+
+
+def test_a_ramp_sends_wave_by_wave_and_then_slides(tmp_path):
+    minions = [FakeMinion(name, seconds) for name, seconds in zip("abcdef", (10, 20, 50, 10, 90, 10), strict=True)]
+    with ShellBench(tmp_path, minions) as bench:
+        bench.begin("abcdef", "1,2,2", timeout=600.0)
+        bench.end()
+        assert [round(when / 10) for when in bench.times().values()] == [0, 1, 1, 6, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("failing", "budget", "halted", "ran"),
+    [
+        ("a", {"failures_allowed": 1.0}, None, "abcdef"),
+        ("ab", {"failures_allowed": 1.0}, "max_failures", "ab"),
+        ("a", {"failures_allowed": 0.0, "min_executed": 3}, "max_failures", "abc"),
+        ("ad", {"failures_allowed": 1.0, "groups": TWO}, "max_failures", "abcd"),
+        ("ad", {"group_failures_allowed": (1.0, 1.0), "groups": TWO}, None, "abcdef"),
+        ("ab", {"group_failures_allowed": (1.0, 1.0), "groups": TWO}, "max_failures in group eu", "ab"),
+        ("a", {"failures_allowed": 0.0, "min_executed": 99, "groups": TWO}, "max_failures", "abc"),
+        (
+            "a",
+            {"group_failures_allowed": (0.0, 0.0), "min_executed": 99, "groups": TWO},
+            "max_failures in group eu",
+            "abc",
+        ),
+    ],
+)
+def test_more_failures_than_allowed_stop_the_batch_and_no_fewer(tmp_path, failing, budget, halted, ran):
+    with ShellBench(tmp_path, all_of("abcdef", failing=failing)) as bench:
+        bench.begin("abcdef", "1", **budget)
+        batch = bench.end()
+        assert (batch.halted, "".join(bench.times()), "".join(batch.pending())) == (halted, ran, "abcdef"[len(ran) :])
+
+
+# -- who is there ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("presence", ["ping", "none"])
+@pytest.mark.parametrize(
+    ("offline", "state", "success"), [("skip", "offline", True), ("fail", "failed", False), ("queue", "offline", False)]
+)
+def test_a_minion_that_is_away_becomes_what_offline_says(tmp_path, presence, offline, state, success):
+    with ShellBench(tmp_path, ["a", FakeMinion("b", there=False)]) as bench:
+        bench.begin("ab", "2", presence=presence, offline=offline, **QUICK)
+        batch = bench.end()
+        assert (bench.states(), batch.success) == ({"a": "completed", "b": state}, success)
+        assert bench.queued == (["b"] if offline == "queue" else [])
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"failures_allowed": 0.0},
+        {"groups": (("eu", 1), ("us", 2)), "group_failures_allowed": (0.0, 0.0)},
+        {"groups": (("eu", 2), ("us", 1)), "group_failures_allowed": (0.0, 0.0)},  # nobody is there in the last group
+    ],
+)
+def test_a_batch_that_ends_beyond_its_budget_hands_nobody_over_however_few_have_run(tmp_path, budget):
+    minions = ["a", FakeMinion("b", retcode=1), FakeMinion("c", there=False)]
+    with ShellBench(tmp_path, minions) as bench:
+        bench.begin("abc", "1", presence="ping", offline="queue", min_executed=100, **budget, **QUICK)
+        assert bench.end().halted
+        assert (bench.states()["c"], bench.queued) == ("offline", [])
+
+
+def test_a_group_without_a_present_minion_is_passed_over_and_nobody_there_is_no_success(tmp_path):
+    minions = [FakeMinion(name, there=name in "ad") for name in "abcd"]
+    with ShellBench(tmp_path, minions) as bench:
+        bench.begin("abcd", "2", groups=(("x", 1), ("y", 2), ("z", 1)), presence="ping", **QUICK)
+        assert bench.end().success
+        assert bench.times().keys() == set("ad")
+        other = "20260516101112131416"
+        bench.begin("bc", "2", presence="ping", jid=other, **QUICK)
+        assert not bench.end(jid=other).success
+
+
+def test_a_minion_that_ignores_the_job_is_not_sent_it_without_end(tmp_path):
+    with ShellBench(tmp_path, "ab", probe_attempts=2) as bench:
+        bench.master.minions["a"].known.add(JID)
+        bench.begin("ab", "1", **QUICK)
+        bench.end()
+        assert bench.states() == {"a": "lost", "b": "completed"}
+        assert bench.master.jobs() == ["a", "a", "a", "b"]
+
+
+def test_a_minion_that_runs_for_hours_is_asked_less_and_less_often(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=20_000.0)]) as bench:
+        bench.begin("a", "1", **QUICK)
+        assert bench.end(30_000.0).success
+        questions = [fun for fun, _ in bench.master.published if fun == "saltutil.find_job"]
+        assert 20_000 / 1302 <= len(questions) < 45
+
+
+# -- publishes that fail -----------------------------------------------------------------------------------------------
+
+
+def test_a_publish_without_a_confirmation_is_looked_into_before_it_is_sent_again(tmp_path):
+    with ShellBench(tmp_path, all_of("ab", 60.0)) as bench:
+        publish, lost = bench.master.publish, []
+
+        async def reaches_one(fun, arg, tgt, *args, **more):
+            if fun != "state.apply" or lost:
+                return await publish(fun, arg, tgt, *args, **more)
+            lost.append(tgt)
+            await publish(fun, arg, tgt[:1], *args, **more)
+            raise PublishFailed("timed out", certain=False)
+
+        bench.master.publish = reaches_one
+        bench.master.minions["a"].acknowledges = False
+        bench.begin("ab", "2", **QUICK)
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "completed"}
+        assert (lost, bench.master.jobs()) == ([["a", "b"]], ["a", "b"])
+
+
+@pytest.mark.parametrize("fun", ["state.apply", "test.ping"])
+def test_after_its_retries_a_batch_pauses_with_the_reason_until_it_is_resumed(tmp_path, fun):
+    with ShellBench(tmp_path, "ab", publish_retries=2) as bench:
+        publish, refused = bench.master.publish, []
+
+        async def refuses(name, *args, **more):
+            if name == fun and len(refused) < 3:
+                refused.append(bench.clock.now())
+                raise PublishFailed("the master is busy", certain=True)
+            return await publish(name, *args, **more)
+
+        bench.master.publish = refuses
+        bench.begin("ab", "2", presence="ping", **QUICK)
+        bench.run(1000)
+        assert [round(after - before) for before, after in itertools.pairwise(refused)] == [1, 2]
+        assert (bench.batch().state, bench.times()) == ("paused", {})
+        assert "the master is busy" in bench.batch().paused.reason
+        assert bench.reply("resume") == ("answer", True)
+        assert bench.end().success
+        assert bench.bus.kinds() == ["new", "paused", "resumed", "complete"]
+
+
+def test_a_question_that_could_not_be_asked_is_no_silence(tmp_path):
+    with ShellBench(tmp_path, all_of("a", 1000.0), probe_attempts=1) as bench:
+        publish = bench.master.publish
+
+        async def refuses(fun, *args, **more):
+            if fun == "saltutil.find_job":
+                raise PublishFailed("the master is busy", certain=True)
+            return await publish(fun, *args, **more)
+
+        bench.master.publish = refuses
+        bench.begin("a", "1", **QUICK)
+        bench.end()
+        assert bench.states() == {"a": "completed"}
+
+
+# -- a database that has lost the last facts ---------------------------------------------------------------------------
+
+
+def test_if_the_database_may_have_lost_the_last_facts_every_minion_is_asked_before_anything_is_sent(tmp_path):
+    with ShellBench(tmp_path, all_of("abcd", 30.0)) as bench:
+        bench.restart(history="1")
+        bench.begin("abcd", "2", timeout=600.0)
+        path = journal_path(bench.store, JID)
+        lacks_all_publishes = path.read_bytes()
+        assert bench.run(100.0, lambda: len(bench.times()) == 4)
+        bench.shell.close()
+        path.write_bytes(lacks_all_publishes)
+        bench.start(history="2")
+        bench.end()
+        assert set(bench.states().values()) == {"completed"}
+        assert [len(minion.begun) for minion in bench.master.minions.values()] == [1] * 4
+        assert bench.master.most == 2
