@@ -74,7 +74,7 @@ CHROOT ?= /var/lib/machines/sid
 beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python),$(1:3.%=%))
 chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1)),bash .ci/in-chroot $(CHROOT)))
 # The tests that run there. 3.14, the Python of Salt 3008's packages, runs the main stories with daemons too.
-TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional $(STORIES_$*)
+TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/worlds tests/unit tests/functional $(STORIES_$*)
 STORIES_3.14 := tests/integration/test_stories.py
 
 .PHONY: help demo console test test-slow test-mutants test-all again newest $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
@@ -112,7 +112,7 @@ $(RELEASES:%=test-%): test-%: .venv-%/.installed
 
 # Pure tests on the Python of that environment. .ci/run has no other environment for the oldest Python.
 $(RELEASES:%=unit-%): unit-%: .venv-%/.installed
-	.venv-$*/bin/$(PYTEST) -m 'not slow' tests/unit
+	.venv-$*/bin/$(PYTEST) -m 'not slow' tests/worlds tests/unit
 
 # One after the other, because each installation writes beside the sources.
 test-pythons:
@@ -138,7 +138,7 @@ coverage: .venv/.installed
 	.venv/bin/python -m pip install -qq 'coverage==7.17.4'
 	rm -rf .coverage && mkdir .coverage
 	COVERAGE_CORE=$$(.venv/bin/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
-	  .venv/bin/python -m coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m 'not slow' $(ARGS) tests/unit tests/functional \
+	  .venv/bin/python -m coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m 'not slow' $(ARGS) tests/worlds tests/unit tests/functional \
 	    --ignore=tests/functional/log/test_adversary.py
 	.venv/bin/python -m coverage combine -q
 	.venv/bin/python -m coverage report --show-missing --skip-covered

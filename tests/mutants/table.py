@@ -29,7 +29,7 @@ class Mutant(NamedTuple):
 WORLD = "tests/unit/batch/test_world.py -k 'every_way or once_went'"
 PROFILES = "tests/unit/batch/test_profiles.py -k 'often or once_went'"
 SHARED = "tests/unit/batch/test_shared_worlds.py -k 'in_a_world or rollouts_of'"
-QUEUE = "tests/unit/retry/test_adversary.py -k 'not many'"
+QUEUE = "tests/worlds/test_adversary.py -k 'not many'"
 
 #: The fields of each mutant, by what it concerns.
 _TABLE = (

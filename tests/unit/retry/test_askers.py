@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Asker, Entry, State
-from tests.unit.retry.world import PATIENCE, World
+from tests.worlds.world import PATIENCE, World
 
 ANN, ROOT = Asker("ann", "pam", limited=True), Asker("root", "publisher_acl")
 

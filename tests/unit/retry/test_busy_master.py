@@ -6,8 +6,8 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.knowledge import Evidence
-from tests.unit.retry.busy import Busy
-from tests.unit.retry.world import World
+from tests.worlds.busy import Busy
+from tests.worlds.world import World
 
 MINIONS, JOBS, WITHIN = 120, 3, 10.0
 #: Requests of a minion that is there again: its start, an answer, and of each job the acknowledgement and the return.

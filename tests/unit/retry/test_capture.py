@@ -15,7 +15,7 @@ from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.open_job import MOST_BEGUN
 from saltext.jobs.core.retry.timers import Timers
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import ANSWERS, PATIENCE, START, Kept, World
+from tests.worlds.world import ANSWERS, PATIENCE, START, Kept, World
 
 
 def forge_publish(world, jid, fun="state.apply", arg=()):

@@ -10,7 +10,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.settings import RetrySettings
-from tests.unit.retry.world import World
+from tests.worlds.world import World
 
 MINIONS = [f"m{number}" for number in range(20_000)]
 JIDS = [f"2026051610111200000{number}" for number in range(4)]

@@ -14,7 +14,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job, State
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.settings import RetrySettings
-from tests.unit.retry.world import World
+from tests.worlds.world import World
 
 NAMES = tuple(f"m{number}" for number in range(40))
 JOB = Job("20260516101112000000", ("state.apply",), 0.0)

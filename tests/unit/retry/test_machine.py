@@ -15,7 +15,7 @@ from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Key, Kind, 
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.settings import RetrySettings
-from tests.unit.retry.world import PATIENCE, START, World, forty_with_a_job_each
+from tests.worlds.world import PATIENCE, START, World, forty_with_a_job_each
 
 
 def away(name="b", by_id=True, **options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saltext.jobs.core.metrics import figures_of
 from saltext.jobs.core.retry.metrics import metrics_of
-from tests.unit.retry.world import World
+from tests.worlds.world import World
 
 
 def figures(world):

@@ -7,7 +7,7 @@ import pytest
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits, State
 from saltext.jobs.core.retry.knowledge import BELIEVED
-from tests.unit.retry.world import PATIENCE, World
+from tests.worlds.world import PATIENCE, World
 
 JOBS = ["j1", "j2", "j3"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits, State
-from tests.unit.retry.world import PATIENCE, START, World
+from tests.worlds.world import PATIENCE, START, World
 
 #: The simulated world begins at 00:16:40 on a Thursday in winter, UTC.
 MIDNIGHT = START - 1000.0

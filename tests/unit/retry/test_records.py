@@ -11,7 +11,7 @@ from saltext.jobs.core.retry.knowledge import Said
 from tests.unit.retry.test_askers import ROOT
 from tests.unit.retry.test_decision import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry, silent, vanished
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import World
+from tests.worlds.world import World
 
 
 def keeper(**options):

@@ -8,7 +8,7 @@ import errno
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import NOTES, QUEUE
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import OPTS, World
+from tests.worlds.world import OPTS, World
 
 
 def hinder(world, bank, key):

@@ -12,7 +12,7 @@ from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.steps import Step
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import ANSWERS, PATIENCE, World, forty_with_a_job_each
+from tests.worlds.world import ANSWERS, PATIENCE, World, forty_with_a_job_each
 
 
 @pytest.mark.parametrize("acks", [True, False])

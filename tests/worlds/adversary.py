@@ -26,8 +26,8 @@ from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.retry.store import ASIDE, JOBS, QUEUE
 from tests import many_worlds
-from tests.unit.retry.truth import Truth
-from tests.unit.retry.world import World, is_sent
+from tests.worlds.truth import Truth
+from tests.worlds.world import World, is_sent
 
 #: Seconds that the steps take in which a claimed job is published to many minions.
 STEPS = 0.2
@@ -1109,7 +1109,7 @@ class PowerOnce(Power):
             self.must(self.runs[name, jid] <= 1 + self.wanted[name, jid], f"{name} runs {jid} twice")
 
 
-#: The profiles that ``python -m tests.unit.retry.adversary`` accepts by name.
+#: The profiles that ``python -m tests.worlds.adversary`` accepts by name.
 PROFILES = (Adversary, CutOff, Operators, Clocks, Failing, Power, PowerOnce)
 
 

@@ -9,7 +9,7 @@ import heapq
 import random
 from typing import ClassVar
 
-from tests.unit.retry.world import OPTS, World
+from tests.worlds.world import OPTS, World
 
 
 class Busy(World):

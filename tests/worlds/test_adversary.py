@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.many_worlds import quiet
-from tests.unit.retry import sites
-from tests.unit.retry.adversary import (
+from tests.worlds import sites
+from tests.worlds.adversary import (
     PROFILES,
     Adversary,
     live_through,

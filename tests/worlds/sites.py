@@ -2,7 +2,7 @@
 Worlds of other sites: with jobs that are not kept, zones whose clocks are put forward and back, and a store that refuses
 single records for good.
 
-    python -m tests.unit.retry.sites --profile Sites --seeds 0-100
+    python -m tests.worlds.sites --profile Sites --seeds 0-100
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits, State
 from saltext.jobs.core.retry.store import CLAIMS, JOBS, NOTES, QUEUE
 from tests import many_worlds
-from tests.unit.retry.adversary import HALF_HOURS, Operators, Power, live_through
-from tests.unit.retry.world import OPTS
+from tests.worlds.adversary import HALF_HOURS, Operators, Power, live_through
+from tests.worlds.world import OPTS
 
 #: A window that is open at other minutes of each second hour.
 SECOND_HOURS = "; ".join(f"{hour:02}:{10 + hour % 2 * 25}-{hour:02}:{30 + hour % 2 * 25}" for hour in range(24))
