@@ -9,6 +9,7 @@ __all__ = [
     "JobCacheError",
     "JobsError",
     "NoMinionMatched",
+    "NotNow",
     "NotYet",
     "PublishFailed",
     "Refused",
@@ -32,6 +33,10 @@ class StateError(JobsError):
 
 class NotYet(JobsError):
     """The subject of a request cannot be read now, so the right action is not known. The request is taken again later."""
+
+
+class NotNow(JobsError, CommandExecutionError):  # type: ignore[misc]
+    """A request was not carried out, because a disk, a job cache or a server fails. It may be made again later."""
 
 
 class JobCacheError(JobsError):

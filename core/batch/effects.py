@@ -22,7 +22,7 @@ from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.engine.answers import Collected
-from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
+from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, NotNow, PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
@@ -391,8 +391,8 @@ class Effects:
         Ask while the batch wants the hand-over, and return the minions that the queue has taken. Each request leaves out
         those that are not to be handed over any more, as an operator has killed the job there.
 
-        :raises CommandExecutionError: with the reason if the queue's engine refuses; also if it does not answer. While the
-            request cannot be written, it is tried again.
+        :raises CommandExecutionError: with the reason if the queue's engine refuses; also if none runs for some time. While
+            the engine runs and does not answer, and while a disk or the job cache fails, the queue is asked again.
         """
         deadline, told = self._ports.clock.now() + QUEUE_PATIENCE, False
         while live.batch.asked_queue and not live.gone:
@@ -401,17 +401,13 @@ class Effects:
                 break
             try:
                 await self._ports.queue_worker.call(self._ports.queue, {**request, "minions": list(minions)})
-            except EngineAbsent:
-                if self._ports.clock.now() >= deadline and live.batch.asked_queue:
+            except (EngineAbsent, NotNow) as exc:
+                is_gone = isinstance(exc, EngineAbsent) and not self._ports.can_queue()
+                if is_gone and self._ports.clock.now() >= deadline and live.batch.asked_queue:
                     raise
-            except CommandExecutionError as exc:
-                if not isinstance(
-                    exc.__cause__, OSError
-                ):  # else the request could not be written: the disk is full, say
-                    raise
-                if not told:
+                if not (is_gone or told):
                     log.error("Batch %s waits to hand over %d minions: %s", live.jid, len(minions), exc)
-                told = True
+                    told = True
             else:
                 return minions
             await compat.sleep(RETRY_PAUSE)

@@ -27,7 +27,7 @@ from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Leader, Lease
-from saltext.jobs.core.errors import EngineAbsent, Refused, StateError
+from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.site import Folder, read_msgpack, site_of, write_msgpack
 from saltext.jobs.core.version import VERSION
@@ -136,9 +136,9 @@ class Inbox:
         """Give the result of a request. :raises OSError:"""
         self._finish(request_id, {"value": value})
 
-    def refuse(self, request_id: str, message: str) -> None:
-        """Give the reason why a request is not carried out. :raises OSError:"""
-        self._finish(request_id, {"error": message})
+    def refuse(self, request_id: str, message: str, for_now: bool = False) -> None:
+        """Give the reason why a request is not carried out; ``for_now``: the same one may be, later. :raises OSError:"""
+        self._finish(request_id, {"error": message, "for_now": for_now})
 
     def postpone(self, request_id: str) -> None:
         """Have a request taken again with the next ones; it then has the key ``again``."""
@@ -187,6 +187,7 @@ def ask(
         is returned, and the engine takes the request when it starts.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
         ``salt-run`` fail: Salt takes it for a question about usage.)
+    :raises NotNow: when the request cannot be written, or the engine refuses it because something fails.
     :raises Refused: for a request that cannot be written so that it can be read.
     :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time.
         Then the message says what becomes of the request.
@@ -206,7 +207,7 @@ def ask(
     try:
         write_msgpack(folder, _name(request_id, ".request"), dict(request), durable=True)
     except OSError as exc:
-        raise CommandExecutionError(f"The request to the {engine} engine cannot be written: {exc}") from exc
+        raise NotNow(f"The request to the {engine} engine cannot be written: {exc}") from exc
     if keep and not is_running(opts, engine):
         log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
         return None
@@ -223,7 +224,7 @@ def ask(
             else f"Interrupted; the {engine} engine carries out the request"
         ) from None
     if "error" in reply:
-        raise CommandExecutionError(reply["error"])
+        raise (NotNow if reply["for_now"] else CommandExecutionError)(reply["error"])
     return reply["value"]
 
 

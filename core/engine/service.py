@@ -15,7 +15,7 @@ from salt.exceptions import SaltException
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine.requests import Inbox, asked_at
-from saltext.jobs.core.errors import NotYet
+from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 
 log = lines.logger(__name__)
 
@@ -26,6 +26,8 @@ Verb = Callable[[Mapping[str, Any]], Any]
 
 #: Errors whose message is meant for the operator. The traceback of any other goes to the log.
 _EXPECTED = (SaltException, ValueError, OSError)
+#: Of these: what fails may work again later.
+_FOR_NOW = (OSError, StateError, JobCacheError)
 
 
 class Service:
@@ -89,11 +91,11 @@ class Service:
         if not isinstance(exc, _EXPECTED):
             log.error("The request %r failed", request.get("do"), exc_info=exc)
             reason = f"{type(exc).__name__}: {exc}"
-        self._reply(self._inbox.refuse, request_id, reason or type(exc).__name__)
+        self._reply(self._inbox.refuse, request_id, reason or type(exc).__name__, isinstance(exc, _FOR_NOW))
 
-    def _reply(self, reply: Callable[[str, Any], None], request_id: str, value: Any) -> None:
+    def _reply(self, reply: Callable[..., None], request_id: str, *value: Any) -> None:
         try:
-            reply(request_id, value)
+            reply(request_id, *value)
         except Exception as exc:
             # The request is still there, and is taken again with the next ones.
             log.error("The reply to a request cannot be written: %s: %s", type(exc).__name__, exc)

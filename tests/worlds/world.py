@@ -403,7 +403,7 @@ class Inbox:
         del self._world.requests[number]
         self._world.answers.append(value)
 
-    def refuse(self, number, message):
+    def refuse(self, number, message, for_now=False):
         self.answer(number, message)
 
     def sweep(self, now):

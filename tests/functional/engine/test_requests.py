@@ -13,7 +13,7 @@ from salt.exceptions import CommandExecutionError
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
-from saltext.jobs.core.errors import EngineAbsent, Refused, StateError
+from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
 from saltext.jobs.core.site import FileSite, site_of
 from saltext.jobs.core.version import VERSION
 from tests.faults import full_disk
@@ -69,7 +69,14 @@ def test_a_request_gets_its_answer_and_leaves_nothing_behind(opts, inbox, answer
 
 def test_a_refusal_is_raised_with_its_reason(opts, inbox, answering):
     answering(lambda request_id, request: inbox.refuse(request_id, "so not"))
-    with pytest.raises(CommandExecutionError, match="so not"):
+    with pytest.raises(CommandExecutionError, match="so not") as caught:
+        ask(opts, ENGINE, {})
+    assert not isinstance(caught.value, NotNow)
+
+
+def test_a_refusal_because_something_fails_says_that_the_request_may_be_made_again(opts, inbox, answering):
+    answering(lambda request_id, request: inbox.refuse(request_id, "the job cache is away", for_now=True))
+    with pytest.raises(NotNow, match="the job cache is away"):
         ask(opts, ENGINE, {})
 
 

@@ -299,7 +299,7 @@ class FakeInbox:
     def answer(self, request_id, value):
         self._reply(request_id, "answer", value)
 
-    def refuse(self, request_id, message):
+    def refuse(self, request_id, message, for_now=False):
         self._reply(request_id, "refuse", message)
 
     def _reply(self, request_id, kind, value):

@@ -9,7 +9,7 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import EngineAbsent
+from saltext.jobs.core.errors import EngineAbsent, NotNow
 from saltext.jobs.core.site import FileSite
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
@@ -335,6 +335,29 @@ def test_minions_are_handed_over_once_the_request_can_be_written(tmp_path):
         bench.run(300.0)
         assert bench.queued == []
         in_the_way.unlink()
+        assert not bench.end().queue_refused
+        assert bench.queued == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    "error", [NotNow("the job cache cannot be read"), EngineAbsent("the engine did not answer in time: it is busy")]
+)
+def test_minions_are_handed_over_once_a_retry_queue_that_runs_can_take_them(tmp_path, error):
+    with away(tmp_path) as bench:
+        fails = [error]
+
+        def queue(request):
+            if fails:
+                raise fails[0]
+            bench.queue(request)
+
+        bench.shell.close()
+        bench.start(queue=queue)
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        assert bench.run(120.0, lambda: bench.batch().asked_queue)
+        bench.run(300.0)
+        assert bench.states()["b"] == "offline"
+        fails.clear()
         assert not bench.end().queue_refused
         assert bench.queued == ["b", "c"]
 
