@@ -14,6 +14,7 @@ import math
 import random
 import zoneinfo
 
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
@@ -732,7 +733,7 @@ class Operators(CutOff):
             self.paused_at = math.inf
 
     def boot(self):
-        if PAUSED not in self.files:  # the request to resume may not have been answered
+        if not self.site.folder(JOB_RETRY).exists(PAUSED):  # the request to resume may not have been answered
             self.paused_at = math.inf
         super().boot()
 

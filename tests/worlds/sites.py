@@ -52,18 +52,18 @@ class Sites(Operators):
     KINDS = (*Operators.KINDS, *("unkept", "unkept", "unkept", "wish", "wish", "zoned", "zoned", "zone"))
 
     def __init__(self, seed):
-        self.site = random.Random(f"{seed}, site")
-        zone, begins = self.site.choice(ZONES)
-        self.zones = zone, self.site.choice(ZONES)[0]
+        self.odds = random.Random(f"{seed}, site")
+        zone, begins = self.odds.choice(ZONES)
+        self.zones = zone, self.odds.choice(ZONES)[0]
         moment = datetime.datetime.fromisoformat(begins).replace(tzinfo=datetime.timezone.utc)
-        self.start_at = moment.timestamp() + self.site.uniform(0.0, 1200.0)
+        self.start_at = moment.timestamp() + self.odds.uniform(0.0, 1200.0)
         self.lost_zones = set()
         self.wished = set()  # (minion, jid) that an operator has enqueued
         self.unkept = set()  # jids of jobs that are not kept
         super().__init__(seed)
 
     def options(self):
-        choice = self.site.choice
+        choice = self.odds.choice
         return {
             **super().options(),
             "timezone": self.zones[0],
@@ -120,8 +120,8 @@ class Sites(Operators):
 
     def do_unkept(self):
         """A job of a function that is left out, or that asks not to be kept; or one that asks to be kept all the same."""
-        if self.site.random() < 0.7:
-            self.stop(self.site.choice(sorted(self.minions)))
+        if self.odds.random() < 0.7:
+            self.stop(self.odds.choice(sorted(self.minions)))
         funs = [
             "test.ping",
             "cmd.run",
@@ -131,31 +131,31 @@ class Sites(Operators):
             *QUESTIONS,
         ]
         wishes = [
-            {"fun": self.site.choice(funs)},
-            {"fun": self.site.choice(funs), "limits": Limits(given=True)},
+            {"fun": self.odds.choice(funs)},
+            {"fun": self.odds.choice(funs), "limits": Limits(given=True)},
             {"limits": Limits(off=True)},
-            {"nocache": True, "limits": self.site.choice([None, Limits(given=True)])},
+            {"nocache": True, "limits": self.odds.choice([None, Limits(given=True)])},
         ]
-        self.publish(self._next_jid(), targets=self._some(), **self.site.choice(wishes))
+        self.publish(self._next_jid(), targets=self._some(), **self.odds.choice(wishes))
 
     def do_wish(self):
         """An operator enqueues a job that is not kept, for some of its minions or for all that miss it."""
         if self.unkept:
-            jid = self.site.choice(sorted(self.unkept))
+            jid = self.odds.choice(sorted(self.unkept))
             owed = [name for name in self.published[jid][1] if (name, jid) not in self.returned]
-            self.enqueue(jid, owed[:1], self._asker(), named=self.site.random() < 0.7)
+            self.enqueue(jid, owed[:1], self._asker(), named=self.odds.random() < 0.7)
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def do_zoned(self):
         """A job has a window of its own, in a zone of its own or in that of the options."""
-        zone = self.site.choice([None, *self.zones])
-        limits = Limits(given=True, window=self.site.choice([HALF_HOURS, SECOND_HOURS]), timezone=zone)
+        zone = self.odds.choice([None, *self.zones])
+        limits = Limits(given=True, window=self.odds.choice([HALF_HOURS, SECOND_HOURS]), timezone=zone)
         self.publish(self._next_jid(), targets=self._some(), limits=limits)
 
     def do_zone(self):
         """A zone goes away, or is back."""
-        self.lost_zones ^= {self.site.choice(self.zones)}
+        self.lost_zones ^= {self.odds.choice(self.zones)}
 
     def find_opening(self, start_at, window, timezone, now):
         if timezone in self.lost_zones:

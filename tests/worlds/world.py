@@ -17,14 +17,16 @@ import itertools
 import logging
 import re
 
+import salt.payload
+
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.ids import TIME_ZONES
 from saltext.jobs.core.log import records
-from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import News
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.access import Standing
@@ -39,11 +41,12 @@ from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, count_claim
 from saltext.jobs.core.retry.turns import SETTLE
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import read_msgpack, write_msgpack
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
+from tests.worlds.site import Disk, MemoryReader, MemorySite
 
 #: Unix time at which a world begins: 1,000 seconds into a Thursday.
 START = 2976 * 7 * 86400.0 + 1000.0
@@ -57,8 +60,6 @@ RESTART = 5.0
 #: Seconds that a thread takes for a call to a server that is down.
 DOWN = 3.0
 OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
-#: A site without files: the world holds what is kept.
-_SITE = FileSite({**OPTS, "cachedir": "/nobody/has"})
 #: Reasons of entries whose job must run again, or was never published.
 AGAIN = ("an operator", "it was begun", "the publish was refused")
 
@@ -309,55 +310,27 @@ class Reader(JobReader):
         return facts.KeysRead(gone, renewed, not accepted)
 
 
-class Tail:
-    """Reads the master's log from a position, or from its end."""
+class Tail(MemoryReader):
+    """Reads the master's log for one engine."""
 
     def __init__(self, life, begin):
-        self._life, self._world = life, life.world
-        world = life.world
-        self._gap = "" if begin and begin.boot == world.boots else "it may lack records"
-        self._log, self._boot, self._offset = world.log_name, world.boots, 0
-        if begin is None:
-            self._offset = len(world.doings)
-        elif not self._gap or begin.log != world.log_name:
-            self._log, self._offset = begin.log, begin.offset
-
-    @property
-    def there(self):
-        return self._world.log_is_there
-
-    @property
-    def position(self):
-        return Position(self._log, 1, self._offset, 0, self._boot)
+        super().__init__(life.world.disk, begin, life.world.part)
+        self._life = life
 
     def read(self):
         if not self._life.alive:
             return News([], "", False)
-        if self._log != self._world.log_name:
-            self._log, self._offset, self._gap = self._world.log_name, 0, "it was removed"
-        doings, end = self._world.doings, self._offset + self._world.part
-        found, self._offset = doings[self._offset : end], min(end, len(doings))
-        gap, self._gap = self._gap, ""
-        kept = self._world.checkpoint
-        self._world.reads([record for record in found if not gap or not kept or record.at >= kept["at"]])
-        return News(found, gap, self._offset < len(doings))
-
-    def sync(self, place):
-        if place.log == self._world.log_name:
-            self._world.synced = max(self._world.synced, place.offset)
-
-    def look(self):
-        return lambda: True
-
-    def close(self):
-        pass
+        world, news = self._life.world, super().read()
+        kept = world.checkpoint
+        world.reads([record for record in news.records if not news.gap or not kept or record.at >= kept["at"]])
+        return news
 
 
 class Kept(Checkpoint):
     """A checkpoint that the world holds."""
 
     def __init__(self, world):
-        super().__init__(_SITE, _SITE.folder(JOB_RETRY))
+        super().__init__(world.site, world.site.folder(JOB_RETRY))
         self._world = world
 
     def load(self):
@@ -366,48 +339,6 @@ class Kept(Checkpoint):
     def save(self, record, position, durable=False):
         self._world.writes("checkpoint", "", self._world.checkpoint, durable)
         self._world.checkpoint = record
-
-
-class Folder:
-    """The engine's folder, in memory."""
-
-    def __init__(self, files):
-        self._files = files
-
-    def exists(self, name):
-        return name in self._files
-
-    def write(self, name, data):
-        self._files.add(name)
-
-    def remove(self, name):
-        self._files.discard(name)
-
-
-class Inbox:
-    """Requests in memory. The next engine takes those that a killed engine has not answered."""
-
-    engine = JOB_RETRY
-
-    def __init__(self, life):
-        self._life, self._world, self._taken = life, life.world, set()
-
-    def take(self):
-        for number in sorted(self._world.requests.keys() - self._taken) if self._life.alive else ():
-            again = {"again": True} if number in self._world.taken else {}
-            self._taken.add(number)
-            self._world.taken.add(number)
-            yield number, {**self._world.requests[number], **again}
-
-    def answer(self, number, value):
-        del self._world.requests[number]
-        self._world.answers.append(value)
-
-    def refuse(self, number, message, for_now=False):
-        self.answer(number, message)
-
-    def sweep(self, now):
-        pass
 
 
 class Errors(logging.Handler):
@@ -444,7 +375,12 @@ class World:
         self.settle = options.pop("settle", SETTLE)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
         self.acks, self.duration = acks, duration
-        self.log_is_there = True  # if False, it cannot be written
+        self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
+        self.disk = Disk(self.wall)
+        self.disk.written = self.has_written
+        self.site = MemorySite(OPTS["id"], self.disk)
+        self.log_writer = self.site.log_writer()
+        self.opts = {**self.opts, "saltext_jobs_site": self.site}
         self.minions = {name: Minion() for name in minions}
         self.count = itertools.count()
         # The master's state and behaviour.
@@ -453,9 +389,6 @@ class World:
         self.lag = 0.0  # seconds from a publish until the master has stored it
         self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
         self.keeps_returns = True  # if False, the disk is full: returns reach the bus, and not the job cache
-        self.doings, self.log_name = [], "the first log"  # the log of the master's publishes and returns
-        self.synced = 0  # how many of them are on the disk
-        self.boots = "1"  # the boot id of the master's machine
         self.publishing = []  # outcomes of the next publishes of jobs, as errors; empty: success
         self.forbidden = set()  # jids that the master refuses to publish
         self.barred, self.keyless = set(), set()  # minions without an accepted key, and without any
@@ -464,7 +397,6 @@ class World:
         self.by_id = True  # jobs are targeted by minion id
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
         self.cache_up = self.store_up = self.windows_known = True
-        self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
         # What has happened.
         self.killed = set()  # (minion, jid) whose process was killed
         self.runs, self.refused = collections.Counter(), collections.Counter()
@@ -473,12 +405,11 @@ class World:
         self.known = set()  # (minion, jid) that began, according to the store
         # What the engine stores, and its requests.
         self.banks, self.checkpoint = collections.defaultdict(dict), None
-        self.requests, self.answers, self.files = {}, [], set()
-        self.taken = set()  # requests that an engine has taken
+        self.answers = []
         self.log, self.openings = [], 0  # every effect; how often the next opening of a window was looked up
         self.broken = []
         self.graves = []  # killed engines: kept, because their coroutines would run on if Python collected them
-        self.life = self.bus = self.shell = None
+        self.life = self.bus = self.shell = self.lease = None
         self._is_running = False
         self._errors = Errors(self)
         for name in ("saltext.jobs.core", "tornado.application", "asyncio"):
@@ -544,6 +475,8 @@ class World:
     def boot(self):
         """Start the engine, and wait until it has read the store."""
         self.life = life = Life(self)
+        self.lease = self.site.lease(JOB_RETRY)
+        assert self.lease.take()
         publisher, self.bus = Publisher(life), Bus(life)
         cache, worker = JobCache(self), Worker(life, lambda: self.cache_up)
         self.clock = Clock(0.0, self.virtual.steady)
@@ -559,10 +492,10 @@ class World:
             store_worker=Worker(life, lambda: self.store_up),
             clock=self.clock,
             acks=self.acks,
-            inbox=Inbox(life),
+            inbox=Inbox(self.opts, JOB_RETRY, self.lease),
             checkpoint=Kept(self),
             owner=OPTS["id"],
-            folder=Folder(self.files),
+            folder=self.site.folder(JOB_RETRY, self.lease),
             log=lambda position: Tail(life, position),
             wall=self.wall,
             restart=self.starts_anew,
@@ -644,6 +577,7 @@ class World:
         """kill -9: unstored changes are gone, and pending calls are dropped."""
         if self.life is not None:
             self.life.alive = False
+            self.lease.release()
             self.graves.append((self.life, self.shell))
         self.life = self.bus = self.shell = None
 
@@ -677,8 +611,27 @@ class World:
 
     def request(self, do, **more):
         """Ask the engine for something, as a runner does."""
-        self.requests[f"{int(self.wall() * 1e9):020d}-{next(self.count)}"] = {"do": do, **more}
-        self.fire(events.wake_tag(JOB_RETRY), {})
+        self.leave(JOB_RETRY, {"do": do, **more})
+
+    def leave(self, engine, request):
+        """Leave a request for an engine, and wake it. Returns the id of the request."""
+        number = f"{int(self.wall() * 1e9):020d}-{next(self.count)}"
+        write_msgpack(self.site.folder(engine), f"requests/{number}.request", request, durable=True)
+        self.fire(events.wake_tag(engine), {})
+        return number
+
+    def has_written(self, engine, name, data):
+        """An engine has written a file."""
+        if engine == JOB_RETRY and name.endswith(".reply"):
+            reply = salt.payload.loads(data)
+            self.answers.append(reply.get("value", reply.get("error")))
+
+    @property
+    def requests(self):
+        """The requests to the retry queue that are not answered, by their ids."""
+        folder = self.site.folder(JOB_RETRY)
+        names = [name for name in folder.names("requests") if not name.endswith(".reply")]
+        return {name.partition("/")[2].rpartition(".")[0]: read_msgpack(folder, name) for name in names}
 
     @contextlib.contextmanager
     def deaf(self):
@@ -694,12 +647,16 @@ class World:
 
     def lose_log(self):
         """The log is lost."""
-        self.doings, self.log_name, self.synced = [], f"log {next(self.count)}", 0
+        self.disk.lose_log()
 
     def reboot(self, records):
         """The master's machine reboots. The log keeps ``records`` records, and those that were synced."""
-        records = max(records, self.synced)
-        self.doings, self.boots = self.doings[:records], f"{self.boots}1"
+        self.disk.reboot(records)
+
+    @property
+    def doings(self):
+        """The log of what the master has published, and of returns that it has stored."""
+        return self.disk.log
 
     @property
     def stored(self):
@@ -754,12 +711,11 @@ class World:
     def take_load(self, load, names, origin="", ends=()):
         """The master publishes: the log and the bus have it at once, the job cache has it ``lag`` seconds later."""
         jid, fun, at = load["jid"], events.function_of(load), self.wall()
-        if self.log_is_there:
-            work, user = work_of(load), load["user"]
-            named = tuple(sorted(names))
-            self.doings.append(
-                records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, True, at)
-            )
+        work, user = work_of(load), load["user"]
+        named = tuple(sorted(names))
+        self.log_writer.append(
+            records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, True, at)
+        )
         told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
         self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
 
@@ -854,9 +810,8 @@ class World:
         """The master stores a return."""
         is_first = (name, jid) not in self.returned
         self.returned.add((name, jid))
-        if self.log_is_there:
-            fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
-            self.doings.append(records.Returned(jid, name, fun, 0, is_first, self.wall()))
+        fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
+        self.log_writer.append(records.Returned(jid, name, fun, 0, is_first, self.wall()))
 
     def hear_return(self, name, jid):
         """The bus announces a return."""

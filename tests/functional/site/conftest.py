@@ -8,9 +8,10 @@ import pytest
 
 from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
+from tests.worlds.site import Disk, MemorySite
 
 
-@pytest.fixture(params=["files", "postgresql"])
+@pytest.fixture(params=["files", "postgresql", "memory"])
 def form(request):
     return request.param
 
@@ -20,6 +21,9 @@ def sites(form, tmp_path, request):
     """The site as two of its masters see it."""
     if form == "files":
         return [FileSite({"cachedir": str(tmp_path), "id": name}) for name in ("a", "b")]
+    if form == "memory":
+        disk = Disk()
+        return [MemorySite(name, disk) for name in ("a", "b")]
     return postgresql_sites(tmp_path, request.getfixturevalue("cache_servers"))
 
 

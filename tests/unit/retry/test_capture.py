@@ -1002,7 +1002,7 @@ def test_a_job_that_is_stored_late_is_queued_although_the_engine_dies_again(cach
 def test_what_is_published_as_long_as_the_log_cannot_be_written_is_found_once_it_can(restarts):
     world = World()
     world.run(LATEST + 10)
-    world.log_is_there = False
+    world.disk.is_writable = False
     for name in ("a", "b"):
         world.stop(name)
     world.publish("j1")
@@ -1012,7 +1012,7 @@ def test_what_is_published_as_long_as_the_log_cannot_be_written_is_found_once_it
     if restarts:
         world.restart()
     world.lose_log()
-    world.log_is_there = True
+    world.disk.is_writable = True
     world.run(PATIENCE + ANSWERS + 10)
     assert [world.state("b", jid) for jid in ("j1", "j2")] == [State.CANCELLED, State.PENDING]
 
@@ -1164,7 +1164,7 @@ def test_as_long_as_a_search_is_not_over_the_checkpoint_is_a_place_in_the_log_as
     world.run(600)
     world.lose_log()
     world.run_until(lambda: world.checkpoint["search"] < math.inf)
-    assert world.checkpoint["position"]["log"] == world.log_name
+    assert world.checkpoint["position"]["log"] == world.disk.log_name
     world.run_until(lambda: world.checkpoint["search"] == math.inf)
 
 
