@@ -87,6 +87,7 @@ LONG = (
     "integration/test_sessions.py",
     "integration/test_stories.py",
     "integration/job_retry/test_held_up.py",
+    "functional/store/test_driver.py",
     "functional/store/test_sqlite.py",
     "integration/test_who_may.py",
     "functional/store/test_job_index.py",

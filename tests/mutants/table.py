@@ -350,7 +350,7 @@ _TABLE = (
         "core/store/search.py",
         "if isinstance(record, SaltCacheError) or has_failed(record):\n            failed.add(name)",
         "if False:\n            failed.add(name)",
-        "tests/functional/store/test_search.py::test_a_search_finds_what_a_look_at_every_job_finds",
+        "tests/functional/store/test_search.py::TestOneAtATime",
     ),
     # the log
     (

@@ -28,12 +28,14 @@ def test_a_lock_that_cannot_be_taken_causes_an_error_that_names_it_and_leaves_no
     assert open_files(tmp_path) == []
 
 
-def test_an_error_under_a_lock_is_passed_on_as_it_is(tmp_path):
+def test_locks_do_not_pile_up_and_are_private(tmp_path):
     locks = Locks(str(tmp_path))
-    with pytest.raises(ZeroDivisionError), locks.hold("a"):
-        raise ZeroDivisionError
-    with locks.hold("a"):
-        pass
+    for number in range(300):
+        with locks.hold(str(number)):
+            pass
+    (folder,) = tmp_path.iterdir()
+    assert len(list(folder.iterdir())) <= 64 and folder.stat().st_mode & 0o077 == 0
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
 def test_one_of_the_processes_that_take_a_name_at_one_moment_gets_it(tmp_path):

@@ -170,16 +170,7 @@ class TestOneAtATime:
 
     def test_a_return_is_a_failure_where_the_outcome_of_its_job_says_so(self, jobs):
         jid = "20260516120000000000"
-        codes = {
-            "a": "0",
-            "b": "1",
-            "c": {"x": "0"},
-            "d": {"x": "0", "y": 2},
-            "e": 0.5,
-            "f": None,
-            "g": [0, 2],
-            "h": False,
-        }
+        codes = dict(zip("abcdefgh", ("0", "1", {"x": "0"}, {"x": "0", "y": 2}, 0.5, None, [0, 2], False), strict=True))
         jobs.add(jid, minions=codes, returns=codes)
         (row,) = jobs.search(outcome="failed")["jobs"]
         assert row["Failed"] == jobs.run["job_cache.outcome"](jid)["failed"] == 4
@@ -203,7 +194,7 @@ class TestOneAtATime:
         assert [job["JID"] for job in first["jobs"] + second["jobs"]] == jids[:8]
         assert [job["JID"] for job in jobs.search(limit=4, after=jids[7])["jobs"]] == jids[8:]
 
-    @pytest.mark.parametrize("limit", [1, 3, 4, 5, 8, 9])
+    @pytest.mark.parametrize("limit", [1, 4, 8, 9])
     def test_more_pages_are_announced_only_if_there_are_more(self, jobs, limit):
         for number in range(9):
             jobs.add(jid_at(NOW - number), fun="a.b" if number % 2 else "c.d", returns={"web1": number % 2})
@@ -240,43 +231,17 @@ class TestOneAtATime:
         assert jobs.found(search_function="mod*") == jids
         assert jobs.found(search_function="mod1*.run") == [jids[number] for number in (1, *range(10, 20))]
 
-    def test_a_job_that_was_republished_or_removed_is_found_as_it_is(self, jobs):
-        jid = "20260516120000000000"
-        jobs.returners["salt_cache.save_load"](jid, {"fun": "early.bird", "id": "web1", "jid": jid})
-        jobs.add(jid, fun="state.apply")
-        assert jobs.found(search_function="early.*") == []
-        assert jobs.found(search_function="state.*") == [jid]
-        searching.records.drop(_store(jobs), jid)
-        assert jobs.found() == jobs.found(search_function="state.*") == jobs.found(user="root") == []
-
     def test_jobs_of_the_master_and_jobs_that_only_look_are_left_out_unless_they_are_asked_for(self, jobs):
-        run = {
-            fun: jid_at(NOW - number)
-            for number, fun in enumerate(
-                (
-                    "state.apply",
-                    "runner.batch.list",
-                    "wheel.key.list",
-                    "test.ping",
-                    "saltutil.find_job",
-                    "a.b,test.ping",
-                )
-            )
-        }
+        funs = ("state.apply", "runner.batch.list", "wheel.key.list", "test.ping", "saltutil.find_job", "a.b,test.ping")
+        run = {fun: jid_at(NOW - number) for number, fun in enumerate(funs)}
         for fun, jid in run.items():
             jobs.add(jid, fun=fun)
-        of_minions = [run["state.apply"], run["a.b,test.ping"]]
-        on_master, looks = (
-            [run["runner.batch.list"], run["wheel.key.list"]],
-            [run["test.ping"], run["saltutil.find_job"]],
-        )
+        of_minions, on_master, looks = ([run[funs[number]] for number in some] for some in ((0, 5), (1, 2), (3, 4)))
         assert jobs.found(kind=None) == jobs.found(kind="jobs") == of_minions
         assert (jobs.found(kind="runners"), jobs.found(kind="looks")) == (on_master, looks)
         assert jobs.found(kind="all") == jobs.found(kind=None, search_function="*") == list(run.values())
         assert jobs.found(kind=None, search_function="test.ping") == [run["test.ping"], run["a.b,test.ping"]]
         assert jobs.found(kind="jobs", search_function="test.ping") == [run["a.b,test.ping"]]
-        for jid in run.values():
-            searching.records.drop(_store(jobs), jid)
 
     @pytest.mark.parametrize(
         ("query", "why"),
@@ -306,7 +271,7 @@ class TestCountsBesideTheRecords:
         own = driver_options(request.param, cache_servers, tmp_path, next(TAGS))
         return Jobs({**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache": "salt_cache", **own})
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(2))
     def test_the_index_matches_the_records_whatever_was_done(self, jobs, seed):
         chance, store = random.Random(seed), _store(jobs)
         (banks, lookup), minions = _inside(store, jobs.opts), [f"web{number}" for number in range(70)]
@@ -359,22 +324,6 @@ class TestCountsBesideTheRecords:
                 assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (7, 6, 4, 1)
             assert len(jobs.found(**query)) == 5
         assert jobs.found(minion="web3", outcome="failed") == jobs.found(minion="web3", outcome="missing") == []
-
-    def test_a_return_of_a_stranger_makes_no_search_read_returns(self, jobs):
-        returns = {"web1": 0, "web2": 1, "stranger": 1}
-        jobs.add(jid_at(NOW), minions=["web1", "web2", "away"], returns=returns)
-        _spoil(_store(jobs), jobs.opts)
-        (row,) = jobs.search()["jobs"]
-        assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (3, 2, 1, 1)
-        for minion, outcomes in (
-            ("stranger", ["returned", "failed"]),
-            ("web2", ["returned", "failed"]),
-            ("away", ["missing"]),
-        ):
-            found = [
-                outcome for outcome in ("returned", "failed", "missing") if jobs.found(minion=minion, outcome=outcome)
-            ]
-            assert found == outcomes, minion
 
 
 def _inside(store, opts):
