@@ -18,10 +18,8 @@ import resource
 import tempfile
 
 from benchmarks.job_cache import LOAD, RETURN, jids, options
-from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.records import publish_of, return_of
-from saltext.jobs.core.log.segments import folder_of
-from saltext.jobs.core.log.writer import Writer
+from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.store.store import store_of
 
 TURNS = 9
@@ -45,15 +43,16 @@ def micros(count, work):
 
 def alone(folder, count):
     """The log by itself: appending a return, and a publish; their bytes; and reading."""
-    writer = Writer(folder_of(folder, MASTER))
+    site = FileSite({"cachedir": str(folder), "id": MASTER})
+    writer = site.log_writer()
     said = {**RETURN, "fun": "state.apply"}
     names = jids(count, 0)
     writer.append(return_of(names[0], "web0", said, True))
-    reader = Reader(folder_of(folder, MASTER))
+    reader = site.log()
     reader.read()
 
     def size():
-        return sum(path.stat().st_size for path in folder.rglob("*.segment"))
+        return sum(path.stat().st_size for path in folder.rglob("*.sqlite*"))
 
     before = size()
     appended = micros(count, lambda n: writer.append(return_of(names[n], "web1234.example.com", said, True)))
@@ -69,7 +68,6 @@ def alone(folder, count):
             break
     assert found == 2 * count
     read = (cpu() - begin) / found * 1e6
-    writer.close()
     reader.close()
     return appended, bytes_of_return, published, bytes_of_publish, read
 

@@ -1,5 +1,5 @@
 """
-The cost of a site in PostgreSQL, beside one in a cachedir: CPU time of this process and of the server, wall time, and how
+The cost of a site in PostgreSQL, beside one in SQLite: CPU time of this process and of the server, wall time, and how
 many facts of a batch become durable in a second.
 
     python -m benchmarks.site                      in the temporary folder; the server syncs (fsync is on)
@@ -125,11 +125,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--records", type=int, default=1000)
     found = measure(parser.parse_args().records)
-    print("| | files: CPU, wall | PostgreSQL: CPU here, of the server, wall |\n|---|---|---|")
+    print("| | SQLite: CPU, wall | PostgreSQL: CPU here, of the server, wall |\n|---|---|---|")
     for name, spent in found.items():
         (own, _, wall), (theirs, server, long) = spent[FileSite], spent[PostgresqlSite]
         print(f"| {name} | {own:.3f} ms, {wall:.3f} | {theirs:.3f} ms, {server:.3f}, {long:.3f} |")
-    print("\n| facts that become durable in a second | files | PostgreSQL |\n|---|---|---|")
+    print("\n| facts that become durable in a second | SQLite | PostgreSQL |\n|---|---|---|")
     for name, each in ((ALONE, 1), (TOGETHER, 50)):
         rates = [f"{each * 1e3 / found[name][form][-1]:,.0f}" for form in (FileSite, PostgresqlSite)]
         print(f"| {name} | {' | '.join(rates)} |")

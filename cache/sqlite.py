@@ -16,6 +16,7 @@ These are short functions; ``core/sqlite/banks.py`` does the work.
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,21 +26,13 @@ from salt.exceptions import SaltCacheError
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.errors import StateError
-
-try:
-    import sqlite3
-
-    from saltext.jobs.core.sqlite import banks, stored
-except ImportError:
-    sqlite3 = None  # type: ignore[assignment]  # a Python may be built without it
+from saltext.jobs.core.sqlite import banks, stored
 
 __virtualname__ = "sqlite"
 __func_alias__ = {"list_": "list"}
 
 
-def __virtual__() -> str | tuple[bool, str]:
-    if sqlite3 is None:
-        return False, "cache: sqlite needs Python's module sqlite3, which this one was built without"
+def __virtual__() -> str:
     return __virtualname__
 
 

@@ -1,6 +1,6 @@
 """
 What masters have in common if their engines work as one: who leads each engine, its files, and the log of what the
-masters did.
+masters did. All but the lead of a single master is in tables (``core/ledger/``).
 
 A *site* is one master with its cachedir, or all masters that share a database. Other modules must never bypass this one:
 they do not know where these files are, nor whether they are files.
@@ -8,6 +8,7 @@ they do not know where these files are, nor whether they are files.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import time
 from collections.abc import Mapping
@@ -17,26 +18,21 @@ import salt.payload
 
 from saltext.jobs.core import formats
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.folder import FileFolder
-from saltext.jobs.core.disk.journal import Journal as FileJournal
 from saltext.jobs.core.disk.lease import FileLease, Leader, Lease, leader_in
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.log import checkpoints
-from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.reader import Reader
-from saltext.jobs.core.log.segments import NAME, folder_of
-from saltext.jobs.core.log.writer import SIZE, Writer
+from saltext.jobs.core.ledger import log
+from saltext.jobs.core.ledger.folder import Folder as Folder  # also for modules that import them from here
+from saltext.jobs.core.ledger.folder import Journal as Journal
+from saltext.jobs.core.ledger.log import SIZE, Position
+from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.sqlite.tables import SqliteTables
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.postgresql.folder import TableFolder, TableJournal
     from saltext.jobs.core.postgresql.site import PostgresqlSite
-    from saltext.jobs.core.postgresql.site_log import SiteReader, SiteWriter
 
-#: Both forms of each part. The one of a disk says what each method does.
-Journal: TypeAlias = "FileJournal | TableJournal"
-Folder: TypeAlias = "FileFolder | TableFolder"
-Log: TypeAlias = "Reader | SiteReader"
-LogWriter: TypeAlias = "Writer | SiteWriter"
+Log: TypeAlias = log.Reader
+LogWriter: TypeAlias = log.Writer
+#: Both forms. The one of a single master says what each method does.
 Site: TypeAlias = "FileSite | PostgresqlSite"
 
 #: The option for masters that share a database, its value, and the other options that it needs.
@@ -50,7 +46,7 @@ _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 
 class FileSite:
     """
-    One master, with its cachedir. Another one may go on with the same cachedir when this one has ended.
+    One master, with one database file. Another one may go on with the same cachedir when this one has ended.
 
     :param opts: the master's options.
     """
@@ -59,12 +55,18 @@ class FileSite:
     patience = 10.0
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._cachedir, self._master = opts["cachedir"], str(opts.get("id") or "")
+        self._opts, self._cachedir, self._master = opts, opts["cachedir"], str(opts.get("id") or "")
+        self._masters: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:
         """Where it is, for people."""
         return str(self._cachedir)
+
+    @functools.cached_property
+    def tables(self) -> Tables:
+        """The tables of this master."""
+        return SqliteTables(self._opts)
 
     def now(self) -> float:
         """Return Unix time by the clock that dates files and beats. :raises OSError:"""
@@ -78,7 +80,7 @@ class FileSite:
         return []  # the doctors look at the disk themselves
 
     def path(self, engine: str) -> pathlib.Path:
-        """Return the directory of an engine's files on this machine; None if they are not on a disk."""
+        """Return the directory of an engine's lock and spool on this machine; None if they are not on a disk."""
         return pathlib.Path(self._cachedir, "saltext_jobs", engine)
 
     def lock_path(self, engine: str) -> pathlib.Path:
@@ -108,29 +110,31 @@ class FileSite:
         except FileNotFoundError:
             return None
 
-    def folder(self, engine: str, lease: Lease | None = None) -> FileFolder:
+    def folder(self, engine: str, lease: Lease | None = None) -> Folder:
         """
         Return the files of an engine.
 
         :param lease: the lease of the engine's process; None for a runner, which may write at any time.
         """
-        return FileFolder(self.path(engine))
+        return Folder(self.tables, engine, lease)
 
-    def log(self, position: Position | None = None) -> Reader:
+    def log(self, position: Position | None = None) -> Log:
         """Return the log of all masters, read from a position on; without one, from its end."""
-        return Reader(self._log_folder, position)
+        return Log(self.tables, position)
 
-    def log_writer(self, size: int = SIZE) -> Writer:
+    def log_writer(self, size: int = SIZE) -> LogWriter:
         """
         Return the writer with which a process of this master appends to the log.
 
-        :param size: most bytes of the log, if its storage lets us limit it.
+        :param size: most bytes of the log.
         """
-        return Writer(self._log_folder, size)
+        return LogWriter(self.tables, self._master, size)
 
     def shares(self, master: str) -> bool:
         """Tell whether the master with this id has written to the log of the site. :raises OSError:"""
-        return bool(master) and (folder_of(self._cachedir, master) / NAME).exists()
+        if master not in self._masters:
+            self._masters = log.writers(self.tables)
+        return master in self._masters
 
     def banks(self, lease: Lease) -> None:
         """Return the banks of ``cache:``, which only the leader may write; None if Salt's driver is used instead."""
@@ -138,11 +142,7 @@ class FileSite:
     def keep_log(self, reader: str, position: Position | None) -> None:
         """Keep the log from this position on, for an engine that will begin there. :raises OSError:"""
         if position is not None:
-            checkpoints.write(self._log_folder, reader, position)
-
-    @property
-    def _log_folder(self) -> pathlib.Path:
-        return folder_of(self._cachedir, self._master)
+            log.keep(self.tables, reader, position)
 
 
 def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:

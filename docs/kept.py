@@ -22,7 +22,6 @@ _PARTS = {
     "xx": r"[0-9a-f]{2}",
     "hash": r"[0-9a-f]+",
     "number": r"\d{20}",
-    "segment": r"\d{12}",
     "time": r"\d+",
 }
 #: A file that is being written, or was when the machine died (``core/disk/files.py``).

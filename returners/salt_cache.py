@@ -12,7 +12,7 @@ that never use it: loading it must never touch the storage.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import salt.utils.jid
@@ -25,7 +25,7 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.log.records import publish_of, return_of
+from saltext.jobs.core.log.records import Returned, publish_of, return_of
 from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.peers import told_by_peer
@@ -159,10 +159,17 @@ def returner(load: dict[str, Any]) -> bool | None:
     expected = records.expects(store, jid, load)
     if not expected:
         return expected
-    is_first = records.add_return(store, jid, minion, load)
-    if store.log and not by_peer:  # a return from an event may be genuine or forged
-        store.log.append(return_of(store.decode(jid), store.decode(minion), load, is_first))
+    is_first = store.together(lambda add: _store_return(store, jid, minion, load, None if by_peer else add))
     return None if is_first else False
+
+
+def _store_return(
+    store: Store, jid: str, minion: str, load: dict[str, Any], add: Callable[[Returned], object] | None
+) -> bool:
+    is_first = records.add_return(store, jid, minion, load)
+    if add is not None:  # a return from a peer's event may be genuine or forged
+        add(return_of(store.decode(jid), store.decode(minion), load, is_first))
+    return is_first
 
 
 def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, recurse_count: int = 0) -> None:
@@ -196,13 +203,12 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
     """Write what this master publishes to its log and to the job cache."""
     load, who = _as_published(clear_load)
     named = store.plain_minions(key, minions)
-    if store.log:  # first, so that the job cache never has what the log lacks
-        jid = store.decode(key)
-        origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
-        store.log.append(publish_of(jid, load, named, work_of(load), origin, is_sent))
+    jid = store.decode(key)
+    origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
+    record = publish_of(jid, load, named, work_of(load), origin, is_sent)
     unlimited = _never_unlimited if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
     try:
-        records.publish(store, key, load, named, __opts__.get("id"), unlimited)
+        store.together(lambda _: records.publish(store, key, load, named, __opts__.get("id"), unlimited), record)
     except SaltCacheError as exc:
         if not identity.in_publish():
             raise

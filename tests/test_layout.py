@@ -38,7 +38,7 @@ BASE = {
     "windows",
 }
 #: The packages that a wing is built on.
-GROUND = BASE | {"disk", "display", "engine", "log", "master", "site", "sqlite", "store"}
+GROUND = BASE | {"disk", "display", "engine", "ledger", "log", "master", "site", "sqlite", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "advice": set(),
@@ -62,19 +62,20 @@ MAY_IMPORT = {
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,
-    "sqlite": BASE | {"disk"},
-    "log": BASE | {"disk"},
-    "site": BASE | {"disk", "log", "postgresql"},
-    "store": BASE | {"arguments", "disk", "display", "log", "postgresql", "site", "sqlite"},
+    "log": BASE,
+    "ledger": BASE | {"disk", "log"},
+    "sqlite": BASE | {"disk", "ledger"},
+    "site": BASE | {"disk", "ledger", "postgresql", "sqlite"},
+    "store": BASE | {"arguments", "disk", "display", "ledger", "log", "postgresql", "site", "sqlite"},
     "master": BASE | {"disk", "display", "log", "site", "store"},
-    "engine": BASE | {"disk", "log", "master", "site"},
+    "engine": BASE | {"disk", "ledger", "log", "master", "site"},
     "batch": GROUND | {"arguments"},
     "retry": GROUND,
     "recorder": GROUND,
     "notices": GROUND,
     "arguments": {"errors", "ids", "options", "windows"},
     "runner": {"arguments", "display", "errors", "lines"},
-    "postgresql": BASE | {"disk", "log"},
+    "postgresql": BASE | {"disk", "ledger"},
     "returners": BASE | {"log", "master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder", "notices"},
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder", "notices"},

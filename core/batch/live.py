@@ -26,7 +26,7 @@ log = lines.logger(__name__)
 #: Effects that change something outside: at minions, at the retry queue, or as the batch ends. First the journal is synced.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
-#: Seconds after which facts in a journal on another machine are synced, unless an effect needs that sooner.
+#: Seconds after which facts that wait in the journal are synced, unless an effect needs that sooner.
 _FLUSH = 1.0
 
 

@@ -82,7 +82,6 @@ class BatchShell:
     def _begin(self) -> None:
         """Adopt the batches that an earlier engine left, take the requests made meanwhile, and go on."""
         self._proof.start()  # first, so that no return is missed between the search for earlier ones and the log
-        self._attempt("old temporary files", self._ports.store.sweep)
         self._maintain()
         log.info("Carrying on %d batches", len(self.live))
 

@@ -31,12 +31,12 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.journal import Content
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.site import Journal, site_of
+from saltext.jobs.core.ledger.folder import Content, Journal
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store.retention import BATCHES, ENDED, OPEN, is_batch
 
 log = lines.logger(__name__)
@@ -113,7 +113,7 @@ class BatchStore:
 
     def open(self, jid: str) -> tuple[Batch, Journal]:
         """
-        Return a batch that is not closed, with its journal to go on with. Call ``sweep`` before you open the first batch.
+        Return a batch that is not closed, with its journal to go on with.
 
         :raises StateError: if its journal is damaged.
         :raises OSError: if it cannot be read now: try again.
@@ -159,10 +159,6 @@ class BatchStore:
     def jids_aside(self) -> list[str]:
         """Return the jids of batches whose journals were set aside, oldest first."""
         return self._jids(_ASIDE)
-
-    def sweep(self) -> None:
-        """Remove the unfinished files that a killed engine has left. :raises OSError:"""
-        self.folder.sweep(BATCHES)
 
     def open_jids(self) -> list[str]:
         """Return the jids of batches that are not closed, oldest first."""

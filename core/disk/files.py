@@ -67,23 +67,6 @@ def new_temporary(path: pathlib.Path) -> tuple[int, str]:
     return handle, temporary
 
 
-def new_private(path: pathlib.Path, flags: int = 0) -> int:
-    """
-    Make a private file to write to, and return its descriptor. The name must be free.
-
-    :param flags: further flags for ``os.open``.
-    :raises FileExistsError: when there is something of that name.
-    :raises OSError:
-    """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | flags, 0o600)
-    try:
-        _give_to_owner_of(path.parent, handle)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
 def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False, mode: int = 0o600) -> None:
     """
     Replace a file: a reader sees the old content or the new one. Only its owner may read it.

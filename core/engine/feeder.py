@@ -21,8 +21,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.log.records import Published, Record, Returned, publish_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
@@ -61,7 +60,7 @@ def log_of(
 
 class Feeder:
     """
-    Behaves as ``core.log.reader.Reader``, and is a Listener of the bus.
+    Behaves as ``core.ledger.log.Reader``, and is a Listener of the bus.
 
     :param loop: the engine's tornado loop.
     :param clock: by which looks are due.
@@ -94,9 +93,6 @@ class Feeder:
         news, self._news = News(self._news, self._gap, False), []
         self._gap = ""
         return news
-
-    def sync(self, position: Position) -> None:
-        """Do nothing: the job cache keeps what is proven."""
 
     def look(self) -> Callable[[], bool]:
         """Return a function that tells whether all kills that were heard before this call have been looked for."""

@@ -21,8 +21,7 @@ from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.ledger.log import News, Position
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.master.hearsay import STORED
 from saltext.jobs.core.master.job_cache import JobCache
@@ -130,14 +129,6 @@ class Proof:
         self._after_gap.close()
         self._unclear.clear()
         self._tail.close()
-
-    def sync(self, position: Position | None) -> None:
-        """Make the log durable up to a ``position`` that this returned earlier. It blocks; any thread may call it."""
-        try:
-            if position is not None:
-                self._tail.sync(position)
-        except OSError as exc:
-            self._quiet.error("sync", "A power cut may take what the log has now, because it cannot be synced: %s", exc)
 
     # -- the log ------------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,7 @@ The records of the log: publishes of this master, and returns that it has stored
 load and from a minion's message.
 
 They must never hold more than is needed to know what was done: neither arguments nor what a minion returned. Everything
-from outside is checked here, and packed as text (``core/log/framing.py`` says why). A load's content must never keep its
-record from being made: that would prevent the publish.
+from outside is checked here. A load's content must never keep its record from being made: that would prevent the publish.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgpack
+
 from saltext.jobs.core.functions import HARMLESS, KILLS
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.log import framing
 from saltext.jobs.core.returned import function_of, retcode_of
 
 _PUBLISHED, _RETURNED = "p", "r"
@@ -82,9 +82,15 @@ class Returned(NamedTuple):
 Record = Published | Returned
 
 
+def packed(record: Record) -> bytes:
+    """Return a record as it is written."""
+    body: bytes = msgpack.packb(record.fields(), unicode_errors="surrogatepass")
+    return body
+
+
 def read(body: bytes) -> Record:
     """Return a record. :raises Exception: of many kinds, if it is not one."""
-    fields: Any = framing.unpack(body)
+    fields: Any = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogatepass")
     if fields[0] == _RETURNED:
         jid, minion, functions, retcode, first, at = fields[1:]
         return Returned(jid, minion, functions, int(retcode), first, at)

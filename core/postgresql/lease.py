@@ -33,17 +33,15 @@ import psycopg
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease, leader_of_line, this_process
-from saltext.jobs.core.errors import SiteAway, StateError
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
-from saltext.jobs.core.postgresql.site_tables import LEASES
+from saltext.jobs.core.postgresql.tables import CHANNEL, LEASES, asked
 from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
 #: Seconds for which a lease lasts. It is renewed four times in this time. Nothing is published in its last third.
 TTL = 12.0
-#: The channel on which engines are told of requests.
-CHANNEL = "saltext_jobs"
 #: What separates the secret of a session from its history, and the parts of a history from each other.
 _OF, _SLASH = "@", "/"
 #: An epoch that a failover has lost must not be used again. So if the server's clock went back, the next epoch is above
@@ -256,11 +254,3 @@ class TableLease(Lease):
                 return
             if incoming.poll(min(left, 1.0) * 1000):
                 connection.pgconn.consume_input()
-
-
-def asked(server: Connections, work: Callable[[Patient], Any]) -> Any:
-    """Return what ``work`` returns, called with a connection. :raises SiteAway: if the server cannot do it now."""
-    try:
-        return server.run(work)
-    except StateError as exc:
-        raise SiteAway(str(exc)) from exc

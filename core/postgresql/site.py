@@ -17,16 +17,14 @@ from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader, leader_of_line
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.writer import SIZE
-from saltext.jobs.core.postgresql import site_tables
+from saltext.jobs.core.ledger.folder import Folder
+from saltext.jobs.core.ledger.log import SIZE, Position, Reader, Writer, keep, writers
+from saltext.jobs.core.postgresql import tables
 from saltext.jobs.core.postgresql.banks import LedBanks
 from saltext.jobs.core.postgresql.connections import Connections, Patient
-from saltext.jobs.core.postgresql.folder import TableFolder
-from saltext.jobs.core.postgresql.lease import TableLease, asked
+from saltext.jobs.core.postgresql.lease import TableLease
 from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
-from saltext.jobs.core.postgresql.site_log import SiteReader, SiteWriter
-from saltext.jobs.core.postgresql.site_tables import LEASES, MASTERS
+from saltext.jobs.core.postgresql.tables import LEASES, PostgresqlTables, asked
 
 _LEADER = f"SELECT leader, epoch FROM {LEASES} WHERE engine = %s".encode()
 _NOW = b"SELECT extract(epoch FROM clock_timestamp())::float8"
@@ -37,8 +35,6 @@ _LEFT = f"""SELECT greatest(0, extract(epoch FROM until - clock_timestamp()))::f
 _IS_LED = f"SELECT until > clock_timestamp() FROM {LEASES} WHERE engine = %s".encode()
 _ALIVE = f"""SELECT extract(epoch FROM alive)::float8 FROM {LEASES}
     WHERE engine = %s AND alive > '-infinity'""".encode()
-_MASTERS = f"SELECT id FROM {MASTERS}".encode()
-_ENTER = f"INSERT INTO {MASTERS} VALUES (%s) ON CONFLICT DO NOTHING".encode()
 
 _SERVERS: dict[tuple[CacheOptions, str, bool], Connections] = {}
 
@@ -73,8 +69,7 @@ class PostgresqlSite:
         options, path = read_cache_options(self.opts), pathlib.Path(self.opts["cachedir"], "saltext_jobs", "site")
         key = (options, str(path), waits)
         if key not in _SERVERS:
-            writer = None if waits else self._master
-            _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, writer))
+            _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, waits))
         return _SERVERS[key]
 
     @property
@@ -141,45 +136,45 @@ class PostgresqlSite:
         found: float | None = self._one(_ALIVE, engine)
         return found
 
-    def folder(self, engine: str, lease: Any = None) -> TableFolder:
+    def folder(self, engine: str, lease: Any = None) -> Folder:
         """Return the files of an engine."""
-        return TableFolder(self._server, engine, lease)
+        return Folder(PostgresqlTables(self._server), engine, lease)
 
     def banks(self, lease: Any) -> LedBanks:
         """Return the banks of the cache, to which this process writes only while it leads."""
         return LedBanks(read_cache_options(self.opts), lease.renewed)
 
-    def log(self, position: Position | None = None) -> SiteReader:
+    def log(self, position: Position | None = None) -> Reader:
         """Return the log of all masters."""
-        return SiteReader(self._server, position)
+        return Reader(PostgresqlTables(self._server), position)
 
     def keep_log(self, reader: str, position: Position | None) -> None:
-        """Do nothing: the log is kept for two hours."""
+        """Keep the log from this position on."""
+        if position is not None:
+            keep(PostgresqlTables(self._server), reader, position)
 
     def shares(self, master: str) -> bool:
         """Tell whether another master writes to the log."""
         return master in self._masters or self._is_new(master)
 
     def _is_new(self, master: str) -> bool:
-        rows = asked(self._server, lambda connection: connection.execute(_MASTERS).fetchall())
-        self._masters = frozenset(row[0] for row in rows)
+        self._masters = writers(PostgresqlTables(self._server))
         return master in self._masters
 
-    def log_writer(self, size: int = SIZE) -> SiteWriter:
+    def log_writer(self, size: int = SIZE) -> Writer:
         """Return the writer with which a process of this master appends to the log."""
-        return SiteWriter(self.connections(waits=False))
+        return Writer(PostgresqlTables(self.connections(waits=False)), self._master, size)
 
     def _one(self, query: bytes, engine: str) -> Any:
         row = asked(self._server, lambda connection: connection.execute(query, (engine,)).fetchone())
         return row[0] if row else None
 
 
-def _prepare(connection: Patient, path: pathlib.Path, writer: str | None) -> None:
-    site_tables.prepare(connection)
-    if writer is not None:
-        connection.execute(_ENTER, (writer,))
+def _prepare(connection: Patient, path: pathlib.Path, waits: bool) -> None:
+    tables.prepare(connection)
+    if not waits:
         connection.execute("SET synchronous_commit = off")
-    name = site_tables.name_of(connection)
+    name = tables.name_of(connection)
     try:
         known = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import Any
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.open_job import OpenJob

@@ -16,7 +16,7 @@ from saltext.jobs.core.engine.alarm import Clock, since_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher

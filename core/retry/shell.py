@@ -257,9 +257,6 @@ class RetryShell:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):
             for fact in of_record(record):
-                if isinstance(fact, facts.Kill):
-                    # Otherwise, after a power cut, the log could tell of a publish again, but not of the later kill.
-                    self.writer.first(functools.partial(self._proof.sync, self._proof.position))
                 self.step(fact)
         elif self.machine.knows(record.jid):
             self._take_return(record)

@@ -47,6 +47,7 @@ from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.refusals import is_damage, is_of_the_record
+from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.store.keys import Keys
 
 log = lines.logger(__name__)
@@ -286,8 +287,6 @@ class RetryStore:
         if self._driver == "localfs":
             return LocalBanks(self._opts["cachedir"])
         if self._driver == "sqlite":
-            from saltext.jobs.core.sqlite.banks import banks_of  # Python may have been built without sqlite3
-
             return banks_of(self._opts)
         return salt.cache.Cache(self._opts, driver=self._driver)
 

@@ -51,7 +51,6 @@ class Writer:
         self._writing: Changes = {}
         self._lacking = set[str]()  # jids with a record that the store refused at the last write
         self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
-        self._first: Callable[[], None] | None = None
         self._busy = False
         self._timer: Any = None
 
@@ -62,10 +61,6 @@ class Writer:
         # An entry often changes several times within a second; it is written once.
         if self._timer is None and not self._busy:
             self._timer = self._loop.call_later(_GATHER, self._begin)
-
-    def first(self, call: Callable[[], None]) -> None:
-        """Make this call before the next write, in the store's thread. It replaces an earlier call not made yet."""
-        self._first = call
 
     def claim(self, jid: str, call: Callable[[], None]) -> None:
         """Store all claims of a job before anything else, then call back."""
@@ -124,9 +119,6 @@ class Writer:
     async def _write_one(self, changes: Changes, calls: list[Callable[[], None]]) -> None:
         pause, self._writing = 0.0, changes
         refused: dict[str, str] = {}
-        if self._first is not None:
-            first, self._first = self._first, None
-            await self._worker.call(first)
         while changes:
             try:
                 refused = await self._worker.call(self._store.write, changes)

@@ -43,6 +43,16 @@ def banks_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteBank
     :param cachedir: another directory than the master's own; the option for the path does not apply to it.
     :raises StateError: for an option that is not accepted.
     """
+    return SqliteBanks(database_of(opts, cachedir=cachedir))
+
+
+def database_of(opts: Mapping[str, Any], name: str = FILE, cachedir: str | None = None) -> Database:
+    """
+    Return the database that a master's options name.
+
+    :param name: the path below ``cachedir`` where it is if no option names its path.
+    :param cachedir: as in ``banks_of``. :raises StateError: as ``banks_of``.
+    """
     home = str(opts.get("cachedir") or "")
     path = opts.get("sqlite_cache_path")
     if path is not None and (not isinstance(path, str) or not os.path.isabs(path)):
@@ -52,8 +62,8 @@ def banks_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteBank
         raise StateError(f"sqlite_cache_synchronous is {sync!r}; accepted is one of {', '.join(_SYNC)}")
     chosen = path is not None and cachedir in (None, home)
     if not chosen:
-        path = os.path.join(cachedir or home, FILE)
-    return SqliteBanks(database_at(os.path.normpath(str(path)), sync == "FULL", chosen))
+        path = os.path.join(cachedir or home, name)
+    return database_at(os.path.normpath(str(path)), sync == "FULL", chosen)
 
 
 class SqliteBanks:

@@ -11,13 +11,15 @@ import contextlib
 import fcntl
 import glob
 import os
+import pathlib
 import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
 
 from saltext.jobs.core import formats, lines
-from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+from saltext.jobs.core.disk.files import private_dir
+from saltext.jobs.core.disk.local_banks import owner_for_root
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.mounts import mounts as mounted
@@ -76,7 +78,7 @@ class DatabaseFile:
     def check_place(self) -> None:
         """:raises StateError: if no database may be at this path."""
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
-            raise StateError(f"cache: sqlite needs SQLite 3.24 or later, and this Python has {sqlite3.sqlite_version}")
+            raise StateError(f"saltext-jobs needs SQLite 3.24 or later, and this Python has {sqlite3.sqlite_version}")
         for name in ("", *_COMPANIONS):
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(os.lstat(self.path + name).st_mode):
@@ -184,8 +186,8 @@ class DatabaseFile:
     def new_file(self, path: str) -> int:
         """Make an empty private file and return its descriptor."""
         folder = os.path.dirname(path)
+        private_dir(pathlib.Path(folder))
         owner = owner_for_root(folder)
-        make_folder(folder, owner)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if owner:
             os.fchown(handle, *owner)

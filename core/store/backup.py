@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.sqlite.banks import SqliteBanks
 from saltext.jobs.core.store.store import Store
-
-if TYPE_CHECKING:  # Python may have been built without sqlite3
-    from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 
 def backup(store: Store, path: Any) -> dict[str, Any]:

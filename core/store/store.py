@@ -14,9 +14,9 @@ import operator
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, TypeVar, cast
 
 import salt.payload
 from salt.exceptions import SaltCacheError
@@ -25,20 +25,21 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.log.writer import SIZE
+from saltext.jobs.core.ledger.log import SIZE
+from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import FileSite, LogWriter, Site, site_of
 from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver, Local, Mmap
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
-
-if TYPE_CHECKING:  # Python may have been built without sqlite3
-    from saltext.jobs.core.store.sqlite import Sqlite
+from saltext.jobs.core.store.sqlite import Sqlite
 
 log = lines.logger(__name__)
 
-_DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "mmap_cache": Mmap}
+Result = TypeVar("Result")
+
+_DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "mmap_cache": Mmap, "sqlite": Sqlite}
 #: The stores of this process, with their options, by the ``id()`` of these options: Salt has several copies of them.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
@@ -68,7 +69,7 @@ class Store:
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
         #: The driver itself, if it keeps all banks in one file of its own.
-        self.file = cast("Sqlite", self.driver) if name == "sqlite" else None
+        self.file = cast(Sqlite, self.driver) if name == "sqlite" else None
         sync, self.max_jobs, self.max_bytes, self._log_size = _own_options(opts)
         self._is_minion = opts.get("__role") == "minion"
         self._keys = Keys(name, self.driver.longest)
@@ -100,6 +101,45 @@ class Store:
     @functools.cached_property
     def _locks(self) -> Locks:
         return Locks(self.cachedir)
+
+    def together(self, write: Callable[[Callable[[Record], object]], Result], first: Record | None = None) -> Result:
+        """
+        Call ``write``, which writes to the job cache, with a function that adds a record to the log. Both are one
+        transaction if one database has both.
+
+        :param first: a record that the log gets before anything is written, and also if ``write`` fails: the job cache must
+            never have a publish that the log lacks. It survives a power cut if publishes do.
+        :raises Exception: as ``write``.
+        """
+        log = self.log
+        if log is None:
+            return write(lambda record: None)
+        if self.file is None:
+            if first is not None:
+                log.append(first, self.sync_publish)
+            return write(log.append)
+        try:
+            found = self._in_one(log, write, first)
+        except SaltCacheError:
+            if first is not None:
+                log.append(first, self.sync_publish)
+            raise
+        log.appended()
+        return found
+
+    def _in_one(
+        self, log: LogWriter, write: Callable[[Callable[[Record], object]], Result], first: Record | None
+    ) -> Result:
+        for is_again in (False, True):
+            try:
+                with self.file.alone():  # type: ignore[union-attr]
+                    if first is not None:
+                        log.add(first, self.sync_publish)
+                    return write(log.add)
+            except SaltCacheError as exc:
+                if is_again or not self.driver.met_damage(exc):
+                    raise
+        raise AssertionError
 
     def key(self, value: Any, what: str) -> str | None:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, if it is refused."""
@@ -164,15 +204,7 @@ def _driver(name: str, opts: Mapping[str, Any]) -> Driver:
                 f"cache: postgresql needs the Python module psycopg: pip install 'saltext-jobs[postgresql]' ({exc})"
             ) from exc
         return Postgresql(opts)
-    if name != "sqlite":
-        return _DRIVERS.get(name, Driver)(opts)
-    try:
-        from saltext.jobs.core.store.sqlite import Sqlite
-    except ImportError as exc:
-        raise SaltCacheError(
-            f"cache: sqlite needs Python's module sqlite3, which this one was built without: {exc}"
-        ) from exc
-    return Sqlite(opts)
+    return _DRIVERS.get(name, Driver)(opts)
 
 
 def store_of(opts: Any) -> Store:

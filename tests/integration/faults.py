@@ -36,12 +36,10 @@ class EngineProcess:
     def __init__(self, master, log: pathlib.Path, name="batch_manager", environment=None):
         self._master, self._log, self._name, self._environment = master, log, name, environment
         self._process: warm.Process | subprocess.Popen | None = None
-        self._synced = log.with_name("synced")
 
     def start(self, trap="", stop="", drop="", clock=""):
         """Start it, and wait until it runs or has died on the way, as intended."""
         environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop), "CLOCK": str(clock)}
-        environment["SYNCED"] = str(self._synced)
         with self._log.open("ab") as log:
             command = [sys.executable, str(_SCRIPT), self._master.config_file, self._name]
             where = {"cwd": _SCRIPT.parent.parent.parent, "env": {**environment, **(self._environment or {})}}
@@ -83,14 +81,6 @@ class EngineProcess:
     def kill(self):
         self._process.kill()
         self._process.wait()
-
-    def cut_power(self):
-        """Kill it, and cut off what its journals would lack after a power cut."""
-        self.kill()
-        durable = dict(line.split() for line in self._synced.read_text().splitlines())
-        for path, size in durable.items():
-            with contextlib.suppress(FileNotFoundError):
-                os.truncate(path, min(int(size), os.stat(path).st_size))
 
     def output(self):
         return self._log.read_text(errors="replace")

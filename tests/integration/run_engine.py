@@ -4,7 +4,7 @@ Run one engine against a real master, in a process of its own, with a trap in it
 The master then does not run it itself. The trap is in the environment, ``TRAP="before publish 2"``: the process kills
 itself with SIGKILL right before (or after) the second call of that point. ``STOP`` is the same with SIGSTOP: the process
 stands still there until it gets SIGCONT. ``DROP=5`` loses every fifth return event, and ``CLOCK=3600`` sets the clock
-forward by an hour when the process gets SIGUSR1. ``SYNCED`` is a file that tells up to which byte each journal is durable.
+forward by an hour when the process gets SIGUSR1.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core.batch import store as batch_store
-from saltext.jobs.core.disk import journal, local_banks
+from saltext.jobs.core.disk import local_banks
 from saltext.jobs.core.engine import feeder, requests
+from saltext.jobs.core.ledger import folder
 from saltext.jobs.core.master import bus, publisher, questions
-from saltext.jobs.core.postgresql import banks, folder
+from saltext.jobs.core.postgresql import banks
 from saltext.jobs.core.retry import checkpoint
 from saltext.jobs.core.retry import reader as retry_jobs
 from saltext.jobs.core.retry import store as retry_store
@@ -61,10 +62,9 @@ def _question(function: str) -> Point:
 #: What can be trapped in each engine.
 POINTS = {
     "batch_manager": {
-        "snapshot": Point(journal.Journal, "finish_rewrite"),
-        "append": Point(journal.Journal, "append"),
-        "sync": Point(journal.Journal, "sync"),
-        "sync of a table": Point(folder.TableJournal, "sync"),
+        "snapshot": Point(folder.Journal, "finish_rewrite"),
+        "append": Point(folder.Journal, "append"),
+        "sync": Point(folder.Journal, "sync"),
         "publish": Point(publisher.Publisher, "publish"),
         "ping": _question("test.ping"),
         "question": _question("saltutil.find_job"),
@@ -155,23 +155,6 @@ def set_clock(step: float) -> None:
     signal.signal(signal.SIGUSR1, set_it)
 
 
-def tell_what_is_durable(file: str) -> None:
-    """Write down after each sync up to which byte a journal would outlive a power cut."""
-
-    def told(function):
-        @functools.wraps(function)
-        def call(self, *args):
-            size = self.size
-            function(self, *args)
-            with open(file, "a", encoding="utf-8") as stream:
-                stream.write(f"{self.path} {size if function.__name__ == 'sync' else self.size}\n")
-
-        return call
-
-    for name in ("sync", "finish_rewrite"):
-        setattr(journal.Journal, name, told(getattr(journal.Journal, name)))
-
-
 def main() -> None:
     config, name = sys.argv[1:]
     logging.basicConfig(force=True, level=logging.INFO, format="%(levelname)s %(message)s")
@@ -180,8 +163,6 @@ def main() -> None:
     for variable, number in (("TRAP", signal.SIGKILL), ("STOP", signal.SIGSTOP)):
         if os.environ.get(variable):
             set_trap(name, os.environ[variable], number)
-    if os.environ.get("SYNCED"):
-        tell_what_is_durable(os.environ["SYNCED"])
     if os.environ.get("DROP"):
         drop_returns(int(os.environ["DROP"]))
     if os.environ.get("CLOCK"):

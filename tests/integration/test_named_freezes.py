@@ -19,7 +19,7 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.postgresql.lease import TTL
-from saltext.jobs.core.postgresql.site_tables import LEASES
+from saltext.jobs.core.postgresql.tables import LEASES
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.integration.faults import EngineProcess
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines
@@ -55,7 +55,7 @@ AFTER_THE_CLAIM = "after claim in a table 1"
 #: Where both engines stand still at a time. They do not depend on each other.
 POINTS = {
     "before the intent is durable, and after the claim": {
-        BATCH_MANAGER: "before sync of a table 1",
+        BATCH_MANAGER: "before sync 1",
         JOB_RETRY: AFTER_THE_CLAIM,
     },
     "between intent and publish, and just before the publish": {

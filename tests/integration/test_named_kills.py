@@ -110,7 +110,9 @@ def engines(fleet, tmp_path):
         for engine in found.values():
             engine.start()
             stack.callback(engine.kill)
-        wait_for((FileSite(fleet.master.config).path(JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
+        wait_for(
+            lambda: FileSite(fleet.master.config).folder(JOB_RETRY).exists("checkpoint"), what="the first checkpoint"
+        )
         yield found
 
 

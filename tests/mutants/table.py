@@ -339,11 +339,11 @@ _TABLE = (
         "tests/functional/store/test_contract.py::TestLocalfs::test_an_old_job_is_removed_with_all_that_belongs_to_it",
     ),
     (
-        "files can be read by other users",
-        "core/disk/files.py",
-        "os.O_EXCL | os.O_NOFOLLOW | flags, 0o600)",
-        "os.O_EXCL | os.O_NOFOLLOW | flags, 0o644)",
-        "tests/functional/log/test_log.py::test_all_that_is_there_is_private",
+        "the database can be read by other users",
+        "core/sqlite/file.py",
+        "os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)",
+        "os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)",
+        "tests/functional/ledger/test_log.py::test_only_its_owner_may_read_it",
     ),
     (
         "a search overlooks failed returns",
@@ -354,25 +354,18 @@ _TABLE = (
     ),
     # the log
     (
-        "a torn record in the log hides all that follow",
-        "core/log/framing.py",
-        "found = _next_record(data, position + 1)",
-        "found = None",
-        "tests/functional/log/test_log.py::test_damage_is_passed_over_and_reported_once",
-    ),
-    (
         "a record that could not be written leaves no gap",
-        "core/log/writer.py",
-        "with contextlib.suppress(OSError):\n                    self._mark()\n                return False",
-        "self._unmarked = False\n                return False",
-        "tests/functional/log/test_log.py::test_a_full_disk_delays_no_writer_and_the_reader_learns_of_it_once",
+        "core/ledger/log.py",
+        "self._unmarked = not self._tables.note_gap()",
+        "self._unmarked = False",
+        "tests/functional/ledger/test_log.py::test_a_database_that_cannot_be_written_refuses_nothing_and_the_reader_learns_of_it_once",
     ),
     (
-        "a segment is removed before every reader is past it",
-        "core/log/writer.py",
-        "if needed is not None and number >= needed and size <= self._size:",
-        "if size <= 0:",
-        "tests/functional/log/test_log.py::test_segments_stay_until_every_reader_is_past_them",
+        "records are removed before every reader is past them",
+        "core/ledger/log.py",
+        "max(old if needed is None else min(old or 0, needed), large or 0)",
+        "max(old, large or 0)",
+        "tests/functional/ledger/test_log.py::test_records_stay_until_every_reader_is_past_them",
     ),
     # the recorder
     (
@@ -435,9 +428,9 @@ _TABLE = (
     ),
     (
         "a frozen leader goes on writing",
-        "core/postgresql/folder.py",
-        "if self._lease is not None:\n                    self._lease.renewed(connection)",
-        "if False:\n                    self._lease.renewed(connection)",
+        "core/postgresql/tables.py",
+        "if lease is not None:\n                    lease.renewed(connection)",
+        "if False:\n                    lease.renewed(connection)",
         "tests/functional/site/test_contract.py::TestFolder::test_a_former_leader_changes_no_file",
     ),
     (

@@ -189,8 +189,6 @@ def test_every_bank_of_the_code_is_in_the_table_of_banks_and_no_other():
     "path",
     [
         "saltext_jobs/batch_manager/lock",
-        "saltext_jobs/job_retry/requests/01732260000000000000-0a.request",
-        "saltext_jobs/batch_manager/batches/20261122080417054858.journal",
         "saltext_jobs/batch_manager/batches/.20261122080417054858.ended.k3j_x9ab",
         "saltext_jobs/job_recorder/returners/pgjsonb/aside/r00000000000000000001.p",
         "jobs/0f/8ac2/.batch.p",

@@ -17,8 +17,8 @@ import msgpack
 
 from saltext.jobs.core.disk.lease import Lease, this_process
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.ledger.log import News, Position
+from saltext.jobs.core.log.records import Published
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
 SYNCED = 30.0
@@ -69,12 +69,17 @@ class Disk:
         self.boots = "1"  # the boot id of the machine
         self.lose_log()
 
+    @property
+    def synced(self):
+        """How many records of the log a power cut leaves at least: a publish is synced, with all before it."""
+        return max((number for number, record in enumerate(self.log, 1) if isinstance(record, Published)), default=0)
+
     def lose_log(self):
         """The log is removed, and begins anew."""
-        self.log, self.log_name, self.synced, self.is_writable = [], next(self.names), 0, True
+        self.log, self.log_name, self.is_writable = [], next(self.names), True
 
     def reboot(self, records):
-        """The machine reboots. The log keeps so many records, and those that were synced."""
+        """The machine reboots. The log keeps so many records, and all up to the last publish."""
         self.log, self.boots = self.log[: max(records, self.synced)], f"{self.boots}1"
 
     def cut_power(self):
@@ -322,7 +327,7 @@ class MemoryWriter:
     def __init__(self, disk):
         self._disk = disk
 
-    def append(self, record):
+    def append(self, record, durable=False):
         if self._disk.is_writable:
             self._disk.log.append(record)
         return self._disk.is_writable
@@ -353,7 +358,7 @@ class MemoryReader:
 
     @property
     def position(self):
-        return Position(self._log, 1, self._offset, 0, self._boot)
+        return Position(self._log, self._offset, 0, self._boot)
 
     def read(self):
         if self._log != self._disk.log_name:
@@ -362,10 +367,6 @@ class MemoryReader:
         found, self._offset = log[self._offset : end], min(end, len(log))
         gap, self._gap = self._gap, ""
         return News(found, gap, self._offset < len(log))
-
-    def sync(self, position):
-        if position.log == self._disk.log_name:
-            self._disk.synced = max(self._disk.synced, position.offset)
 
     def look(self):
         return lambda: True

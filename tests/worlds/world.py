@@ -26,8 +26,8 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.ids import TIME_ZONES
+from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.log import records
-from saltext.jobs.core.log.reader import News
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.access import Standing
 from saltext.jobs.core.master.job_cache import OURS, Publication

@@ -7,10 +7,8 @@ import pytest
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.facts import Closed
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import JobCacheError, Refused
 from saltext.jobs.core.master.job_cache import JobCache
-from tests.batches import journal_path
 from tests.functional.options import options_in
 from tests.unit.batch.bench import BEGIN, Bench
 
@@ -23,7 +21,7 @@ def catalog(tmp_path):
     batches = [("state.apply", "anna"), ("state.highstate", "bert"), ("cmd.run", "anna"), ("test.ping", "pam:root")]
     for jid, (fun, user) in zip(JIDS, batches, strict=True):
         bench = Bench("ab", "2", jid=jid, fun=fun, user=user)
-        Journal(journal_path(BatchStore(opts), jid)).rewrite(bench.first)
+        BatchStore(opts).new_journal(jid).rewrite(bench.first)
     return Catalog(opts)
 
 
@@ -34,7 +32,7 @@ def ended(tmp_path):
     bench, store = Bench("abcd", "4", jid=JIDS[0]), BatchStore(opts)
     bench.sent(missed="abcd")
     bench.tell(Closed())
-    Journal(journal_path(store, JIDS[0])).rewrite(bench.batch.snapshot())
+    store.new_journal(JIDS[0]).rewrite(bench.batch.snapshot())
     store.end(JIDS[0])
     return opts
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-
 import pytest
 import salt.config
 
 from saltext.jobs.core.batch import doctor
-from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore
+from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore, journal_name
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.site import FileSite
-from tests.batches import journal_path, journals
+from tests.database import age
 from tests.user import USER
 
 UNPROVEN = [
@@ -85,13 +82,13 @@ def test_a_master_that_wants_messages_signed_and_has_no_algorithm_for_that_takes
 
 def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
     store = BatchStore(opts)
-    journals(store).mkdir(parents=True)
-    journal_path(store, "20260516101112131415").write_bytes(b"x")
-    os.utime(journal_path(store, "20260516101112131415"), (1, 1))
-    aside = pathlib.Path(store.set_aside("20260516101112131415"))
-    since = aside.stat().st_mtime
+    store.folder.write(journal_name("20260516101112131415"), b"x")
+    age(opts, BATCH_MANAGER, journal_name("20260516101112131415"), KEPT_ASIDE)
+    store.set_aside("20260516101112131415")
+    (aside,) = store.folder.names("batches")
+    since = store.folder.modified(aside)
     store.forget_aside(since + KEPT_ASIDE - 1)
     assert doctor.examine(opts)["set_aside"] == ["20260516101112131415"]
     store.forget_aside(since + KEPT_ASIDE + 1)
     assert doctor.examine(opts)["set_aside"] == []
-    assert not aside.exists()
+    assert not store.folder.exists(aside)

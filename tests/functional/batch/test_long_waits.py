@@ -12,9 +12,7 @@ from salt.daemons import masterapi
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache, load_of
-from tests.batches import journal_path
 from tests.functional.options import options_in
 from tests.unit.batch.bench import Bench
 from tests.waiting import wait_for
@@ -59,7 +57,7 @@ class Master:
         bench.tell(facts.Tick())
         assert (bench.batch.waits_for().by.value, bench.batch.pending()) == (reason, ["b"])
         self.publish(jid, {BATCH_MARK: True})
-        Journal(journal_path(self.store, jid)).rewrite(bench.batch.snapshot())
+        self.store.new_journal(jid).rewrite(bench.batch.snapshot())
         return jid
 
     def knows(self, jid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 
@@ -9,13 +10,13 @@ import pytest
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import FileSite, read_msgpack
+from tests.database import replies_in
 from tests.faults import full_disk
 from tests.waiting import Deadline, run_until
 
@@ -33,11 +34,11 @@ def replies(opts, loop):
         service = Service(loop, Inbox(opts, JOB_RECORDER), verbs)
         for request in made:
             requests.leave(opts, JOB_RECORDER, request)
-        folder = FileSite(opts).path(JOB_RECORDER) / "requests"
+        folder = FileSite(opts).folder(JOB_RECORDER)
 
         loop.add_callback(service.take)
-        run_until(loop, lambda: len(list(folder.glob("*.reply"))) >= len(made), what="each has its reply")
-        return [files.read_msgpack(path) for path in sorted(folder.glob("*.reply"))]
+        run_until(loop, lambda: len(replies_in(folder)) >= len(made), what="each has its reply")
+        return [read_msgpack(folder, name) for name in replies_in(folder)]
 
     return serve
 
@@ -115,19 +116,25 @@ def test_an_unexpected_failure_leaves_its_traceback_in_the_log(replies, caplog):
 
 def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opts, loop):
     asked, since = [], time.time() - 1  # files have a coarse clock
-    service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": asked.append})
-    requests.leave(opts, JOB_RECORDER, {"do": "note"})
-    with full_disk():
+    with contextlib.ExitStack() as stack:
+
+        def note(request):
+            asked.append(request)
+            if len(asked) == 1:
+                stack.enter_context(full_disk())
+
+        service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": note})
+        requests.leave(opts, JOB_RECORDER, {"do": "note"})
         service.take()
     service.take()
     assert [request.get("again") for request in asked] == [None, True]
     assert [since < request["asked_at"] <= time.time() for request in asked] == [True, True]
-    assert len(list((FileSite(opts).path(JOB_RECORDER) / "requests").glob("*.reply"))) == 1
+    assert len(replies_in(FileSite(opts).folder(JOB_RECORDER))) == 1
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["at once", "after a wait"])
 def test_a_request_that_cannot_be_answered_yet_is_kept_until_it_can_be_and_is_no_failure(opts, loop, caplog, awaited):
-    asked, folder = [], FileSite(opts).path(JOB_RECORDER) / "requests"
+    asked, folder = [], FileSite(opts).folder(JOB_RECORDER)
 
     def verb(request):
         asked.append(request.get("again"))
@@ -147,8 +154,8 @@ def test_a_request_that_cannot_be_answered_yet_is_kept_until_it_can_be_and_is_no
     service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": verb_that_waits if awaited else verb})
     requests.leave(opts, JOB_RECORDER, {"do": "note"})
     loop.run_sync(take)
-    (reply,) = folder.iterdir()
-    assert (asked, files.read_msgpack(reply), caplog.records) == ([None, True, True], {"value": "done"}, [])
+    (reply,) = folder.names("requests")
+    assert (asked, read_msgpack(folder, reply), caplog.records) == ([None, True, True], {"value": "done"}, [])
 
 
 def test_a_timer_of_a_loop_rings_in_time_although_the_clock_is_set_back(monkeypatch):

@@ -24,10 +24,7 @@ def opts(tmp_path):
 @pytest.fixture(params=[OPEN, ENDED])
 def batch(request, tmp_path):
     """A batch that this master has."""
-    path = FileSite({"cachedir": tmp_path}).path("batch_manager") / BATCHES / (JID + request.param)
-    path.parent.mkdir(parents=True)
-    path.touch()
-    return path
+    FileSite({"cachedir": str(tmp_path)}).folder("batch_manager").write(f"{BATCHES}/{JID}{request.param}", b"")
 
 
 def test_every_publish_may_use_a_jid_that_is_no_batch(opts):

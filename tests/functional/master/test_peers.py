@@ -10,9 +10,8 @@ import salt.master
 import salt.utils.event
 import salt.version
 
-from saltext.jobs.core.log.reader import Reader
-from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.functional.options import options_in
 
@@ -46,7 +45,7 @@ def test_the_return_of_a_peer_of_the_same_site_is_left_to_that_peer(opts, cache_
 
 
 def test_the_return_of_another_peer_is_stored_and_proves_nothing(opts):
-    tail = Reader(folder_of(opts["cachedir"], opts["id"]))
+    tail = FileSite(opts).log()
     tail.read()
     tell(opts, "a")
     cache = JobCache(opts)

@@ -70,8 +70,6 @@ def kept(opts, delivered=None):
     ledger.take_given_up({"20260516101112131415": GivenUp("20260516101112131415", "test.ping", {"a": "why"})}, 2.0)
     if delivered:
         ledger.arrived("webhook", ledger.waiting["webhook"][0]["id"], delivered)
-    folder = FileSite(opts).path(JOB_NOTICES)
-    files.private_dir(folder)
     LedgerFile(opts).write(pack(ledger.record()))
 
 
@@ -151,10 +149,10 @@ def test_a_returner_that_is_not_there_is_reported(opts):
 
 def test_a_ledger_that_cannot_be_read_is_reported_and_left_as_it_is(opts):
     kept(opts)
-    path = FileSite(opts).path(JOB_NOTICES) / "ledger"
-    path.write_bytes(b"nothing")
+    folder = FileSite(opts).folder(JOB_NOTICES)
+    folder.write("ledger", b"nothing")
     assert "it is not known which notices wait" in " ".join(examine(opts)["findings"])
-    assert path.exists()
+    assert folder.read("ledger") == b"nothing"
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):

@@ -14,13 +14,11 @@ import pytest
 import salt.utils.event
 
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.store import RetryStore
-from tests.batches import journal_path
 from tests.event_bus import event_bus, options
 from tests.functional.retry.records import changes
 from tests.unit.batch.bench import Bench
@@ -74,7 +72,7 @@ class Site:
         bench.sent()
         bench.returns("a")
         bench.returns("b", retcode=1)
-        journal = Journal(journal_path(self.store, jid))
+        journal = self.store.new_journal(jid)
         journal.rewrite(bench.first)
         for record in bench.journal:
             journal.append(record)

@@ -102,7 +102,6 @@ def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opt
 
 
 def test_files_of_another_format_are_reported(opts):
-    folder = FileSite(opts).path(JOB_RECORDER)
-    files.write_atomic(folder / "format", b"9\n")
+    FileSite(opts).folder(JOB_RECORDER).write("format", b"9\n")
     (found,) = [finding for finding in doctor.examine(opts)["findings"] if "format" in finding]
     assert found.startswith("the engine does not start") and "is of format 9" in found

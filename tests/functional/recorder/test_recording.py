@@ -19,7 +19,8 @@ from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.recorder.spool_writer import Due, SpoolWriter
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import FileSite, read_msgpack
+from tests.database import replies_in
 from tests.faults import full_disk
 from tests.private import not_private
 
@@ -466,8 +467,8 @@ def test_only_the_master_s_user_may_use_any_file(make, jid, ask, umask):
         ask(stage, {"do": "stats"})
         requests.leave(stage.opts, JOB_RECORDER, {"do": "stats"})
         with files.single_holder(FileSite(stage.opts).lock_path(JOB_RECORDER)):
-            assert len(list(stage.folder.rglob("*"))) > 10
-            assert not_private(stage.folder) == []
+            assert len(list(stage.folder.parent.rglob("*"))) > 10
+            assert not_private(stage.folder.parent) == []
     finally:
         os.umask(before)
 
@@ -481,11 +482,11 @@ def ask():
 
     def leave(stage, request):
         requests.leave(stage.opts, JOB_RECORDER, request)
-        folder = FileSite(stage.opts).path(JOB_RECORDER) / "requests"
-        assert stage.until(lambda: list(folder.glob("*.reply")))
-        (path,) = folder.glob("*.reply")
-        reply = files.read_msgpack(path)
-        path.unlink()
+        folder = FileSite(stage.opts).folder(JOB_RECORDER)
+        assert stage.until(lambda: replies_in(folder))
+        (name,) = replies_in(folder)
+        reply = read_msgpack(folder, name)
+        folder.remove(name)
         return reply
 
     return leave

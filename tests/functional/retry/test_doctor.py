@@ -142,7 +142,5 @@ def test_unreadable_keys_and_missing_keys_are_reported(opts):
 
 
 def test_a_pause_is_reported(opts):
-    path = FileSite(opts).path(JOB_RETRY) / "paused"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"")
+    FileSite(opts).folder(JOB_RETRY).write("paused", b"")
     finding(opts, "the queue is paused")

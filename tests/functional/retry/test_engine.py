@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import Checkpoint
@@ -134,7 +133,8 @@ def test_effects_and_facts_are_performed_and_handled_without_exception():
 
 
 def checkpoint_in(path):
-    return Checkpoint(FileSite({"cachedir": path}), FileFolder(path))
+    site = FileSite({"cachedir": str(path)})
+    return Checkpoint(site, site.folder("job_retry"))
 
 
 def test_an_engine_that_dies_in_its_first_second_leaves_the_time_from_which_jobs_are_searched(tmp_path):
@@ -152,14 +152,14 @@ def test_the_first_checkpoint_survives_a_power_cut_so_the_next_start_does_not_lo
     monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
     checkpoint = checkpoint_in(tmp_path)
     checkpoint.read(1000.0)
-    assert synced == [path.stat().st_ino for path in (tmp_path / "checkpoint", tmp_path)]
+    assert synced == [(tmp_path / "saltext_jobs" / "jobs.sqlite-wal").stat().st_ino]
     checkpoint.write(1010.0, None, {})
     checkpoint.read(1010.0)
-    assert len(synced) == 2  # the next ones wait for no disk: an older one does, too
+    assert len(synced) == 1  # the next ones wait for no disk: an older one does, too
 
 
 def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):
-    (tmp_path / "checkpoint").write_bytes(b"\xc1 rubbish")
+    FileSite({"cachedir": str(tmp_path)}).folder("job_retry").write("checkpoint", b"\xc1 rubbish")
     checkpoint = checkpoint_in(tmp_path)
     checkpoint.read(1000.0)
     assert checkpoint.at == 1000.0

@@ -11,13 +11,13 @@ import salt.cache
 import salt.config
 import salt.loader
 
-from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.identity import KEY, WHO, Identity
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.load import limits_of
 from saltext.jobs.core.retry.reader import JobReader, job_of
+from tests.database import database_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
 from tests.waiting import wait_for
@@ -51,7 +51,8 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
     there = {**opts, "id": "there_master"}
     assert not JobReader(opts, job_cache).read(JID).recorded
     publish(JobCache(there), ["a"])
-    shutil.rmtree(folder_of(opts["cachedir"], "there_master"))  # it shares the job cache and has a cachedir of its own
+    with database_of(opts) as sql:  # it shares the job cache and has a cachedir of its own
+        sql.execute("DELETE FROM saltext_jobs_masters WHERE id = 'there_master'")
     read = JobReader(opts, job_cache).read(JID)
     assert (read.job, read.recorded) == (None, True)
     assert job_cache.published_since(0) == {}

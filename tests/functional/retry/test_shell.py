@@ -10,7 +10,6 @@ import pytest
 import salt.cache
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
@@ -18,7 +17,6 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
@@ -28,8 +26,9 @@ from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import FileSite, read_msgpack
 from saltext.jobs.core.sqlite.banks import banks_of
+from tests.database import replies_in
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, snapshot_of
 from tests.waiting import SOON, Deadline, comes_true
 
@@ -80,7 +79,6 @@ class Stage:
 
     def __init__(self, opts, job_cache, clock=None, latest=0.5, **settings):
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
-        self.log_folder = folder_of(opts["cachedir"], opts["id"])
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
         self.bus, self.clock = Bus(self.loop), clock or Clock()
         worker = Worker(self.loop)
@@ -113,10 +111,10 @@ class Stage:
 
     def end_searches(self):
         """Run until a checkpoint says that the job cache is not searched any more."""
-        path, deadline = FileSite(self.opts).path(JOB_RETRY) / "checkpoint", Deadline(SOON)
+        folder, deadline = FileSite(self.opts).folder(JOB_RETRY), Deadline(SOON)
 
         async def search():
-            while not path.exists() or files.read_msgpack(path)["search"] < math.inf:
+            while (read_msgpack(folder, "checkpoint") or {"search": 0.0})["search"] < math.inf:
                 assert not deadline.is_over(), "it is searched still"
                 self.take_requests()
                 await compat.sleep(0.1)
@@ -151,8 +149,8 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
     requests.leave(opts, JOB_RETRY, {"do": "cancel", "minion": "a", "jid": None})
     stage.start()
-    folder = FileSite(opts).path(JOB_RETRY) / "requests"
-    stage.until(lambda: len(list(folder.glob("*.reply"))) == 2)
+    folder = FileSite(opts).folder(JOB_RETRY)
+    stage.until(lambda: len(replies_in(folder)) == 2)
     assert stage.state("a") is State.CANCELLED
 
 
@@ -186,8 +184,8 @@ def test_the_engine_starts_despite_a_corrupt_record_of_a_publish(stage, opts, jo
     stage.start()
     requests.leave(opts, JOB_RETRY, {"do": "pause"})
     stage.bus.tell(events.wake_tag(JOB_RETRY), {})
-    folder = FileSite(opts).path(JOB_RETRY) / "requests"
-    stage.until(lambda: list(folder.glob("*.reply")))
+    folder = FileSite(opts).folder(JOB_RETRY)
+    stage.until(lambda: replies_in(folder))
 
 
 def test_a_start_of_a_minion_that_is_owed_nothing_is_not_decoded_and_is_remembered_only_while_a_job_is_open(stage):

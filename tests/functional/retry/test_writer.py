@@ -62,25 +62,6 @@ def test_records_that_the_disk_does_not_take_are_written_once_it_does(opts, capl
     helper.loop.close()
 
 
-def test_what_is_to_be_done_first_is_done_before_the_next_write_and_before_callers_even_if_nothing_is_to_be_written(
-    opts,
-):
-    helper, done = Loop(), []
-    worker, store = Worker(helper.loop), RetryStore(opts)
-    writer = Writer(helper.loop, worker, store, record_under, refuse_nothing)
-    for name in ("early", "late"):
-        writer.first(lambda name=name: done.append((name, bool(store.snapshot(JID)))))
-    writer.put(keys_of(JID, "a"))
-    writer.when_durable(lambda: done.append("durable"))
-    helper.until(lambda: "durable" in done)
-    writer.first(lambda: done.append("again"))
-    writer.when_durable(lambda: done.append("nothing was written"))
-    helper.until(lambda: "nothing was written" in done)
-    assert done == [("late", False), "durable", "again", "nothing was written"]
-    worker.close()
-    helper.loop.close()
-
-
 def test_records_that_redis_does_not_take_are_written_once_it_is_back(opts, cache_servers, caplog):
     server = cache_servers("redis")
     helper, durable = Loop(), []

@@ -11,10 +11,8 @@ import salt.loader
 import salt.payload
 
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.job_cache import JobCache
-from tests.batches import journal_path
 from tests.functional.options import options_in
 from tests.unit.batch.bench import Bench
 
@@ -56,7 +54,7 @@ def ended_batch(opts, failed, completed=(), **more):
     for minion in completed:
         bench.returns(minion)
     store = BatchStore(opts)
-    journal = Journal(journal_path(store, JID))
+    journal = store.new_journal(JID)
     journal.rewrite(bench.first)
     for record in bench.journal:
         journal.append(record)

@@ -11,7 +11,7 @@ from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.worlds.site import Disk, MemorySite
 
 
-@pytest.fixture(params=["files", "postgresql", "memory"])
+@pytest.fixture(params=["sqlite", "postgresql", "memory"])
 def form(request):
     return request.param
 
@@ -19,7 +19,7 @@ def form(request):
 @pytest.fixture
 def sites(form, tmp_path, request):
     """The site as two of its masters see it."""
-    if form == "files":
+    if form == "sqlite":
         return [FileSite({"cachedir": str(tmp_path), "id": name}) for name in ("a", "b")]
     if form == "memory":
         disk = Disk()

@@ -8,7 +8,7 @@ import pytest
 
 from saltext.jobs.core.postgresql.lease import Superseded
 from saltext.jobs.core.postgresql.site import PostgresqlSite
-from saltext.jobs.core.postgresql.site_tables import LEASES
+from saltext.jobs.core.postgresql.tables import LEASES
 from tests.postgresql import PostgreSQL
 from tests.waiting import wait_for
 

@@ -208,7 +208,7 @@ def test_a_database_of_another_site_is_refused(cache_servers, options, site):
 
 def test_tables_of_another_format_are_refused(site, server):
     server.run(lambda connection: connection.execute("UPDATE saltext_jobs_site SET number = 99"))
-    with pytest.raises(OSError, match=r"is of format 99, .* knows 1: install the version"):
+    with pytest.raises(OSError, match=r"is of format 99, .* knows 2: install the version"):
         PostgresqlSite({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
 
 

@@ -9,13 +9,12 @@ import subprocess
 import pytest
 import salt.loader
 
-from saltext.jobs.core.log import segments
-from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.records import Published, Returned
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.retry import facts as retry_facts
 from saltext.jobs.core.retry.reader import of_record
+from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.store import records
 from tests.functional.options import options_in
 
@@ -47,7 +46,7 @@ def job_cache(opts):
 
 @pytest.fixture
 def reader(opts):
-    made = Reader(segments.folder_of(opts["cachedir"], "here_master"))
+    made = FileSite(opts).log()
     yield made
     made.close()
 
@@ -151,7 +150,7 @@ def test_records_that_a_minion_keeps_with_this_returner_are_in_no_log(tmp_path):
     utils = salt.loader.utils(opts)
     loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
     loaded["salt_cache.returner"]({"jid": JID, "id": "web1", "fun": "test.ping", "return": 1})
-    assert not segments.folder_of(opts["cachedir"], opts["id"]).parent.exists()
+    assert not os.path.exists(os.path.join(opts["cachedir"], "saltext_jobs"))
 
 
 # -- who has published --------------------------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ def test_a_return_of_another_function_than_the_jobs_is_no_record(job_cache, tail
 def small_disk(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False).returncode:
         pytest.skip("it takes root to mount a file system")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
@@ -206,13 +205,13 @@ def test_a_disk_that_is_full_refuses_no_publish_of_a_job_cache_elsewhere(small_d
     utils = salt.loader.utils(opts)
     loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
     save_load = loaded["salt_cache.save_load"]
-    reader = Reader(segments.folder_of(opts["cachedir"], "here_master"))
+    reader = FileSite(opts).log()
     save_load("1", LOAD, minions=["web1"])
     reader.read()
     filler = small_disk / "filler"
     with open(filler, "wb") as stream:
         with pytest.raises(OSError, match="No space"):
-            stream.write(bytes(1 << 20))
+            stream.write(bytes(2 << 20))
             stream.flush()
         stream.truncate(os.fstat(stream.fileno()).st_size)
     for number in range(2, 200):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import pathlib
 
 import pytest
 import salt.loader
 
 from saltext.jobs.core.site import FileSite
-from saltext.jobs.core.store.retention import BATCHES
 from tests.functional.options import options_in
 
 JID = "20160516000000000000"
@@ -26,8 +26,8 @@ def job_cache(opts):
 
 @pytest.fixture
 def journals(opts):
-    """The folder of the batches' journals, in which nothing can be looked up as long as it is there."""
-    path = FileSite(opts).path("batch_manager") / BATCHES
+    """Something in the place of the database, so that nothing can be looked up as long as it is there."""
+    path = pathlib.Path(FileSite(opts).tables.place)
     path.parent.mkdir(parents=True)
     path.symlink_to(path.name)
     return path

@@ -16,6 +16,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import process_of
+from saltext.jobs.core.site import FileSite
 from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import finished, salt_cli
@@ -228,12 +229,13 @@ def test_a_hand_over_that_a_frozen_retry_queue_has_not_read_is_taken_back_with_i
     away = master.fleet["b3"]
     away.terminate()
     engine = process_of(master.config, JOB_RETRY).pid
-    waiting = pathlib.Path(master.config["cachedir"], "saltext_jobs", JOB_RETRY, "requests")
+    folder = FileSite(master.config).folder(JOB_RETRY)
 
     def hand_over():
         jid = run("batch.start", "b[123]", "test.echo", "later", "offline=queue")["jid"]
         wait_for(
-            lambda: any(jid.encode() in path.read_bytes() for path in waiting.iterdir()), what="the queue is asked"
+            lambda: any(jid.encode() in folder.read(name) for name in folder.names("requests")),
+            what="the queue is asked",
         )
         return jid
 

@@ -17,9 +17,9 @@ import salt.utils.event
 from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch.store import journal_name
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.site import FileSite
-from tests.batches import journal_path, journals
 from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
@@ -218,7 +218,7 @@ def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store,
     told = complaint("batch.start", "f*", "cmd.run", job().command)
     assert "batch_manager engine is not running" in told
     assert "withdrawn" in told
-    assert not list(journals(store).parent.glob("requests/*.request"))
+    assert store.folder.names("requests") == []
 
 
 def test_without_an_engine_status_watch_and_stop_say_so(engine, run, command, store, job):
@@ -371,13 +371,14 @@ def test_local_cache_shows_the_batch_s_own_target_too(plain):
 
 @pytest.fixture
 def small_disk(store):
-    """The batches' folder on a file system of 64 kB."""
+    """The folder of the database on a file system of 2 MB."""
     if os.geteuid():
         missing("only root may mount a tmpfs")
-    journals(store).mkdir(parents=True, exist_ok=True)
-    assert os.system(f"mount -t tmpfs -o size=64k tmpfs {journals(store)}") == 0
-    yield journals(store)
-    assert os.system(f"umount {journals(store)}") == 0
+    folder = pathlib.Path(store.folder.tables.place).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    assert os.system(f"mount -t tmpfs -o size=2m tmpfs {folder}") == 0
+    yield folder
+    assert os.system(f"umount --lazy {folder}") == 0
 
 
 @pytest.fixture
@@ -420,29 +421,13 @@ def test_a_damaged_journal_is_set_aside_and_the_others_go_on(engine, run, store,
     healthy, broken = start(run, good, "batch=2", tgt="f[12]"), start(run, bad, "batch=2", tgt="f[34]")
     wait_for(lambda: good.begun() and bad.begun(), what="both run")
     engine.kill()
-    path = journal_path(store, broken)
-    data = bytearray(path.read_bytes())
-    data[30] ^= 0xFF
-    path.write_bytes(bytes(data))
+    name = journal_name(broken)
+    store.folder.write(name, store.folder.read(name)[:30])
     engine.start()
     assert all_completed(ended(store, healthy))
-    aside = path.with_name(path.name + ".corrupt")
-    wait_for(aside.exists, what="the damaged journal is set aside")
+    wait_for(lambda: store.folder.exists(f"{name}.corrupt"), what="the damaged journal is set aside")
     wait_for(lambda: f"Batch {broken} is set aside" in engine.output(), what="the log says so")
-    aside.unlink()
-
-
-def test_a_torn_journal_tail_is_cut_off(engine, run, store, job):
-    engine.start()
-    work = job(2)
-    jid = start(run, work, "batch=2")
-    wait_for(work.begun, what="it runs")
-    engine.kill()
-    with journal_path(store, jid).open("ab") as stream:
-        stream.write(b"\x40\x00\x00\x00torn")
-    engine.start()
-    assert all_completed(ended(store, jid))
-    assert work.begun() == len(MINIONS)
+    store.folder.remove(f"{name}.corrupt")
 
 
 # -- what comes from the bus -------------------------------------------------------------------------------------------

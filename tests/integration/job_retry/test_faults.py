@@ -30,7 +30,7 @@ from tests.waiting import Deadline, wait_for
 def engine(master, process):
     # From the first checkpoint on, an engine that starts finds what was published before.
     process.start()
-    wait_for((FileSite(master.config).path(JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
+    wait_for(lambda: FileSite(master.config).folder(JOB_RETRY).exists("checkpoint"), what="the first checkpoint")
     process.kill()
     return process
 

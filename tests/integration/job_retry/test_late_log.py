@@ -15,10 +15,9 @@ import salt.cache
 
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.log.records import Returned
-from saltext.jobs.core.log.segments import folder_of
-from saltext.jobs.core.log.writer import Writer
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, MARGIN, read_checkpoint
 from saltext.jobs.core.site import FileSite, write_msgpack
+from tests.database import begin_another_log
 from tests.faults import thaw
 from tests.integration.faults import freeze_daemon
 from tests.integration.job_retry.desk import Ear, kill, lines
@@ -38,15 +37,13 @@ def engine(process):
 
 @pytest.fixture
 def log(master):
-    return folder_of(master.config["cachedir"], master.config["id"])
+    return FileSite(master.config).log_writer()
 
 
 def lengthen(log):
     """Append to a log what a master's worker appends when it stores returns of a job of no interest."""
-    writer = Writer(log)
     for number in range(MANY):
-        assert writer.append(Returned("20200101000000000000", f"minion{number}", "test.ping", 0, True, time.time()))
-    writer.close()
+        assert log.append(Returned("20200101000000000000", f"minion{number}", "test.ping", 0, True, time.time()))
 
 
 def assert_killed(desk, jid, ran, runs):
@@ -143,8 +140,7 @@ def test_no_job_is_forgotten_if_the_log_is_lost_after_a_checkpoint_that_was_writ
     engine.start(trap="after checkpoint 1")
     engine.wait_for_death()
     assert jid not in read_checkpoint(folder)["open"]
-    for path in log.iterdir():
-        path.unlink()
+    begin_another_log(master.config)
     engine.start()
     desk.await_state("bert", jid, "pending")
     bert.start()

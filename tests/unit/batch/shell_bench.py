@@ -18,10 +18,7 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
-from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.records import Returned
-from saltext.jobs.core.log.segments import folder_of
-from saltext.jobs.core.log.writer import Writer
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.questions import Questions
@@ -331,7 +328,7 @@ class ShellBench:
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)
         self.opts = {"cachedir": str(root), "id": "bench_master", "hash_type": "sha256"}
-        FileSite(self.opts).path(BATCH_MANAGER).joinpath("batches").mkdir(parents=True, exist_ok=True)
+        self.site = FileSite(self.opts)
         self.store = store(self.opts)
         self.settings, self.interval = BatchSettings(**settings), interval
         self.inbox = FakeInbox()
@@ -339,9 +336,8 @@ class ShellBench:
         self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
         self.master.cache.why_unauthenticated = unproven
         self.logged = self.logged if logged is None else logged
-        self.log_folder = folder_of(root, "bench_master")
         if self.logged:
-            self.master.cache.log = Writer(self.log_folder)
+            self.master.cache.log = self.site.log_writer()
             self.master.cache.log.append(Returned("1", "first", "test.ping", 0, True, 0.0))
         self.queued = []  # minions that the retry queue has taken
         self.queue_runs = True
@@ -390,7 +386,7 @@ class ShellBench:
 
     def log_for(self, follower):
         if self.logged:
-            return Reader(self.log_folder)
+            return self.site.log()
         return Feeder(self.virtual.loop, self.clock, self.bus, self.master.cache, FakeWorker(), follower)
 
     async def call_runner(self, fun, words, timeout, on_behalf):

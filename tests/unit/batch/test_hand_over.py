@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import pathlib
 
 import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import SETTLE
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.master import events
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import FileSite, read_msgpack, write_msgpack
+from tests.database import replies_in
 from tests.unit.batch.bench import BEGIN, spec
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -87,7 +88,7 @@ class HandingOver(ShellBench):
     def __init__(self, root, **more):
         super().__init__(root, **more)
         self.buses = Buses(self.bus, self.virtual.loop)
-        self.requests = FileSite(self.opts).path(BATCH_MANAGER) / "requests"
+        self.folder = FileSite(self.opts).folder(BATCH_MANAGER)
 
     def engine(self, name):
         self.lease = FileSite({**self.opts, "id": name}).lease(BATCH_MANAGER)
@@ -104,14 +105,14 @@ class HandingOver(ShellBench):
         super().start(**self.engine("one"), **ports)
 
     def request(self, name, do, state="request", **values):
-        files.write_msgpack(self.requests / f"{name}.{state}", {"do": do, "user": "ann", **values})
+        write_msgpack(self.folder, f"requests/{name}.{state}", {"do": do, "user": "ann", **values})
 
     def wake(self):
         self.bus.deliver(events.wake_tag(BATCH_MANAGER), {})
 
     def answers(self):
         """``{name of a request: what was answered}``."""
-        return {path.stem: files.read_msgpack(path) for path in self.requests.glob("*.reply")}
+        return {pathlib.PurePath(name).stem: read_msgpack(self.folder, name) for name in replies_in(self.folder)}
 
     def begin_with(self, batch=str(LIMIT), **options):
         self.asked = spec(sorted(self.master.minions), batch, fun="state.apply", **options).as_dict()
@@ -205,7 +206,7 @@ def test_in_whatever_phase_the_lead_is_handed_over_the_next_one_goes_on(tmp_path
             bench.request("later", goes_on[0], jid=JID, **goes_on[1])
             bench.wake()
         bench.end(4 * 3600.0)
-        assert not [path for path in bench.requests.iterdir() if path.suffix != ".reply"]
+        assert bench.folder.names("requests") == replies_in(bench.folder)
         counts = [len(minion.begun) for minion in minions]
         assert max(counts) == 1
         assert bench.master.most <= LIMIT

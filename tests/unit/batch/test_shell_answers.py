@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.batches import journal_path
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -131,12 +130,13 @@ def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
     with ShellBench(tmp_path, [FakeMinion("a", seconds=600), FakeMinion("b", there=False)]) as bench:
         bench.begin("ab", "2", presence="ping", timeout=600.0, gather_job_timeout=2.0)
         bench.run(3)
-        size = journal_path(bench.store, JID).stat().st_size
+        journal = bench.shell.live[JID].journal
+        size = journal.size
         for _ in range(5000):
             bench.bus.deliver(f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
             for minion in "ab":
                 bench.bus.deliver(f"salt/minion/{minion}/start", {"id": minion})
-        assert journal_path(bench.store, JID).stat().st_size - size < 500
+        assert journal.size - size < 500
 
 
 def test_the_events_are_believed_if_the_job_cache_cannot_tell_which_minion_answered(tmp_path):

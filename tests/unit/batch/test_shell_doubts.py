@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from saltext.jobs.core import compat
@@ -10,7 +12,7 @@ from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, NotNow
-from saltext.jobs.core.site import FileSite
+from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -319,13 +321,12 @@ def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_fail
 def test_minions_are_handed_over_once_the_request_can_be_written(tmp_path):
     with away(tmp_path) as bench:
         opts = {"id": "bench_master", "cachedir": str(tmp_path)}
-        in_the_way = FileSite(opts).path(JOB_RETRY) / "requests"
-        in_the_way.parent.mkdir(parents=True, exist_ok=True)
-        in_the_way.touch()
+        is_full = [True]
 
         def queue(request):
-            if in_the_way.exists():
-                requests.ask(opts, JOB_RETRY, request)
+            with full_disk() if is_full else contextlib.nullcontext():
+                if is_full:
+                    requests.ask(opts, JOB_RETRY, request)
             bench.queue(request)
 
         bench.shell.close()
@@ -334,7 +335,7 @@ def test_minions_are_handed_over_once_the_request_can_be_written(tmp_path):
         assert bench.run(120.0, lambda: bench.batch().asked_queue)
         bench.run(300.0)
         assert bench.queued == []
-        in_the_way.unlink()
+        is_full.clear()
         assert not bench.end().queue_refused
         assert bench.queued == ["b", "c"]
 

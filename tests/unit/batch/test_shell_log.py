@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from saltext.jobs.core.log import segments
 from saltext.jobs.core.log.records import Returned
+from tests.database import begin_another_log, database_of
 from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -114,7 +114,7 @@ def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):
     with bench_of(tmp_path, *(FakeMinion(name, seconds=2) for name in "abcd")) as bench:
         bench.begin("abcd", "4", presence="none", timeout=600.0)
         bench.run(1)
-        with full_disk(segments.path_of(bench.log_folder, 1).stat().st_size):
+        with full_disk():
             bench.run(1.5)
         bench.run(2)
         assert set(bench.states().values()) == {"completed"}
@@ -127,7 +127,7 @@ def test_a_disk_that_stays_full_has_the_job_cache_read_every_few_seconds(tmp_pat
         bench.begin("abcdefghij", "10", presence="none", timeout=600.0)
         bench.master.cache.log = None
         for _ in range(30):
-            segments.mark_gap(bench.log_folder)
+            assert bench.site.tables.note_gap()
             bench.run(0.5)
         assert set(bench.states().values()) == {"completed"}
         assert len(bench.master.cache.looked) <= 6
@@ -136,8 +136,8 @@ def test_a_disk_that_stays_full_has_the_job_cache_read_every_few_seconds(tmp_pat
 def test_a_log_that_is_damaged_in_the_middle_of_a_batch_costs_one_look(tmp_path):
     with bench_of(tmp_path, *"ab") as bench:
         bench.begin("ab", "1", presence="none", timeout=600.0)
-        with open(segments.path_of(bench.log_folder, 1), "ab") as stream:
-            stream.write(b"\xc1\xc1\xc1\x01" + bytes(50))
+        with database_of(bench.opts) as sql:
+            sql.execute("INSERT INTO saltext_jobs_log (body) VALUES (?)", (b"\xc1",))
         bench.end(60)
         assert set(bench.states().values()) == {"completed"}
 
@@ -146,8 +146,7 @@ def test_a_log_removed_in_the_middle_of_a_batch_costs_no_return(tmp_path):
     with bench_of(tmp_path, *"abcd") as bench:
         bench.begin("abcd", "1", presence="none", timeout=600.0)
         bench.run(0.5)
-        for path in bench.log_folder.iterdir():
-            path.unlink()
+        begin_another_log(bench.opts)
         bench.end(60)
         assert set(bench.states().values()) == {"completed"}
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from saltext.jobs.core.batch.store import journal_name
 from saltext.jobs.core.errors import PublishFailed
-from tests.batches import journal_path
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 TWO = (("eu", 3), ("us", 3))
@@ -198,11 +198,11 @@ def test_if_the_database_may_have_lost_the_last_facts_every_minion_is_asked_befo
     with ShellBench(tmp_path, all_of("abcd", 30.0)) as bench:
         bench.restart(history="1")
         bench.begin("abcd", "2", timeout=600.0)
-        path = journal_path(bench.store, JID)
-        lacks_all_publishes = path.read_bytes()
+        folder, name = bench.store.folder, journal_name(JID)
+        lacks_all_publishes = folder.read(name)
         assert bench.run(100.0, lambda: len(bench.times()) == 4)
         bench.shell.close()
-        path.write_bytes(lacks_all_publishes)
+        folder.write(name, lacks_all_publishes)
         bench.start(history="2")
         bench.end()
         assert set(bench.states().values()) == {"completed"}

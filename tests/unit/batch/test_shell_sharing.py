@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.store import journal_name
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import PublishFailed
-from tests.batches import journal_path
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 
@@ -42,7 +42,7 @@ def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
             minion.seconds = 100.0
         bench.begin("ab", "2", jid=A)
         bench.begin("cd", "2", jid=B)
-        bench.run(1)
+        bench.run(2)
         told = "waits for room: 2 of 2 minions are in flight over all batches, {} of them of this"
         assert bench.batch(B).waits_for_room() == told.format(0)
         assert bench.store.read(B).waits_for_room() == told.format(0), "who reads the journal is told the same"
@@ -66,7 +66,7 @@ def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
 def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path):
     with ShellBench(tmp_path, "ab", max_in_flight=1) as bench:
         bench.begin("b", "1", jid=B)
-        journal_path(bench.store, A).write_bytes(b"no journal")
+        bench.store.folder.write(journal_name(A), b"no journal")
         bench.restart()
         assert bench.end(jid=B).success
 

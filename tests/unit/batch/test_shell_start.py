@@ -9,8 +9,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import MOST_WAITING
-from saltext.jobs.core.batch.store import BatchStore
-from tests.batches import journal_path, journals
+from saltext.jobs.core.batch.store import BatchStore, journal_name
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, FakeWorker, ShellBench
@@ -113,7 +112,7 @@ def test_a_start_that_is_found_again_is_refused_if_the_journal_is_damaged(bench,
     bench.begin("ab", "1", timeout=60.0)
     bench.run(0.5)
     bench.shell.close()
-    journal_path(bench.store, JID).write_bytes(b"\0" * 100)
+    bench.store.folder.write(journal_name(JID), b"\0" * 100)
     bench.start()
     if restarts:
         bench.restart()
@@ -124,14 +123,8 @@ def test_a_start_that_is_found_again_is_refused_if_the_journal_is_damaged(bench,
     assert (kind, JID in why, bench.master.jobs()) == ("refuse", True, sent)
 
 
-def test_unfinished_files_of_a_killed_engine_are_removed(bench):
-    (journals(bench.store) / f".{JID}.journal.x").write_bytes(b"half")
-    bench.restart()
-    assert os.listdir(journals(bench.store)) == []
-
-
 def test_a_batch_that_is_refused_leaves_nothing_that_could_run_later(bench, monkeypatch):
-    with failing_syncs(monkeypatch, of_folders=True):
+    with failing_syncs(monkeypatch):
         reply = bench.ask("start", spec=spec("ab", "1", fun="state.apply").as_dict())
         bench.run(1)
     kind, why = bench.inbox.replies[reply]

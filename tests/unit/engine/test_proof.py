@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.proof import Proof
-from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.log.records import Returned
 from tests.virtual_loop import VirtualLoop
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.log import framing
-from saltext.jobs.core.log.records import EVERY_JOB, ended_by, publish_of, return_of
+from saltext.jobs.core.log.records import EVERY_JOB, ended_by, packed, publish_of, read, return_of
 
 JID = "20261123000000000000"
 
@@ -53,7 +52,7 @@ def test_fields_from_a_minion_are_checked_before_they_are_written():
     assert record[:5] == (JID, "web1", "a.b,c.d", 2, True)
     odd = return_of(JID, "web1", {"fun": {"x": 1}, "retcode": float("inf")}, False)
     assert odd[2:5] == ("", 1, False)
-    assert framing.pack(odd.fields())
+    assert read(packed(odd)) == odd
 
 
 @pytest.mark.parametrize(
@@ -66,4 +65,4 @@ def test_fields_from_a_minion_are_checked_before_they_are_written():
     ],
 )
 def test_no_load_keeps_a_publish_from_being_written(load):
-    assert framing.pack(publish_of(JID, load, ["web1"], "d", "", True).fields())
+    assert packed(publish_of(JID, load, ["web1"], "d", "", True))

@@ -1,0 +1,111 @@
+"""
+The tables of a site, and all differences between the two databases that keep them.
+
+=========================  =========================================================================================
+``saltext_jobs_site``      one row: the site's unique name, the format of these tables, and the place in the log of the
+                           newest record that was removed; in PostgreSQL also that of the newest record
+``saltext_jobs_masters``   the ids of the masters that have written to the log
+``saltext_jobs_readers``   up to which place of the log each engine is done
+``saltext_jobs_files``     the engines' files, each in one or more parts; the time is in seconds of Unix time
+``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
+=========================  =========================================================================================
+
+A place in PostgreSQL's log is a time in microseconds, so a place that was lost in a crash of the server is never used again.
+In SQLite a power cut takes the newest places together with everything else that was written later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+SITE, MASTERS, READERS, FILES, LOG = (f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log"))
+#: Carries out a statement, which has a question mark for each value.
+Execute: TypeAlias = Callable[[str, Sequence[Any]], Any]
+Result = TypeVar("Result")
+
+
+class Dialect(NamedTuple):
+    """
+    How a database names types (``text`` sorts by bytes, ``place`` is a primary key) and the time; and ``append``, which
+    gives the body of a record the next place in the log, so that places become visible in order.
+    """
+
+    text: str
+    blob: str
+    place: str
+    now: str
+    append: str
+
+
+# One writer at a time: a place is given and becomes visible in one transaction.
+SQLITE = Dialect(
+    "TEXT", "BLOB", "INTEGER", "(julianday('now') - 2440587.5) * 86400.0", f"INSERT INTO {LOG} (body) VALUES (?)"
+)
+# The row of the site is locked to the end of the transaction.
+POSTGRESQL = Dialect(
+    'text COLLATE "C"',
+    "bytea",
+    "bigint",
+    "extract(epoch FROM clock_timestamp())::float8",
+    f"""WITH given AS (
+        UPDATE {SITE} SET last = greatest(last + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+        RETURNING last)
+    INSERT INTO {LOG} (place, body) SELECT last, ? FROM given""",
+)
+
+
+class Tables(Protocol):
+    """A connection to the tables. Its methods raise OSError when the database cannot be used now."""
+
+    dialect: Dialect
+    #: Whether the database is on a server, so that a query may take long.
+    is_far: bool
+
+    @property
+    def place(self) -> str:
+        """Where they are, for people."""
+
+    def open(self) -> None:
+        """:raises StateError: if the database cannot be used before somebody changes something."""
+
+    def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a query finds."""
+
+    def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
+        """Carry out one statement. :param durable: whether it must survive a power cut when this returns."""
+
+    def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
+        """
+        Carry out ``work`` in one transaction, and return what it returns.
+
+        :param lease: that of the engine's process, which must still lead then. :raises Superseded: when it does not.
+        """
+
+    def tell(self, execute: Execute, engine: str) -> None:
+        """Wake the engine that waits for requests, once this transaction is there."""
+
+    def boot(self) -> str:
+        """Return what changes when the newest records may have been lost; empty if that is noticed by the lease."""
+
+    def gaps(self) -> int:
+        """Return a number that changes with each ``note_gap``."""
+
+    def note_gap(self) -> bool:
+        """Note beside the database that a record is missing in the log. Returns whether that was possible."""
+
+
+def statements(dialect: Dialect) -> Iterable[str]:
+    """Return the statements that make the tables."""
+    text, blob, place = dialect.text, dialect.blob, dialect.place
+    return (
+        f"CREATE TABLE {MASTERS} (id {text} PRIMARY KEY)",
+        f"CREATE TABLE {READERS} (reader {text} PRIMARY KEY, place bigint NOT NULL)",
+        f"""CREATE TABLE {FILES} (
+            engine {text} NOT NULL, name {text} NOT NULL, part bigint NOT NULL, body {blob} NOT NULL,
+            modified double precision NOT NULL, PRIMARY KEY (engine, name, part))""",
+        f"CREATE TABLE {LOG} (place {place} PRIMARY KEY, body {blob})",
+        f"""CREATE TABLE {SITE} (
+            id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,
+            removed bigint NOT NULL DEFAULT 0)""",
+    )

@@ -1,0 +1,34 @@
+"""What tests do to the database of a master behind the back of those who use it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+from saltext.jobs.core.site import FileSite
+
+
+@contextlib.contextmanager
+def database_of(opts):
+    """A connection of its own to the database of a master; what the block does is one transaction."""
+    with contextlib.closing(sqlite3.connect(FileSite(opts).tables.place, timeout=30)) as sql, sql:
+        yield sql
+
+
+def age(opts, engine, name, seconds):
+    """Have a file of an engine be written ``seconds`` ago."""
+    with database_of(opts) as sql:
+        query = "UPDATE saltext_jobs_files SET modified = modified - ? WHERE engine = ? AND name = ?"
+        assert sql.execute(query, (seconds, engine, name)).rowcount
+
+
+def begin_another_log(opts):
+    """Have the log be another one, which has nothing of the former."""
+    with database_of(opts) as sql:
+        sql.execute("UPDATE saltext_jobs_site SET id = 'another'")
+        sql.execute("DELETE FROM saltext_jobs_log")
+
+
+def replies_in(folder):
+    """The names of the replies that wait for those who asked, in an engine's folder."""
+    return [name for name in folder.names("requests") if name.endswith(".reply")]

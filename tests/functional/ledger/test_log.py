@@ -1,0 +1,306 @@
+"""The log of a master: whatever happens, each record is read once, or a gap is reported once."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from saltext.jobs.core.ledger.log import Writer
+from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.site import FileSite
+from tests.database import begin_another_log, database_of
+from tests.faults import full_disk
+from tests.interrupted import FORK
+
+
+@pytest.fixture(params=["localfs", "sqlite"])
+def opts(tmp_path, request):
+    return {"cachedir": str(tmp_path), "id": "m", "cache": request.param}
+
+
+def returned(number, writer=0):
+    return Returned(f"{writer}-{number}", "minion", "test.ping", 0, True, float(number))
+
+
+def append(opts, *numbers, writer=0):
+    made = FileSite(opts).log_writer()
+    return [made.append(returned(number, writer)) for number in numbers]
+
+
+def read(reader):
+    """All that there is to read, and the gaps."""
+    found, gaps, more = [], [], True
+    while more:
+        news = reader.read()
+        found += [record.jid for record in news.records]
+        gaps += [news.gap] if news.gap else []
+        more = news.more
+    return found, gaps
+
+
+@pytest.fixture
+def reader(opts):
+    """A reader that has read all there was."""
+    append(opts, 0)
+    made = FileSite(opts).log()
+    read(made)
+    return made
+
+
+def write_on(opts, writer, count):
+    made = FileSite(opts).log_writer()
+    for number in range(count):
+        assert made.append(returned(number, writer))
+
+
+def test_five_processes_append_at_once_and_a_reader_beside_them_sees_each_record_once(opts, reader):
+    processes = [FORK.Process(target=write_on, args=(opts, writer, 300)) for writer in range(1, 6)]
+    for process in processes:
+        process.start()
+    found = []
+    while any(process.is_alive() for process in processes):
+        records, gaps = read(reader)
+        found += records
+        assert not gaps
+    found += read(reader)[0]
+    assert [process.exitcode for process in processes] == [0] * 5
+    for writer in range(1, 6):
+        assert [jid for jid in found if jid.startswith(f"{writer}-")] == [f"{writer}-{number}" for number in range(300)]
+    assert len(found) == 1500
+
+
+def write_for_ever(opts, told):
+    made, number = FileSite(opts).log_writer(), 0
+    while True:
+        made.append(returned(number, 9))
+        os.write(told, b"%d\n" % number)  # only now is it known to be appended
+        number += 1
+
+
+def test_a_worker_that_is_killed_loses_nothing_that_it_has_appended_and_makes_no_gap(opts, reader):
+    for _ in range(15):
+        known, told = os.pipe()
+        process = FORK.Process(target=write_for_ever, args=(opts, told))
+        process.start()
+        os.close(told)
+        os.read(known, 1)
+        time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        with open(known, "rb") as stream:
+            count = stream.read().count(b"\n")
+        found, gaps = read(reader)
+        assert len(found) in (count, count + 1)
+        assert found == [f"9-{number}" for number in range(len(found))]
+        assert not gaps
+
+
+def test_a_database_that_cannot_be_written_refuses_nothing_and_the_reader_learns_of_it_once(opts, reader):
+    writer = FileSite(opts).log_writer()
+    assert writer.append(returned(1))
+    with full_disk():
+        assert not writer.append(returned(2))
+    assert writer.append(returned(3))
+    assert read(reader) == (["0-1", "0-3"], ["a record could not be written"])
+    assert read(reader) == ([], [])
+
+
+def test_a_reader_that_was_away_learns_of_a_gap(opts, reader):
+    position = reader.position
+    with full_disk():
+        append(opts, 1)
+    again = FileSite(opts).log(position)
+    assert read(again) == ([], ["a record could not be written"])
+    assert read(FileSite(opts).log(again.position)) == ([], [])
+
+
+def test_a_log_that_cannot_be_made_refuses_nothing_and_the_reader_learns_of_it(opts, tmp_path):
+    (tmp_path / "saltext_jobs").write_text("in the way")
+    (tmp_path / "cache.sqlite").mkdir()
+    writer = FileSite(opts).log_writer()
+    assert not writer.append(returned(1))
+    reader = FileSite(opts).log()
+    assert not reader.there
+    with pytest.raises(OSError):
+        reader.read()
+    (tmp_path / "saltext_jobs").unlink()
+    (tmp_path / "cache.sqlite").rmdir()
+    reader.read()
+    assert writer.append(returned(2))
+    found, gaps = read(reader)
+    assert found == ["0-2"] and len(gaps) == 1
+
+
+LOCK = """
+import sqlite3, sys, time
+other = sqlite3.connect(sys.argv[1], isolation_level=None)
+other.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+time.sleep(1.0)
+other.execute("COMMIT")
+"""
+
+
+def test_what_is_locked_for_a_while_is_appended_afterwards(opts, reader):
+    with subprocess.Popen([sys.executable, "-c", LOCK, FileSite(opts).tables.place], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline()
+        began = time.monotonic()
+        assert append(opts, 1) == [True]
+        assert time.monotonic() - began > 0.5
+    assert read(reader) == (["0-1"], [])
+
+
+def test_a_damaged_database_is_set_aside_and_the_log_begins_again_with_a_gap(opts, reader, tmp_path):
+    append(opts, 1)
+    path = pathlib.Path(FileSite(opts).tables.place)
+    for name in (path, path.with_name(f"{path.name}-wal")):
+        name.write_bytes(name.read_bytes()[:100].ljust(name.stat().st_size, b"\xff"))
+    process = FORK.Process(target=write_on, args=(opts, 1, 2))
+    process.start()
+    process.join()
+    assert list(path.parent.glob("*.damaged-*"))
+    found, gaps = read(reader)
+    assert found[-1] == "1-1" and gaps == ["it is another log than before"]
+    assert read(FileSite(opts).log(reader.position)) == ([], [])
+
+
+def test_another_log_is_read_from_its_beginning(opts, reader):
+    position = reader.position
+    begin_another_log(opts)
+    append(opts, 1)
+    assert read(reader) == (["0-1"], ["it is another log than before"])
+    assert read(FileSite(opts).log(position)) == (["0-1"], ["it is another log than before"])
+
+
+def test_after_a_restart_of_the_machine_there_is_a_gap_and_what_is_new_is_read(opts, reader):
+    position = reader.position._replace(boot="another one")
+    append(opts, 1)
+    assert read(FileSite(opts).log(position)) == (["0-1"], ["the machine was restarted since it was read"])
+
+
+def test_a_power_cut_takes_no_publish_and_nothing_that_was_written_before_it(opts, tmp_path, monkeypatch):
+    """The disk has what the last sync has seen: the file as it was then."""
+    site, kept = FileSite(opts), {}
+    true = os.fsync
+
+    def sync(handle):
+        true(handle)
+        for name in ("", "-wal"):
+            path = pathlib.Path(site.tables.place + name)
+            kept[path] = path.read_bytes()
+
+    monkeypatch.setattr(os, "fsync", sync)
+    writer = site.log_writer()
+    writer.append(returned(1))
+    writer.append(returned(2), durable=True)
+    writer.append(returned(3))
+    (tmp_path / "copy").mkdir()
+    for path, content in kept.items():
+        (tmp_path / "copy" / path.name).write_bytes(content)
+    copy = {**opts, "sqlite_cache_path": str(tmp_path / "copy" / pathlib.Path(site.tables.place).name)}
+    with database_of(copy) as sql:
+        assert sql.execute("SELECT count(*) FROM saltext_jobs_log").fetchone() == (2,)
+
+
+def test_a_record_that_this_version_cannot_read_costs_a_gap_and_no_other_record(opts, reader):
+    append(opts, 1)
+    with database_of(opts) as sql:
+        sql.execute("INSERT INTO saltext_jobs_log (body) VALUES (?)", (b"\xc1",))
+    append(opts, 2)
+    found, gaps = read(reader)
+    assert found == ["0-1", "0-2"] and len(gaps) == 1
+
+
+def many(opts, count):
+    """Have the log hold so many records more."""
+    with database_of(opts) as sql:
+        ((body,),) = sql.execute("SELECT body FROM saltext_jobs_log LIMIT 1").fetchall()
+        sql.executemany("INSERT INTO saltext_jobs_log (body) VALUES (?)", [(body,)] * count)
+
+
+def kept_of(opts):
+    with database_of(opts) as sql:
+        return sql.execute("SELECT count(*), min(place) FROM saltext_jobs_log").fetchone()
+
+
+@pytest.fixture
+def swept(opts):
+    """Has a worker append so many that old ones are looked for, with this size of the log."""
+
+    def sweep(times=1, **size):
+        writer = FileSite(opts).log_writer(**size)
+        for number in range(2000 * times):
+            writer.append(returned(number))
+
+    return sweep
+
+
+def test_without_readers_few_records_stay(opts, reader, swept):
+    many(opts, 25_000)
+    swept(times=2)
+    assert 19_000 < kept_of(opts)[0] < 23_000
+
+
+def test_records_stay_until_every_reader_is_past_them(opts, reader, swept):
+    site = FileSite(opts)
+    site.keep_log("job_retry", reader.position)
+    many(opts, 25_000)
+    swept()
+    assert kept_of(opts)[1] == 2, "the first was read"
+    found, gaps = read(reader)
+    assert len(found) == 27_000 and not gaps
+    site.keep_log("job_retry", reader.position)
+    swept()
+    assert kept_of(opts)[1] > 2
+    assert read(reader) == ([f"0-{number}" for number in range(2000)], [])
+
+
+def test_a_reader_that_is_too_slow_for_the_size_is_overtaken_and_learns_it(opts, reader, swept):
+    FileSite(opts).keep_log("job_retry", reader.position)
+    many(opts, 25_000)
+    swept(size=1000)
+    found, gaps = read(reader)
+    assert gaps == ["it was not read for so long that older records are gone"]
+    assert found[-1] == "0-1999"
+
+
+def test_only_its_owner_may_read_it(opts, reader):
+    path = pathlib.Path(FileSite(opts).tables.place)
+    assert {found.stat().st_mode & 0o077 for found in path.parent.glob(f"{path.name}*")} == {0}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False).returncode:
+        pytest.skip("it takes root to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full_loses_no_record_without_a_gap(small_disk):
+    opts = {"cachedir": str(small_disk), "id": "m"}
+    append(opts, 0)
+    site = FileSite(opts)
+    reader, writer = site.log(), site.log_writer()
+    read(reader)
+    written = [number for number in range(1, 20_000) if writer.append(returned(number))]
+    assert written[-1] < 19_999
+    found, gaps = read(reader)
+    assert found == [f"0-{number}" for number in written]
+    assert gaps == ["a record could not be written"]
+
+
+def test_the_writer_says_it_once(opts, caplog):
+    writer = Writer(FileSite(opts).tables, "m")
+    with full_disk():
+        for number in range(20):
+            writer.append(returned(number))
+    assert sum("could not be written" in line for line in caplog.messages) == 1
