@@ -135,7 +135,7 @@ export function bytes(number) {
 export function typed(text) {
   const trimmed = text.trim();
   try {
-    const value = JSON.parse(trimmed);
+    const value = JSON.parse({ True: "true", False: "false", None: "null" }[trimmed] ?? trimmed);
     return typeof value === "number" && String(value) !== trimmed ? trimmed : value;
   } catch {
     return trimmed;

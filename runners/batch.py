@@ -14,6 +14,7 @@ Batches that Salt 3008 runs on its own (``salt --async -b``) are shown and can b
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Mapping
@@ -175,19 +176,19 @@ def status(jid: object) -> dict[str, Any]:
 
     :param str jid: the batch's jid.
     :return: a dict with jid, fun, arguments (words, as they would be typed; those named like a password or a token are
-        hidden), options (of ``batch.start``, by name; None if not given), tgt, tgt_type, user, driver, state (running,
-        paused, stopping, complete, halted), the counts total, completed (returned with success), active, pending, failed,
-        lost, offline, killed and timed_out, batch_size, stage, stages, halted, halted_reason, stopped_by (a user),
-        taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the start),
-        eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or rights;
-        None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep it from
-        sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve would
-        approve, counted from 0, or None), success, handed_over (how many absent minions job_retry has taken), survivors
-        (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid of the batch
-        that it retries, or None), engine (whether the engine that drives it runs; None once the batch has ended),
-        engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the master of
-        that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times are Unix
-        time in seconds.
+        hidden, and from users with limited rights all of batches that others have started), options (of ``batch.start``, by
+        name; None if not given), tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
+        counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
+        batch_size, stage, stages, halted, halted_reason, stopped_by (a user), taken_over_by (a user, or None), created,
+        last_progress, age_seconds, rate (minions per minute since the start), eta_seconds (an estimate, or None), paused_by
+        (operator, publish, permission, approval, window, start or rights; None if it is not paused), paused_reason, opens_at
+        (when it goes on), blocked_reason (how other batches keep it from sending to more minions, or None), check (whether
+        one is under way), approve (the stage that batch.approve would approve, counted from 0, or None), success,
+        handed_over (how many absent minions job_retry has taken), survivors (minions that still run the job after the last
+        kill), unsure (as in ``batch.preview``), parent (the jid of the batch that it retries, or None), engine (whether the
+        engine that drives it runs; None once the batch has ended), engine_silent_seconds (for how long that engine has not
+        answered; None if it does) and engine_master (the master of that engine, if there are several). With groups also
+        group, group_number, groups (how many) and by. Times are Unix time in seconds.
 
     CLI Example:
 
@@ -692,5 +693,6 @@ def _rights(who: caller.Caller) -> CallerRights:
 
 def _catalog() -> catalog.Catalog:
     from saltext.jobs.core.batch.catalog import Catalog
+    from saltext.jobs.core.master import caller
 
-    return Catalog(__opts__)
+    return Catalog(__opts__, functools.partial(caller.sees_arguments, _caller()))

@@ -323,7 +323,7 @@ def _batches() -> dict[str, dict[str, Any]]:
     names = ("fun", "arguments", "tgt", "tgt_type", "user")
     return {
         found["jid"]: {**{name: found.get(name) for name in names}, "state": word(found), "since": found["created"]}
-        for found in Catalog(__opts__).active()
+        for found in Catalog(__opts__, _sees()).active()
     }
 
 

@@ -1,14 +1,12 @@
 // The content of the form for a new batch: as it is kept over a reload, and as another batch fills it. Pure.
 
-import { argumentsOf } from "./jobs.js";
-
 /** Fields of the form, each a text. */
 export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "by", "check", "approve_by", "window", "timezone", "start_at", "max_runtime", "offline", "presence"];
 const OF_OPTIONS = ["max_failures", "by", "check", "approve_by", "window", "timezone", "max_runtime", "offline", "presence"];
 /** A keyword argument, as a runner writes it among the words of a job. */
 const KEYWORD = /^[A-Za-z_]\w*=/;
 
-/** The form, filled from an earlier batch, without its start time, which has passed. */
+/** The form, filled from an earlier batch or job, without its start time, which has passed. */
 export function draftOf(batch) {
   const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
   const options = batch.options && typeof batch.options === "object" ? batch.options : {};
@@ -23,13 +21,6 @@ export function draftOf(batch) {
     ...(options.max_failures === 0 ? { max_failures: "0" } : {}),
   };
   return kept(draft);
-}
-
-/** The form, filled from a job in the job cache (`jobs.list_job`), whose keyword arguments are in a mapping of their own. */
-export function draftOfJob(job) {
-  const { plain, named } = argumentsOf(job);
-  const draft = draftOf({ fun: job.Function, tgt: job.Target, tgt_type: job["Target-type"] });
-  return kept({ ...draft, arg: plain.join("\n"), kwarg: named.join("\n") });
 }
 
 /** The usable fields of a kept draft, which may be anything. */

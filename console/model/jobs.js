@@ -1,38 +1,18 @@
-// A job and its returns, from `jobs.list_job`. Pure.
+// Jobs of `job_cache.search`, and the returns of one from `jobs.list_job`. Pure.
 
 import { hasFailed } from "./events.js";
 
-/** Names of arguments whose values are hidden, as `batch.list` and `job_cache.search` hide them. */
-const SECRET = /passw|passphrase|secret|token|credential|bearer|cookie|authorization|(private|api|access|ssh)[_-]?key|(^|[^a-z])(pass|pwd|auth)(?![a-z])/i;
-const HIDDEN = "********";
-/** Most levels of a value that are searched. */
-const DEEPEST = 20;
-
-/** The arguments of a job as words, `{plain, named}`: those in their order, and those by name. Secrets are hidden. */
-export function argumentsOf(job) {
-  const given = Array.isArray(job.Arguments) ? job.Arguments : [];
+/** A row of `job_cache.search`, as it would be typed. The runner has already hidden arguments named like a password. */
+export function commandOf(row) {
+  const given = Array.isArray(row.Arguments) ? row.Arguments : [];
   const isNamed = (one) => one !== null && typeof one === "object" && one.__kwarg__ === true;
   const named = given.filter(isNamed).flatMap((one) => Object.entries(one)).filter(([name]) => name !== "__kwarg__");
-  return { plain: given.filter((one) => !isNamed(one)).map((one) => written(one, "")), named: named.map(([name, value]) => `${name}=${written(value, name)}`) };
+  const plain = given.filter((one) => !isNamed(one)).map(written);
+  return [typeof row.Function === "string" ? row.Function : "", ...plain, ...named.map(([name, value]) => `${name}=${written(value)}`)].join(" ");
 }
 
-/** What a job has run, as it would be typed. */
-export function commandOf(job) {
-  const { plain, named } = argumentsOf(job);
-  return [typeof job.Function === "string" ? job.Function : "", ...plain, ...named].join(" ");
-}
-
-function written(value, name) {
-  const found = shown(value, name);
-  return typeof found === "string" ? found : JSON.stringify(found);
-}
-
-function shown(value, name, depth = DEEPEST) {
-  if (SECRET.test(name)) return HIDDEN;
-  if (value === null || typeof value !== "object") return value;
-  if (!depth) return "…";
-  if (Array.isArray(value)) return value.map((one) => shown(one, "", depth - 1));
-  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, shown(one, key, depth - 1)]));
+function written(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
 }
 
 /** Return `[{minion, state, value, code}]` of a job, by name; `state` is failed, missing or returned. */

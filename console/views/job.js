@@ -2,8 +2,8 @@
 
 import { el, say, set, to } from "../dom.js";
 import { block, count, line, target } from "../format.js";
-import { draftOfJob } from "../model/draft.js";
-import { commandOf, countsOf, returnsOf, worstFirst } from "../model/jobs.js";
+import { draftOf } from "../model/draft.js";
+import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
 import { Reader } from "../reader.js";
 import { keepDraft } from "../session.js";
 import { Failures } from "./failures.js";
@@ -15,13 +15,13 @@ const MORE = 500_000;
 
 export class JobView {
   constructor(app, jid) {
-    Object.assign(this, { app, jid, title: `Job ${jid}`, job: null, returns: [] });
+    Object.assign(this, { app, jid, title: `Job ${jid}`, job: null, ran: null, returns: [] });
     this.trouble = new Trouble();
     this.failures = new Failures(app, "job_cache.outcome", jid);
     this.reader = new Reader(() => this.read(), 4);
     this.states = new Set();
     this.facts = el("dl", { class: "facts" });
-    this.copy = el("button", { type: "button", onclick: () => { keepDraft(draftOfJob(this.job)); location.hash = "#/start"; } }, "Copy to a new batch");
+    this.copy = el("button", { type: "button", onclick: () => { keepDraft(draftOf(this.ran)); location.hash = "#/start"; } }, "Copy to a new batch");
     this.copy.hidden = true;
     this.head = el("p", { class: "large", "aria-live": "polite" });
     this.chips = ["failed", "missing", "returned"].map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => { if (!this.states.delete(state)) this.states.add(state); app.draw(); } }) }));
@@ -46,6 +46,9 @@ export class JobView {
     this.trouble.show(error || (unknown ? new Error(`The job cache has no job ${this.jid}`) : null));
     if (found && !unknown) {
       this.job = found;
+      // Salt's own answer has the arguments with their secrets, and those of everybody.
+      const known = this.ran?.jid ? this.ran : (await this.app.read("job_cache.outcome", { jid: this.jid })).value;
+      this.ran = { fun: found.Function, arguments: ["********"], tgt: found.Target, tgt_type: found["Target-type"], ...known };
       this.returns = worstFirst(returnsOf(found));
       this.readAt = Date.now() / 1000;
     }
@@ -69,7 +72,7 @@ export class JobView {
     this.copy.hidden = false;
     const found = countsOf(this.returns);
     say(this.head, `${count(found.returned + found.failed)} of ${count(this.returns.length)} returned${found.failed ? `, ${count(found.failed)} failed` : ""}`);
-    facts(this.facts, [["Ran", el("span", { class: "id" }, line(commandOf(job), 500))], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)],
+    facts(this.facts, [["Ran", el("span", { class: "id" }, line([this.ran.fun, ...this.ran.arguments].join(" "), 500))], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)],
       ["Published (master's clock)", line(job.StartTime)]]);
     for (const { state, node } of this.chips) {
       say(node, `${count(found[state])} ${state}`);

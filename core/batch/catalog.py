@@ -20,6 +20,7 @@ from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import JobCacheError, Refused, StateError
 from saltext.jobs.core.master.hearsay import MOST
+from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import JobCache
 
 log = lines.logger(__name__)
@@ -36,9 +37,11 @@ Minions = dict[str, dict[str, Any]]
 class Catalog:
     """
     :param opts: the master's options.
+    :param sees: tells of which loads the arguments are shown.
     """
 
-    def __init__(self, opts: Mapping[str, Any]) -> None:
+    def __init__(self, opts: Mapping[str, Any], sees: Callable[[Mapping[str, Any]], bool] = lambda load: True) -> None:
+        self._sees = sees
         self._store, self._cache = BatchStore(opts), JobCache(opts)
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
@@ -78,13 +81,13 @@ class Catalog:
         if batch is not None:
             return self._summary(batch), summary.minions(batch)
         state = self.need_native(jid)
-        return summary.native_summary(state, time.time()), summary.native_minions(state)
+        return self._of_native(state), summary.native_minions(state)
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
         ours = [self._listed(jid) for jid in self._store.open_jids()]
         states = [self.native(jid) for jid in self._store.native_jids()]
-        foreign = [summary.native_summary(state, time.time()) for state in states if state]
+        foreign = [self._of_native(state) for state in states if state]
         found = [item for item in (*ours, *foreign) if item and item["state"] not in OVER]
         return sorted(found, key=lambda item: str(item["jid"]))
 
@@ -92,7 +95,7 @@ class Catalog:
         """Return the summaries of up to ``limit`` batches, newest first. ``wanted`` chooses among them; None for all."""
         # With ``wanted``, every file of Salt's own batches must be read.
         states = self._store.native_states(limit if wanted is None else sys.maxsize)
-        foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
+        foreign = {str(found["jid"]): self._of_native(found) for found in states}
         result: list[Summary] = []
         for jid in sorted({*self._store.open_jids(), *self._store.ended_jids(), *foreign}, reverse=True):
             if len(result) == limit:
@@ -106,7 +109,11 @@ class Catalog:
         # Whether its engine runs and answers; once the batch has ended that does not matter.
         names = ("engine", "engine_silent_seconds", "engine_master")
         engine = (None,) * 3 if batch.finished else (self.engine, self.silent, self.master)
-        return {**summary.summary(batch, time.time()), **dict(zip(names, engine, strict=True))}
+        found = summary.summary(batch, time.time(), self._sees({WHO: batch.spec.owner}))
+        return {**found, **dict(zip(names, engine, strict=True))}
+
+    def _of_native(self, state: Mapping[str, Any]) -> Summary:
+        return summary.native_summary(state, time.time(), self._sees({}))
 
     def _listed(self, jid: str) -> Summary | None:
         """Return the summary of a batch; None if it is damaged, which is logged: the list is shown without it."""

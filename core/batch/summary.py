@@ -15,7 +15,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.display.command import published_words, shown, words_of
+from saltext.jobs.core.display.command import HIDDEN, published_words, shown, words_of
 
 #: The ``driver`` of our batches.
 DRIVER = "engine"
@@ -53,15 +53,19 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
     return {**payload, **shown(effect.details)}
 
 
-def summary(batch: Batch, now: float) -> dict[str, Any]:
-    """Return the flat dict of ``batch.status``: all keys of Salt 3008, and ours. ``now`` is Unix time."""
+def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
+    """
+    Return the flat dict of ``batch.status``: all keys of Salt 3008, and ours. ``now`` is Unix time.
+
+    :param is_seen: whether arguments are shown.
+    """
     spec, numbers = batch.spec, counts(batch)
     stages = len(spec.sizes) // batch.membership.groups
     pause = batch.waits_for()
     return {
         "jid": spec.jid,
         "fun": spec.fun,
-        "arguments": words_of(spec.arg, spec.kwargs),
+        "arguments": words_of(spec.arg, spec.kwargs) if is_seen else [HIDDEN],
         "tgt": spec.tgt,
         "tgt_type": spec.tgt_type,
         **numbers,
@@ -95,7 +99,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "publish_failures": batch.pace.publish_failures,
         "finished": batch.finished,
         "parent": spec.parent,
-        "options": options_of(spec),
+        "options": options_of(spec, is_seen),
     }
 
 
@@ -117,7 +121,7 @@ _KEPT = (
 )
 
 
-def options_of(spec: Spec) -> dict[str, Any]:
+def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
     """
     Return the options with which a batch was started, by their names in ``batch.start``.
 
@@ -126,7 +130,8 @@ def options_of(spec: Spec) -> dict[str, Any]:
     found = {name: getattr(spec, name) for name in _KEPT}
     kept = {name: None if value == "" else value for name, value in found.items()}
     approve_by = list(spec.approve_by) or None
-    return {**kept, "check": _check_as_typed(spec), "approve_by": approve_by, **shown(spec.options)}
+    check, more = (_check_as_typed(spec), shown(spec.options)) if is_seen else (check_of(spec), {})
+    return {**kept, "check": check, "approve_by": approve_by, **more}
 
 
 def _check_as_typed(spec: Spec) -> str | None:
@@ -267,7 +272,7 @@ _NATIVE_COUNTS = {
 }
 
 
-def native_summary(state: Mapping[str, Any], now: float) -> dict[str, Any]:
+def native_summary(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[str, Any]:
     """Return the summary of a batch that Salt 3008's own manager or its CLI drives, from its state file."""
     halted, reason = bool(state.get("halted")), state.get("halted_reason")
     numbers = {name: len(state.get(key) or ()) for name, key in _NATIVE_COUNTS.items()}
@@ -275,7 +280,7 @@ def native_summary(state: Mapping[str, Any], now: float) -> dict[str, Any]:
     progress = state.get("last_progress")
     return {
         **{key: state.get(key) for key in ("jid", "fun", "tgt", "tgt_type")},
-        "arguments": published_words(state.get("arg")),
+        "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
         **numbers,
         "lost": 0,
         "offline": 0,

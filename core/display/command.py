@@ -15,15 +15,15 @@ HIDDEN = "********"
 _WORDS, _LONGEST = 50, 500
 #: Most levels of a value that are searched.
 _DEEPEST = 20
-#: Names of arguments whose values are hidden; the console has the same (`console/model/jobs.js`).
-SECRET = (
+#: Names of arguments whose values are hidden.
+_SECRET = (
     r"passw|passphrase|secret|token|credential|bearer|cookie|authorization|(private|api|access|ssh)[_-]?key"
     r"|(^|[^a-z])(pass|pwd|auth)(?![a-z])"
 )
-_IS_SECRET = re.compile(SECRET, re.IGNORECASE).search
+_IS_SECRET = re.compile(_SECRET, re.IGNORECASE).search
 #: Within a text (a command, JSON, YAML): such a name, and its value, to the end of the text if the value has no other end.
 _IN_TEXT = re.compile(
-    rf"""((?:{SECRET})[a-z0-9_.-]{{0,60}}["']?(?:\s{{0,8}}=\s{{0,8}}|\s{{0,8}}:\s{{1,8}}|(?<=["']):))"""
+    rf"""((?:{_SECRET})[a-z0-9_.-]{{0,60}}["']?(?:\s{{0,8}}=\s{{0,8}}|\s{{0,8}}:\s{{1,8}}|(?<=["']):))"""
     r"""("(?:[^"\\]|\\.)*("|\Z)|'[^']*('|\Z)|[\[{].*|((bearer|basic)\s+)?[^\s,;&}]+)""",
     re.IGNORECASE | re.DOTALL,
 )

@@ -12,6 +12,7 @@ from saltext.jobs.core.master.caller import act_for
 from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, TOKEN
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.store import RetryStore
+from tests.functional.batch.test_native_states import GOOD, write
 from tests.functional.options import options_in
 from tests.functional.retry.records import changes, record_of, snapshot_of
 from tests.functional.runners.test_failures import JID, ended_batch, give, publish
@@ -132,6 +133,28 @@ def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_users_without_l
         answers = ask_each(opts, limits, calls)
         assert [answered for answered, _ in answers] == [True] * 3, answers
         assert [SECRET in str(told) for _, told in answers] == [own and limits is not MINION] * 3, answers
+    for function, args, kwargs in calls:
+        assert SECRET in str(salt.loader.runner(opts)[function](*args, **kwargs))
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["ours", "of Salt's own"])
+@pytest.mark.parametrize(("publisher", "own"), PUBLISHERS)
+def test_the_arguments_of_a_batch_are_shown_to_its_own_user_and_to_users_without_limit(opts, publisher, own, native):
+    owner = publisher if isinstance(publisher, dict) else {}
+    if native:
+        own = False
+        write(opts, JID, {**GOOD, "fun": "cmd.run", "arg": [SECRET], "saltext_jobs_who": publisher})
+    else:
+        more = {
+            "check": {"kind": "function", "fun": "test.echo", "arg": [SECRET]},
+            "options": {"metadata": {"a": SECRET}},
+        }
+        ended_batch(opts, ["web1"], fun="cmd.run", arg=(SECRET,), kwargs={"env": SECRET}, owner=owner, **more)
+    calls = [("batch.status", (JID,), {}), ("batch.list", (), {})]
+    for limits in (user(EVERYTHING), MINION):
+        answers = ask_each(opts, limits, calls)
+        assert all(answered and "cmd.run" in str(told) for answered, told in answers), answers
+        assert {SECRET in str(told) for _, told in answers} == {own and limits is not MINION}, answers
     for function, args, kwargs in calls:
         assert SECRET in str(salt.loader.runner(opts)[function](*args, **kwargs))
 

@@ -832,12 +832,17 @@ def test_minions_that_a_stopped_batch_has_not_reached_can_be_retried(page, api):
     assert "start at: 2036-05-1" in page.text(".facts") and "Pace\n–" in page.text(".facts")
 
 
-def test_a_job_is_shown_with_its_arguments_and_without_secrets(page, api):
-    given = ["nginx", {"__kwarg__": True, "password": "swordfish"}]
-    job = {"Function": "state.apply", "Target": "web*", "User": "anna", "StartTime": "x", "Arguments": given}
+def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
+    words = ["nginx", "password=********"]
+    given = ["nginx", {"__kwarg__": True, "password": "********"}]
+    job = {"Function": "state.apply", "Target": "web*", "User": "anna", "StartTime": "x", "Arguments": ["swordfish"]}
     api.runners |= {
-        "job_cache.search": lambda **_: {"jobs": [{**job, "JID": JID, "Minions": 1, "Returned": 1}], "next": None},
+        "job_cache.search": lambda **_: {
+            "jobs": [{**job, "Arguments": given, "JID": JID, "Minions": 1, "Returned": 1}],
+            "next": None,
+        },
         "jobs.list_job": lambda jid: {**job, "Minions": ["a"], "Result": {}},
+        "job_cache.outcome": lambda jid: {"jid": jid, "fun": "state.apply", "arguments": words},
     }
     page.enter(api.login(), "jobs")
     page.wait_text("state.apply nginx password=********", "tbody")
@@ -895,11 +900,11 @@ def test_running_jobs_are_listed_on_demand_and_a_job_is_copied_into_the_form(pag
         {"jid": JID, "kind": "batch", "fun": "state.apply", "arguments": ["nginx"], "user": "anna", "state": "running"}
     ]
     jobs[0] |= {"since": time.time() - 90, "minions": ["a", "b"], "kill": f"salt-run batch.stop {JID} kill=True"}
-    arguments = ["nginx", {"__kwarg__": True, "test": True}]
-    job = {"Function": "state.apply", "Target": "web*", "Target-type": "glob", "Arguments": arguments, "Result": {}}
+    job = {"Function": "state.apply", "Target": "web*", "Target-type": "glob", "Result": {}}
     api.runners |= {
         "job_cache.running": lambda: {"jobs": jobs, "asked": 3, "silent": ["c"]},
         "jobs.list_job": lambda jid: {**job, "User": "anna", "StartTime": "x", "Minions": ["a"]},
+        "job_cache.outcome": lambda jid: {**jobs[0], "jid": jid, "arguments": ["nginx", "test=True"]},
     }
     page.enter(api.login(), "jobs")
     page.wait_text("No job matches")
@@ -912,7 +917,7 @@ def test_running_jobs_are_listed_on_demand_and_a_job_is_copied_into_the_form(pag
     page.click("Copy to a new batch")
     wait_for(lambda: page.text("h1") == "Start a batch", what="the form is shown")
     script = "return ['fun', 'tgt', 'arg', 'kwarg'].map(id => document.getElementById(id).value)"
-    assert page.chrome.execute_script(script) == ["state.apply", "web*", "nginx", "test=true"]
+    assert page.chrome.execute_script(script) == ["state.apply", "web*", "nginx", "test=True"]
 
 
 # -- hostile ----------------------------------------------------------------------------------------------------------
@@ -1242,7 +1247,7 @@ def furnish(api):
         "jobs.list_job": lambda jid: {**job, "jid": JID, "Minions": list(names)[:21], "Result": result},
         "batch.history": lambda: history,
         "batch.failures": lambda jid: {"groups": groups},
-        "job_cache.outcome": lambda jid: {"groups": groups},
+        "job_cache.outcome": lambda jid: {"jid": jid, "arguments": ["nginx"], "groups": groups},
         "job_retry.doctor": lambda: {
             "findings": ["the disk of /var/cache/salt/master has 3 % left: make room, or entries cannot be stored"]
         },
@@ -1422,6 +1427,7 @@ def test_a_typed_value_gets_the_type_that_it_looks_like(page):
         "5": 5,
         "5.5": 5.5,
         "true": True,
+        "False": False,
         "null": None,
         '["a", 1]': ["a", 1],
         "uptime -p": "uptime -p",

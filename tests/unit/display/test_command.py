@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import time
 
 import pytest
 
-from saltext.jobs.core.display.command import HIDDEN, SECRET, published_words, shown, words_of
-
-CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
+from saltext.jobs.core.display.command import HIDDEN, published_words, shown, words_of
 
 
 def test_arguments_are_shown_as_they_are_typed():
@@ -61,10 +58,6 @@ def test_the_values_by_which_minions_are_grouped_are_left_out():
         "by=pillar:ring:[…]",
         "by=grains:a:b:[…]",
     ]
-
-
-def test_the_console_hides_the_same_names():
-    assert f"/{SECRET}/i" in (CHECKOUT / "console/model/jobs.js").read_text(encoding="utf-8")
 
 
 def test_a_name_that_only_resembles_one_is_shown():

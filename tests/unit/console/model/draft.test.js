@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { draftOf, draftOfJob, kept } from "../../../../console/model/draft.js";
+import { draftOf, kept } from "../../../../console/model/draft.js";
 
 test("a batch fills the form with its job, target and speed, but not its start time", () => {
   const options = { batch: "1,10%", max_failures: 0, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve", approve_by: ["anna", "%ops"] };
@@ -18,15 +18,4 @@ test("a batch with missing data fills what it can", () => {
 test("only the parts of a kept draft that fit the form are used", () => {
   assert.deepEqual(kept({ tgt: "*", fun: 5, other: "x", arg: null }), { tgt: "*" });
   for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
-});
-
-test("a secret of a job does not get into the form", () => {
-  const job = { Function: "cmd.run", Target: "*", "Target-type": "glob", Arguments: [{ token: "swordfish" }, { __kwarg__: true, password: "swordfish" }] };
-  assert.doesNotMatch(JSON.stringify(draftOfJob(job)), /swordfish/);
-});
-
-test("a job fills the form with its arguments, named ones apart", () => {
-  const job = { Function: "state.apply", Target: "web*", "Target-type": "glob", Arguments: ["nginx", 5, { __kwarg__: true, test: true, pillar: { a: 1 } }] };
-  assert.deepEqual(draftOfJob(job), { tgt: "web*", tgt_type: "glob", fun: "state.apply", arg: "nginx\n5", kwarg: 'test=true\npillar={"a":1}' });
-  assert.deepEqual(draftOfJob({ Function: "test.ping", Target: ["a", "b"], "Target-type": "list" }), { tgt: "a,b", tgt_type: "list", fun: "test.ping" });
 });
