@@ -29,25 +29,11 @@ def back(world):
     return world
 
 
-def test_an_enqueued_job_is_delivered_while_its_enqueuer_has_the_right():
-    assert back(enqueued()).runs["b", "j1"] == 1
-
-
 def test_an_enqueued_job_is_dead_once_its_enqueuer_has_lost_the_right():
     world = enqueued()
     world.denied.add("ann")
     back(world)
     assert (world.state("b", "j1"), world.machine.entry("b", "j1").reason) == (State.DEAD, "ann is denied")
-    assert world.effects(facts.Publish) == []
-
-
-def test_a_right_that_is_lost_while_the_minion_is_being_asked_counts():
-    world = enqueued()
-    world.start("b")
-    world.run_until(lambda: world.effects(facts.Ask))
-    world.denied.add("ann")
-    world.run(30)
-    assert world.state("b", "j1") is State.DEAD
     assert world.effects(facts.Publish) == []
 
 
@@ -76,15 +62,6 @@ def test_a_user_who_retries_a_held_job_takes_it_over():
     assert world.runs["b", "j1"] == 1
 
 
-def test_a_user_who_enqueues_an_ended_entry_takes_the_place_of_the_earlier_one():
-    world = enqueued()
-    world.denied.add("ann")
-    back(world)
-    world.enqueue("j1", ["b"], ROOT)
-    world.run(60)
-    assert world.runs["b", "j1"] == 1
-
-
 def test_enqueuing_a_job_that_is_owed_already_changes_nothing():
     world = World(minions=("a", "b"))
     world.stop("b")
@@ -95,13 +72,6 @@ def test_enqueuing_a_job_that_is_owed_already_changes_nothing():
     back(world)
     assert world.answers == [0]
     assert world.runs["b", "j1"] == 1
-
-
-@pytest.mark.parametrize("asker", [None, ANN, ROOT])
-def test_the_user_who_enqueued_an_entry_is_stored_with_it(asker):
-    entry = Entry("b", "j1", 1.0, 2.0, "by an operator")
-    entry.asker = asker
-    assert Entry.from_record("b", "j1", entry.as_record()).asker == asker
 
 
 @pytest.mark.parametrize("asker", ["ann", ["ann"], ["ann", "pam", "yes"], [1, "pam", True], {}])

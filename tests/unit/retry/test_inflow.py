@@ -5,10 +5,6 @@ from __future__ import annotations
 from saltext.jobs.core.retry.looks import LONGEST, Inflow
 
 
-def test_the_first_waits_for_as_long_as_is_configured():
-    assert Inflow(2.0).wait("j", 1000.0) == 2.0
-
-
 def test_the_longer_minions_have_been_coming_in_the_longer_they_wait_up_to_a_limit():
     inflow = Inflow(2.0)
     waits = [inflow.wait("j", 1000.0 + second) for second in range(100)]
@@ -16,24 +12,11 @@ def test_the_longer_minions_have_been_coming_in_the_longer_they_wait_up_to_a_lim
     assert waits == sorted(waits) and waits[-1] == LONGEST
 
 
-def test_no_wait_is_shorter_than_is_configured():
-    inflow = Inflow(30.0)
-    assert {inflow.wait("j", 1000.0 + second) for second in range(100)} == {30.0}
-
-
 def test_minions_of_one_job_keep_no_minion_of_another_waiting():
     inflow = Inflow(2.0)
     for second in range(100):
         inflow.wait("j1", 1000.0 + second)
     assert inflow.wait("j2", 1100.0) == 2.0
-
-
-def test_after_a_pause_the_next_one_is_the_first():
-    inflow = Inflow(2.0)
-    for second in range(100):
-        inflow.wait("j", 1000.0 + second)
-    assert inflow.wait("j", 1099.0 + 2 * LONGEST) == LONGEST
-    assert inflow.wait("j", 1099.5 + 4 * LONGEST) == 2.0
 
 
 def test_a_job_for_which_no_minion_comes_in_any_more_is_forgotten():

@@ -66,29 +66,6 @@ def test_after_a_gap_all_are_pinged_a_part_at_a_time(machine, now):
     assert max(map(len, parts)) < len(MINIONS) / 2
 
 
-def test_with_a_log_no_returns_are_looked_for_after_a_gap(machine, now):
-    steps = follow(machine, facts.Gap(returns=False), now)
-    assert not looked_for(steps)
-    assert sum(map(len, pinged(steps))) == len(MINIONS)
-
-
-def test_a_gap_amid_the_looks_of_another_keeps_none_from_being_looked_at(machine, now):
-    steps = [machine.step(facts.Gap(), now), *follow(machine, facts.Gap(returns=False), now + 0.01)]
-    assert looked_for(steps) == {jid: set(MINIONS) for jid in JIDS}
-    assert {minion for part in pinged(steps) for minion in part} == set(MINIONS)
-
-
-def test_no_step_looks_for_all_returns_of_a_job_that_very_many_are_owed():
-    minions = [f"m{number}" for number in range(100_000)]
-    machine = Retry(RetrySettings(), 15.0)
-    machine.take_up(JOBS, [Entry(minion, JIDS[0], 0.0, 1e6, "was away") for minion in minions], 1.0)
-    steps = follow(machine, facts.Restored(), 1.0)
-    looks = [[len(e.minions) for e in effects if isinstance(e, facts.FindReturns)] for effects in steps]
-    assert looked_for(steps) == {JIDS[0]: set(minions)}
-    assert max(map(sum, looks)) < len(minions) / 2  # entries in a step
-    assert max(map(max, filter(None, looks))) <= len(minions) / 10  # entries in an answer, which is taken in one step
-
-
 def test_many_changes_are_announced_in_parts_so_that_others_get_their_turn():
     world, told, turns = World(minions=("b",)), [], []
     world.run(5)

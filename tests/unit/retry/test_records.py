@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.errors import NoMinionMatched
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.knowledge import Said
 from tests.unit.retry.test_askers import ROOT
-from tests.unit.retry.test_decision import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry, silent, vanished
 from tests.unit.retry.test_machine import away
 from tests.worlds.world import World
 
@@ -19,33 +16,6 @@ def keeper(**options):
     world = away(**{"backoff": 1.0, **options})
     world.minions["b"].keeps = True
     return world
-
-
-# -- what is concluded -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("states", [SENT, RUNNING])
-@pytest.mark.parametrize("terms", [ONCE, UNSAID])
-def test_a_job_that_was_never_begun_is_sent_again_whatever_was_heard_of_it(states, terms):
-    it = entry(*states, lost=1, acknowledged=True)
-    decision = vanished(it, True, terms, Said.NEVER)
-    assert (decision.state, decision.received, decision.alive, decision.lost) == (State.PENDING, False, True, 1)
-
-
-def test_a_job_that_was_begun_is_held_though_nothing_was_heard_of_it():
-    assert vanished(entry(*SENT), False, ONCE, Said.INTERRUPTED).state is State.HELD
-    assert vanished(entry(*SENT), False, AGAIN, Said.INTERRUPTED).state is State.PENDING
-
-
-def test_a_minion_that_refuses_what_it_has_begun_is_sent_to_as_often_as_need_be():
-    assert silent(entry(*SENT, lost=5), 2.0, UNSAID, Said.NEVER).state is State.PENDING
-
-
-@pytest.mark.parametrize("said", [Said.NOTHING, Said.NOT_SURE])
-def test_a_minion_that_may_have_begun_it_without_a_record_is_not_sent_to_without_end(said):
-    assert silent(entry(*SENT, lost=1), 2.0, UNSAID, said).state is State.HELD
-    assert vanished(entry(*SENT, lost=1), True, UNSAID, said).state is State.HELD
-    assert vanished(entry(*SENT, acknowledged=True), False, ONCE, said).state is State.HELD
 
 
 # -- from start to end -------------------------------------------------------------------------------------------------
@@ -98,20 +68,6 @@ def test_no_acknowledgement_is_asked_for_only_if_all_minions_of_a_publish_record
         assert [effect.recorded for effect in world.effects(facts.Publish)] == [not full]
 
 
-@pytest.mark.parametrize("acks", [True, False])
-def test_a_job_that_never_reached_its_minion_is_not_held(acks):
-    world = keeper(acks=acks)
-    deliver, world.deliver = world.deliver, lambda jid, names: world.later(0.5, lambda: world.stop("b"), engine=False)
-    for _ in range(6):
-        world.start("b")
-        world.run(30)
-        assert world.state("b", "j1") is not State.HELD
-    world.deliver = deliver
-    world.start("b")
-    world.run_until(lambda: ("b", "j1") not in world.stored)
-    assert world.runs["b", "j1"] == 1
-
-
 def test_a_return_that_was_lost_is_fetched_without_cache_jobs():
     world = keeper()
     minion = world.minions["b"]
@@ -121,15 +77,6 @@ def test_a_return_that_was_lost_is_fetched_without_cache_jobs():
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert world.runs["b", "j1"] == 0
     assert ("b", "j1") in world.returned
-
-
-def test_a_job_that_was_interrupted_before_the_queue_had_it_is_held_and_not_sent():
-    world = keeper()
-    world.minions["b"].begun["j1"] = world.wall()
-    world.start("b")
-    world.run_until(lambda: world.state("b", "j1") is State.HELD)
-    assert not world.effects(facts.Publish)
-    assert world.machine.entry("b", "j1").reason == "it was begun and ended without a return"
 
 
 def is_not_held_by_a_forged_acknowledgement(world, minion, seconds, deliver):
@@ -161,27 +108,6 @@ def test_a_held_job_that_an_operator_wants_again_is_sent_as_a_rerun():
     assert world.runs["b", "j1"] == 1
 
 
-@pytest.mark.parametrize("again", [True, False], ids=["by itself", "for an operator"])
-def test_a_publish_that_the_minion_ignored_does_not_count_as_begun_though_its_record_is_of_an_interrupted_job(again):
-    world = keeper(duration=1e6, retry_interrupted=again, max_attempts=3)
-    minion = world.minions["b"]
-    world.start("b")
-    world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
-    del minion.running["j1"]  # its process dies, and the minion lives on: it ignores the jid
-    world.run(600)
-    if not again:
-        world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
-        world.run(600)
-    assert len(world.effects(facts.Publish)) > 3
-    assert world.state("b", "j1") in (State.PENDING, State.SENT)
-    assert world.runs["b", "j1"] == 1
-    assert world.machine.entry("b", "j1").attempts <= 2
-    world.duration = 8.0
-    world.start("b")
-    world.run_until(lambda: ("b", "j1") not in world.stored)
-    assert world.runs["b", "j1"] == 2
-
-
 @pytest.mark.parametrize(("again", "runs"), [(False, 2), (True, 3)])
 def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_it_is_asked_for(again, runs):
     world = keeper(duration=60.0, retry_interrupted=again, max_attempts=3)
@@ -205,31 +131,6 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_
     assert minion.begun.keys() == {"j1"}
     assert world.runs["b", "j1"] == runs
     assert world.state("b", "j1") is (State.DEAD if again else State.HELD)
-
-
-@pytest.mark.parametrize("error", [None, NoMinionMatched("the master does not know the minion")])
-@pytest.mark.parametrize("refused", [1, 3])
-def test_a_job_that_an_operator_wants_again_runs_although_the_master_refuses_it_at_first(refused, error):
-    world = keeper()
-    world.minions["b"].begun["j1"] = world.wall()
-    world.start("b")
-    world.run_until(lambda: world.state("b", "j1") is State.HELD)
-    world.refuse(refused, error)
-    world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
-    for _ in range(refused):  # where the master does not know a minion, its next sign of life is waited for
-        world.run(60)
-        world.tell(facts.Requested("replay", {"minion": "b"}))
-    world.run_until(lambda: ("b", "j1") not in world.stored)
-    assert world.runs["b", "j1"] == 1
-
-
-def test_a_forged_acknowledgement_of_a_job_that_was_lost_on_its_way_holds_nothing_where_the_minion_keeps_records():
-    world = World(minions=("a",), backoff=1.0)
-    world.minions["a"].keeps = True
-    deliver, world.deliver = world.deliver, lambda jid, names: None
-    world.publish("j1")
-    world.run(1)
-    is_not_held_by_a_forged_acknowledgement(world, "a", 60, deliver)
 
 
 def test_a_job_that_its_minion_has_begun_and_not_returned_is_held_with_and_without_records():
