@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import salt.utils.minions
 
 from saltext.jobs.core.master.access import Access, Standing
 from saltext.jobs.core.master.identity import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
@@ -93,14 +92,6 @@ def test_a_job_published_for_a_minion_is_allowed_as_far_as_peer_lets_that_minion
     assert set(Access(opts).of_publisher(load, ["a"]).denied) == {"a"}
 
 
-def test_the_access_of_an_external_user_is_checked_as_it_is_now(opts):
-    accept(opts, "web1")
-    load = by(PASSWORD, "ann", "pam", fun="test.arg", arg=[])
-    assert Access({**opts, "external_auth": {"pam": {"ann": ["test.*"]}}}).of_publisher(load, ["web1"]) == Standing()
-    assert "web1" in Access({**opts, "external_auth": {"pam": {"bob": ["test.*"]}}}).of_publisher(load, ["web1"]).denied
-    assert "web1" in Access({**opts, "external_auth": {}}).of_publisher(load, ["web1"]).denied
-
-
 @pytest.mark.parametrize("user", ["", "root", "master_user"])
 def test_those_who_may_do_everything_are_not_checked(opts, user):
     assert Access({**opts, "user": "master_user"}).of_publisher(load_of(user=user), ["a"]) == Standing()
@@ -109,26 +100,6 @@ def test_those_who_may_do_everything_are_not_checked(opts, user):
 def test_a_user_whom_salt_has_not_authenticated_is_neither_allowed_nor_denied(opts):
     standing = Access(opts).of_publisher(load_of(user="Reactor", batch=True), ["a"])
     assert (standing.denied, set(standing.unsure)) == ({}, {"a"})
-
-
-def test_a_user_without_any_access_list_may_publish_nothing(opts):
-    denied = Access(opts).of_publisher(by(KEY, "ann"), ["a"]).denied
-    assert denied == {"a": "ann may not publish state.apply to it any more"}
-
-
-def test_an_entry_of_an_access_list_is_matched_once_however_many_minions_are_asked_for(opts, monkeypatch):
-    minions = [f"web{number}" for number in range(60)] + ["db1"]
-    accept(opts, *minions)
-    matched = []
-    check = salt.utils.minions.CkMinions.check_minions
-    monkeypatch.setattr(
-        salt.utils.minions.CkMinions,
-        "check_minions",
-        lambda self, *args, **more: matched.append(args) or check(self, *args),
-    )
-    access = Access({**opts, **ACL})
-    assert sorted(access.of_publisher(by(KEY, "bob", fun="state.apply", arg=[]), minions).denied) == ["db1"]
-    assert len(matched) <= 2
 
 
 # -- what is known with a password only, and who asked by hand -----------------------------------------------------------
@@ -188,11 +159,6 @@ def test_a_server_that_is_down_denies_nothing_and_is_asked_again(backends):
     load = by(PASSWORD, "ann", "ldap")
     with pytest.raises(OSError):
         of(load, **{**backends, **BOUND, "server_is_down": True})
-
-
-def test_a_backend_without_groups_that_is_gone_denies(opts):
-    load = by(PASSWORD, "ann", "sharedsecret")
-    assert set(of(load, **{**opts, "external_auth": {"sharedsecret": {"bob": [".*"]}}}).denied) == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -260,13 +226,6 @@ def test_a_backend_that_a_load_names_beside_a_token_counts_for_nothing(opts):
     accept(opts, "a")
     says = {"eauth": "pam", "username": "boss"}
     assert set(standing_of(opts, TOKEN, "root", "file", options=says).denied) == {"a"}
-
-
-@pytest.mark.parametrize(("sudo_acl", "denied"), [(False, []), (True, ["a"])])
-def test_a_sudo_user_is_limited_as_soon_as_sudo_acl_is_set(opts, sudo_acl, denied):
-    accept(opts, "a")
-    standing = standing_of(opts, SUDO, "ann", sudo_acl=sudo_acl, publisher_acl={"bob": ["state.*"]})
-    assert sorted(standing.denied) == denied
 
 
 @pytest.mark.parametrize(("kind", "backends"), [(ABOVE, []), (TOKEN, [])])

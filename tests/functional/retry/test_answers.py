@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
@@ -90,19 +88,6 @@ def test_the_answer_that_the_job_cache_has_counts_whatever_the_events_say(stage,
     assert job_cache.have_returned(JID, ["a"]) == frozenset()
 
 
-def test_an_answer_whose_event_was_lost_counts(stage):
-    jid = stage.ask()
-    stage.store(jid, IDLE)
-    stage.until(lambda: stage.sent)
-
-
-def test_an_answer_that_is_stored_a_moment_after_its_event_counts(stage):
-    jid = stage.ask()
-    stage.event(jid, IDLE)
-    stage.loop.call_later(1.0, lambda: stage.store(jid, IDLE))
-    stage.until(lambda: stage.sent)
-
-
 def test_a_question_does_not_stay_among_the_jobs(stage, job_cache):
     jid = stage.ask()
     job_cache.keep_load(jid, load_of(jid=jid, fun=EITHER), ["a"])
@@ -132,44 +117,6 @@ def test_a_minion_whose_answer_cannot_be_read_counts_as_not_asked(opts):
     stage.until(lambda: stage.shell.machine.backlogs["a"].replay.step.value == "waiting")
     assert stage.shell.machine.backlogs["a"].false_signs == 0
     stage.close()
-
-
-def test_a_forged_answer_keeps_no_minion_from_being_owed_a_job(opts, job_cache):
-    stage = Stage(opts, job_cache)
-    accept(opts, "a")
-    job_cache.keep_load(JID, load_of(), ["a"])
-    jids, publish = [], stage.publisher.publish
-
-    async def seen(fun, *args, jid, **more):
-        if fun == "saltutil.running":
-            jids.append(jid)
-        return await publish(fun, *args, jid=jid, **more)
-
-    stage.publisher.publish = seen
-    stage.start()
-    stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": "state.apply", "minions": ["a"]})
-    stage.until(lambda: jids)
-    data = {"jid": jids[0], "id": "a", "fun": "saltutil.running", "return": [{"jid": JID}], "retcode": 0}
-    stage.bus.tell(f"salt/job/{jids[0]}/ret/a", data)
-    stage.until(lambda: stage.state("a") is State.PENDING)
-    assert events.retry_tag("a", JID, "queued") in [tag for tag, _ in stage.bus.fired]
-    stage.close()
-
-
-@pytest.mark.parametrize(
-    "more, tells",
-    [
-        ({}, True),
-        ({"master_job_cache": "local_cache"}, True),
-        ({"master_job_cache": "pgjsonb"}, False),
-        ({"ext_job_cache": "redis"}, False),
-        ({"job_cache": False}, False),
-    ],
-)
-def test_the_sender_of_a_return_is_stored_with_it_and_can_be_read_alone(opts, more, tells):
-    from saltext.jobs.core.master.job_cache import JobCache
-
-    assert (not JobCache({**opts, **more}).why_unauthenticated) is tells
 
 
 @pytest.fixture
@@ -287,27 +234,6 @@ def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
     assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
 
 
-def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come(virtual):
-    loop, stored = virtual.loop, Stored()
-    questions = Questions(loop, Numbered(), stored, virtual.steady)
-    older, newer = "20260516102000000001", "20260516102000000002"
-
-    def answer(jid, minion):
-        stored.answers[jid, minion] = (IDLE, 0)
-        questions.heard(jid, minion, IDLE)
-
-    async def ask():
-        first = questions.find_either(JID, "abc", 3.0)
-        loop.spawn_callback(lambda: first)
-        await compat.sleep(0.1)
-        return await questions.find_either(JID, "d", 0.5)
-
-    for after, jid, minion in ((0.4, older, "a"), (1.5, older, "b"), (2.5, newer, "d")):
-        loop.call_later(after, answer, jid, minion)
-    found = loop.run_sync(ask)
-    assert found.idle == frozenset("d")
-
-
 def test_receipts_of_an_earlier_publish_that_come_only_now_prolong_a_question(virtual):
     loop, stored = virtual.loop, Stored()
     questions = Questions(loop, Numbered(), stored, virtual.steady)
@@ -320,22 +246,6 @@ def test_receipts_of_an_earlier_publish_that_come_only_now_prolong_a_question(vi
     loop.call_later(1.5, answer, "20260516102000000001", "a")
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert found.idle == frozenset("a")
-
-
-def test_the_answer_of_a_minion_is_handed_on_once_and_before_the_others_have_answered(virtual):
-    loop, stored, told = virtual.loop, Stored(), []
-    questions = Questions(loop, Numbered(), stored, virtual.steady)
-    jid = "20260516102000000001"
-    stored.answers = {(jid, "a"): (IDLE, 0), (jid, "b"): ("nonsense", 0)}
-    for minion in "ab":
-        loop.call_later(0.1, questions.heard, jid, minion, None)
-    loop.call_later(0.9, stored.answers.__setitem__, (jid, "c"), (RUNNING, 0))
-    rest = loop.run_sync(lambda: questions.find_either(JID, "abcd", 1.0, told=told.append))
-    assert [(part.idle, part.running) for part in told] == [
-        (frozenset("a"), frozenset()),
-        (frozenset(), frozenset("c")),
-    ]
-    assert (rest.answered, rest.silent) == (frozenset(), frozenset("bd"))
 
 
 class Proxies(Numbered):
@@ -372,12 +282,3 @@ def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears,
     assert [part.idle for part in told] == ([frozenset("d")] if hears else []), (
         "of the doubted nothing is told too early"
     )
-
-
-def test_the_answer_of_a_proxy_counts_even_if_it_does_not_answer_the_question_for_its_records(virtual):
-    loop = virtual.loop
-    publisher = Proxies(loop, {})
-    publisher.questions_of = questions = Questions(loop, publisher, steady=virtual.steady)
-    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.3, doubted="a"))
-    assert len(publisher.asked) == 2
-    assert (found.idle, found.records, found.silent) == (frozenset("a"), {}, frozenset())

@@ -127,12 +127,6 @@ def test_a_job_whose_records_the_store_refuses_is_named_with_the_reason(opts):
     assert long in finding(opts, "the store refuses their records")
 
 
-def test_a_job_cache_without_a_record_of_a_publish_is_reported(opts):
-    JobCache(opts).keep_load(JID, load_of(cmd="publish"), ["a"])
-    (pathlib.Path(opts["cachedir"]) / "jobs" / "published" / f"{JID}.p").unlink()
-    finding(opts, "no record of a publish (jobs/published)")
-
-
 def test_unreadable_keys_and_missing_keys_are_reported(opts):
     keys = pathlib.Path(opts["pki_dir"]) / "minions"
     (keys / "a").unlink()

@@ -7,7 +7,6 @@ import types
 
 import pytest
 
-from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
@@ -111,30 +110,3 @@ def test_a_return_to_another_master_under_the_same_jid_is_no_return_of_the_job(o
     assert fact.said == {"a": Said.INTERRUPTED}, "it would not run under that jid"
     assert job_cache.have_returned(JID, ["a"]) == frozenset()
     assert "has run another function" in caplog.text
-
-
-def sent(outcome, why):
-    return facts.Sent(JID, ("a",), outcome=outcome, why=why)
-
-
-class Refusing:
-    """A publisher whose publishes all fail with this error."""
-
-    def __init__(self, why):
-        self.why = why
-
-    async def publish(self, *args, **options):
-        raise self.why
-
-
-@pytest.mark.parametrize(
-    ("why", "told"),
-    [
-        (NoMinionMatched("no such minion"), facts.Sent(JID, ("a",), missed=frozenset("a"))),
-        (PublishFailed("no", certain=True, forbidden=True), sent(Evidence.FORBIDDEN, "no")),
-        (PublishFailed("no", certain=True), sent(Evidence.REFUSED, "no")),
-        (PublishFailed("no answer"), sent(Evidence.UNCONFIRMED, "no answer")),
-    ],
-)
-def test_why_a_publish_failed_is_reported(opts, job_cache, why, told):
-    assert perform(opts, job_cache, facts.Publish(JID, ("a",)), {}, publisher=Refusing(why)) == told

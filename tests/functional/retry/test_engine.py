@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
 from saltext.jobs.core.settings import RetrySettings, read_settings
@@ -123,39 +121,9 @@ def test_an_option_is_read_from_the_section_and_the_engine_with_the_engine_winni
         read_settings(RetrySettings, "job_retry", {"triggers": ["sometimes"]})
 
 
-def test_effects_and_facts_are_performed_and_handled_without_exception():
-    from saltext.jobs.core.retry import effects as retry_effects
-    from saltext.jobs.core.retry.machine import Retry
-
-    performed = {*retry_effects.BEGINS, *retry_effects.FINDS}
-    assert performed == set(facts.Effect.__subclasses__()) - {facts.Answer}  # which the shell hands over
-    assert set(Retry(RetrySettings(), patience=10.0).handlers) == set(facts.Fact.__subclasses__())
-
-
 def checkpoint_in(path):
     site = FileSite({"cachedir": str(path)})
     return Checkpoint(site, site.folder("job_retry"))
-
-
-def test_an_engine_that_dies_in_its_first_second_leaves_the_time_from_which_jobs_are_searched(tmp_path):
-    first = checkpoint_in(tmp_path)
-    first.read(1000.0)
-    second = checkpoint_in(tmp_path)
-    second.read(2000.0)
-    assert (first.at, second.at) == (1000.0, 1000.0)
-
-
-def test_the_first_checkpoint_survives_a_power_cut_so_the_next_start_does_not_look_like_the_first(
-    tmp_path, monkeypatch
-):
-    synced, sync = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
-    checkpoint = checkpoint_in(tmp_path)
-    checkpoint.read(1000.0)
-    assert synced == [(tmp_path / "saltext_jobs" / "jobs.sqlite-wal").stat().st_ino]
-    checkpoint.write(1010.0, None, {})
-    checkpoint.read(1010.0)
-    assert len(synced) == 1  # the next ones wait for no disk: an older one does, too
 
 
 def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):

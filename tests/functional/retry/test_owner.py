@@ -19,8 +19,3 @@ def test_a_file_without_a_name_is_written_anew_and_stays(opts, content):
     site_of(opts).folder(JOB_RETRY).write("owner", content)
     assert settle_owner(site_of(opts).folder(JOB_RETRY), "one") == "one"
     assert settle_owner(site_of(opts).folder(JOB_RETRY), "two") == "one"
-
-
-def test_a_name_with_a_line_end_is_the_same_name(opts):
-    site_of(opts).folder(JOB_RETRY).write("owner", b"one\n")
-    assert settle_owner(site_of(opts).folder(JOB_RETRY), "two") == "one"

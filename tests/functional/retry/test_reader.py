@@ -7,9 +7,6 @@ import shutil
 import time
 
 import pytest
-import salt.cache
-import salt.config
-import salt.loader
 
 from saltext.jobs.core.master.identity import KEY, WHO, Identity
 from saltext.jobs.core.master.job_cache import JobCache
@@ -59,13 +56,6 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
     assert list(JobCache(there).published_since(0)) == [JID]
 
 
-def test_a_job_of_another_master_whose_log_is_beside_this_ones_is_this_ones_as_well(opts, job_cache):
-    accept(opts, "a")
-    publish(JobCache({**opts, "id": "there_master"}), ["a"])
-    assert JobReader(opts, job_cache).read(JID).missing == {"a"}
-    assert list(job_cache.published_since(0)) == [JID]
-
-
 def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_cache, caplog):
     accept(opts, "a", "b")
     returners(opts)["salt_cache.save_minions"](JID, ["b"])
@@ -74,14 +64,6 @@ def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_
     reader = JobReader(opts, job_cache)
     assert reader.read(JID).missing == {"a"}
     assert "not kept for minions that it was not published to: ['b']" in caplog.text
-
-
-def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(opts, job_cache):
-    accept(opts, "a", "b", "c")
-    publish(job_cache, ["a"], tgt=["a"], tgt_type="list")
-    returners(opts)["salt_cache.save_minions"](JID, ["c"])
-    publish(job_cache, ["b", "c"], tgt=["b", "c"], tgt_type="list")
-    assert JobReader(opts, job_cache).read(JID).missing == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(
@@ -98,13 +80,6 @@ def test_no_minion_is_owed_a_job_because_another_one_was_published_under_its_jid
     assert JobReader(opts, job_cache).read(JID).missing == {"a", "b"}
 
 
-def test_a_replay_in_the_name_of_another_user_changes_nothing_for_minions_that_are_owed_the_job(opts, job_cache):
-    accept(opts, "a", "b")
-    publish(job_cache, ["a", "b"], user="fred")
-    publish(job_cache, ["b"], user="saltmaster")
-    assert JobReader(opts, job_cache).read(JID).missing == {"a", "b"}
-
-
 @pytest.mark.parametrize("user", ["root", "saltmaster"])
 def test_the_parts_of_a_batch_that_the_master_publishes_in_its_own_name_belong_to_it(opts, user):
     opts["user"] = "saltmaster"
@@ -115,22 +90,6 @@ def test_the_parts_of_a_batch_that_the_master_publishes_in_its_own_name_belong_t
     assert JobReader(opts, cache).read(JID).missing == {"a", "b"}
 
 
-def test_a_load_that_took_the_place_of_the_published_one_is_not_kept(opts, job_cache, caplog):
-    accept(opts, "a")
-    publish(job_cache, ["a"])
-    salt.cache.Cache(opts).store("jobs/loads", JID, {**load_of(), "fun": "cmd.run", "arg": ["evil"]})
-    read = JobReader(opts, job_cache).read(JID)
-    assert read.job is None
-    assert JID in caplog.text and "not believed" in caplog.text
-
-
-def test_a_damaged_record_of_a_publish_counts_as_missing(opts, job_cache, caplog):
-    publish(job_cache, ["a"])
-    salt.cache.Cache(opts).store("jobs/published", JID, {"by": opts["id"]})
-    assert JobReader(opts, job_cache).read(JID).job is None
-    assert "cannot be used" in caplog.text
-
-
 def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     accept(opts, "a")
     accept(opts, "b", kind="minions_pre")
@@ -139,18 +98,6 @@ def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     assert reader.read(JID).missing == {"a"}
     assert reader.look_up(JID, ("a", "b"), load_of()).barred == frozenset({"b"})
     assert reader.check_keys(("a", "b", "c")).gone == {"c"}
-
-
-def test_a_look_tells_when_a_job_was_published_if_that_is_asked_for_and_it_was_only_once(opts, job_cache):
-    accept(opts, "a")
-    reader = JobReader(opts, job_cache)
-    before = time.time()
-    publish(job_cache, ["a"])
-    assert before <= reader.look_up(JID, ("a",), load_of(), publish=True).only <= time.time()
-    assert reader.look_up(JID, ("a",), load_of()).only is None
-    assert reader.look_up(JID[:-1] + "0", ("a",), load_of(), publish=True).only is None
-    publish(job_cache, ["a"])
-    assert reader.look_up(JID, ("a",), load_of(), publish=True).only is None
 
 
 def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
@@ -205,27 +152,12 @@ def test_a_job_may_set_its_own_limits(wish, limits):
     assert limits_of(JID, {"job_retry": wish}) == limits
 
 
-def test_a_bad_window_of_a_job_is_named_in_the_log_with_what_is_accepted(caplog):
-    limits_of(JID, {"job_retry": {"window": "Sax 02:00-05:00"}})
-    assert "'Sax'" in caplog.text
-    assert JID in caplog.text
-    assert "window (such as 'Sat,Sun 02:00-05:00'" in caplog.text
-
-
 def test_each_wrong_limit_of_a_job_is_named_once(caplog):
     limits_of(JID, {"job_retry": {"ttl": "7 days", "colour": "red", "max_attempts": 2}})
     (record,) = caplog.records
     assert "ttl: 7 days" in record.getMessage()
     assert "colour is not known" in record.getMessage()
     assert "max_attempts:" not in record.getMessage()
-
-
-def test_a_job_is_as_old_as_its_first_publish(opts, job_cache):
-    publish(job_cache, ["a"])
-    first = JobReader(opts, job_cache).read(JID)
-    publish(job_cache, ["b"], tgt=["b"], tgt_type="list")
-    second = JobReader(opts, job_cache).read(JID)
-    assert second.job.published_at == first.job.published_at
 
 
 @pytest.mark.parametrize(
@@ -256,13 +188,6 @@ def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owe
     assert kills(publisher_acl={"ann": ["test.*", {"a": ["saltutil.*"]}]}) == (Kill("", frozenset("a"), "ann"),)
 
 
-def test_a_job_may_signal_several_others(opts, job_cache):
-    funs = ["saltutil.kill_job", "test.ping", "saltutil.term_job", "saltutil.kill_all_jobs"]
-    publish(job_cache, ["a"], fun=funs, arg=[["1"], [], ["2"], []])
-    kills = JobReader(opts, job_cache).read(JID).kills
-    assert [kill.jid for kill in kills] == ["1", "2", ""]
-
-
 def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
     accept(opts, "a")
     publish(job_cache, ["a"])
@@ -271,12 +196,6 @@ def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
     returners(elsewhere)["local_cache.save_load"](JID, forged)
     read = JobReader(opts, JobCache(elsewhere)).read(JID)
     assert (read.job.load["fun"], read.job.load["arg"]) == ("state.apply", ["web"])
-
-
-def test_a_job_of_a_syndic_that_no_minion_here_is_meant_to_run_is_nothing_to_warn_of(opts, job_cache, caplog):
-    publish(job_cache, [])
-    assert JobReader(opts, job_cache).read(JID).missing == frozenset()
-    assert not caplog.records
 
 
 def test_keys_that_cannot_be_read_do_not_count_as_deleted(opts, job_cache):
@@ -305,12 +224,3 @@ def test_a_new_key_is_distinguished_from_one_that_could_not_be_seen_for_a_while(
     made_at = (folder / "c").stat().st_ctime
     assert reader.check_keys("abc") == KeysRead(frozenset(), renewed={"c": made_at})
     assert reader.check_keys("abc") == KeysRead(frozenset())
-
-
-def test_minions_that_only_the_log_names_so_far_are_owed_the_job_too(opts, job_cache):
-    accept(opts, "a", "b", "c")
-    publish(job_cache, ["a"])
-    reader = JobReader(opts, job_cache)
-    work = reader.read(JID).job.digest
-    found = reader.read(JID, ((work, ("b",)), ("of another job", ("c",))))
-    assert found.missing == {"a", "b"}

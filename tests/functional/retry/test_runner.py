@@ -19,7 +19,6 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
@@ -104,22 +103,6 @@ def test_an_entry_outside_its_window_shows_what_it_waits_for_and_until_when(opts
     assert (stats["outside_window"], stats["opens_at"]) == (1, first["opens_at"])
 
 
-def test_a_window_that_opens_too_late_is_reported(opts):
-    later = window_that_opens_in(3)
-    opts["engines"] = [{"job_retry": {"window": later, "timezone": "UTC"}}]
-    record = Entry("a", JID, 100.0, time.time() + 3600, "was away").as_record()
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record}))
-    assert salt.loader.runner(opts)["job_retry.list"]()[0]["waits_for"].endswith("which opens after it expires")
-
-
-@pytest.mark.parametrize("rubbish", [["list"], "text", {"owner": 7}])
-def test_a_job_whose_snapshot_is_damaged_cannot_be_shown_and_is_not_listed(opts, runner, rubbish):
-    salt.cache.Cache(opts).store("job_retry/jobs", JID, rubbish)
-    with pytest.raises(Refused, match="no entry"):
-        runner["job_retry.show"]("a", JID)
-    assert runner["job_retry.list"](jid=JID) == runner["job_retry.list"]() == []
-
-
 def test_an_entry_that_is_not_there_cannot_be_shown(runner):
     with pytest.raises(CommandExecutionError, match="a has no entry for job"):
         runner["job_retry.show"](minion="a", jid=JID)
@@ -181,11 +164,6 @@ def test_a_request_that_finds_no_entry_is_refused(runner, answering, call, told)
     answering(0)
     with pytest.raises(Refused, match=told):
         runner[f"job_retry.{call.pop('fun')}"](**call)
-
-
-def test_a_purge_may_find_none(runner, answering):
-    answering(0)
-    assert runner["job_retry.purge"]("expired") == 0
 
 
 def test_every_function_has_an_example_for_the_command_line(runner):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
-import salt.cache
 
-from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.site import FileSite, read_msgpack, write_msgpack
+from saltext.jobs.core.site import FileSite
 from tests.database import begin_another_log
 from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import SIGNAL, Stage
@@ -60,12 +56,6 @@ def make(opts, job_cache, master):
         stage.close()
 
 
-def restart(make, stage):
-    stage.until(lambda: stage.shell.writer.idle)
-    stage.close()
-    return make()
-
-
 def test_an_event_of_a_publish_opens_no_job(make):
     stage = make()
     stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": "state.apply", "minions": ["a"]})
@@ -95,38 +85,6 @@ def test_a_kill_ends_only_jobs_that_were_published_before_it(make, master, opts)
     stage.until(lambda: stage.state("b") is State.PENDING)
 
 
-def test_a_kill_is_on_the_disk_in_the_log_before_what_it_has_ended_is_stored(make, master, opts, monkeypatch):
-    store, found = RetryStore(opts), []
-
-    def stored():
-        job = store.snapshot(JID)
-        return [(entry.minion, entry.state) for entry in store.entries(JID, job)] if job else []
-
-    def sync(handle, fsync=os.fsync):
-        fsync(handle)
-        found.append((os.readlink(f"/proc/self/fd/{handle}").endswith(".sqlite-wal"), stored()))
-
-    stage = make()
-    master.publish(JID, "a")
-    stage.until(lambda: stored() == [("a", State.PENDING)])
-    monkeypatch.setattr(os, "fsync", sync)
-    master.kill(JID, "a")
-    stage.until(lambda: stored() == [("a", State.CANCELLED)])
-    assert (True, [("a", State.PENDING)]) in found
-
-
-def test_a_search_does_not_apply_a_kill_again(make, master, opts):
-    stage = make(latest=4.0)  # searches now, and once more in four seconds
-    master.publish(JID, "a")
-    master.kill(JID, "a")
-    stage.until(lambda: stage.state("a") is State.CANCELLED)
-    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
-    stage.take_requests()
-    stage.until(lambda: stage.state("a") is State.PENDING)
-    stage.run(8)
-    assert stage.state("a") is State.PENDING
-
-
 def test_a_killed_entry_stays_so_when_another_job_is_published_under_its_jid(make, master):
     stage = make()
     stage.end_searches()  # one would find the kill once more
@@ -134,24 +92,6 @@ def test_a_killed_entry_stays_so_when_another_job_is_published_under_its_jid(mak
     master.kill(JID, "a")
     master.publish(JID, "a", fun="test.ping", arg=[], user="bert")
     stage.until(lambda: stage.state("a") is State.CANCELLED)
-
-
-def test_an_engine_goes_on_where_the_last_one_stopped_and_applies_each_kill_once(make, master, opts):
-    stage = make()
-    master.publish(JID, "a")
-    stage.until(lambda: stage.state("a") is State.PENDING)
-    master.kill(JID, "a")
-    stage.until(lambda: stage.state("a") is State.CANCELLED)
-    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
-    stage.take_requests()
-    stage.until(lambda: stage.state("a") is State.PENDING and stage.shell.writer.idle)
-    master.publish("20260516111111111111", "b")  # still open when the engine stops
-    stage.until(lambda: "20260516111111111111" in stage.shell.machine.capture.open)
-    stage.take_requests()
-    again = restart(make, stage)
-    again.run(3)
-    assert again.state("a") is State.PENDING
-    again.until(lambda: again.state("b", "20260516111111111111") is State.PENDING)
 
 
 def test_a_job_that_was_published_while_the_engine_was_away_is_in_the_log(make, master, caplog):
@@ -206,45 +146,3 @@ def test_records_that_an_engine_has_read_may_be_removed_from_the_log(make, maste
     stage.take_requests()
     tables = FileSite(stage.opts).tables
     stage.until(lambda: tables.read("SELECT place FROM saltext_jobs_readers WHERE reader = 'job_retry' AND place > 0"))
-
-
-def test_a_return_that_a_power_cut_has_left_only_in_the_log_counts(make, master, opts):
-    stage = make()
-    master.publish(JID, "a")
-    stage.until(lambda: stage.state("a") is State.PENDING and stage.shell.writer.idle)
-    stage.close()
-    master.store_return("a")
-    salt.cache.factory(opts).flush(f"jobs/returns/{JID}", "a")
-    folder = FileSite(opts).folder(JOB_RETRY)
-    found = read_msgpack(folder, "checkpoint")
-    found["position"]["boot"] = "another boot"
-    write_msgpack(folder, "checkpoint", found)
-    stage = make()
-    stage.until(lambda: stage.shell.machine.capture.open == {} and stage.shell.writer.idle)
-    assert stage.state("a") is None
-    assert stage.shell.machine.notes[JID].settled == {"a"}
-
-
-@pytest.fixture
-def ahead(opts):
-    """The time of an entry that an earlier engine queued while the machine's clock was an hour ahead."""
-    ahead = time.time() + 3600
-    entry = Entry("a", JID, ahead, ahead + 86400, "was away")
-    entry.wanted_at = ahead
-    RetryStore(opts).write(changes({JID: {**snapshot_of("a"), "published_at": ahead}}, {("a", JID): entry.as_record()}))
-    return ahead
-
-
-def test_a_kill_ends_an_entry_that_was_requested_while_the_clock_was_ahead(make, master, ahead):
-    stage = make()
-    stage.end_searches()
-    master.kill(JID, "a")
-    stage.until(lambda: stage.state("a") is State.CANCELLED)
-
-
-def test_a_claim_outlives_the_engine_though_the_clock_was_ahead_before(make, opts, ahead):
-    stage = make()
-    stage.until(lambda: stage.shell.writer.idle)
-    RetryStore(opts).write(changes(claims={JID: {"a": stage.clock.now()}}))
-    stage.close()
-    assert make().state("a") in UNDER_WAY
