@@ -81,7 +81,6 @@ LONG = (
     "integration/test_named_takeovers.py",
     "integration/batch/test_power_cuts.py",
     "integration/test_other_user.py",
-    "integration/job_retry/test_late_log.py",
     "integration/test_rights_taken.py",
     "integration/test_named_kills.py",
     "integration/test_sessions.py",

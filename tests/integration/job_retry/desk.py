@@ -17,7 +17,6 @@ import salt.utils.event
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import make_master, make_minion
 from tests.waiting import SOON, stretched, wait_for
 
@@ -100,19 +99,6 @@ class Desk:
         assert not self.returned(jid)
         kill(minion)
         minion.start()
-
-    def engine_pid(self):
-        """The process that holds the engine's lock, or None."""
-        lock = str(FileSite(self.opts).lock_path(JOB_RETRY))
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if any(entry.path == lock for entry in process.open_files()):
-                    return process.pid
-        return None
-
-    def kill_engine(self):
-        """kill -9 of the engine; the master starts it anew."""
-        os.kill(wait_for(self.engine_pid, what="the engine runs"), signal.SIGKILL)
 
     def await_engine(self):
         wait_for(lambda: requests.is_running(self.opts, JOB_RETRY), what="the engine runs")

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
-import signal
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
-from tests.integration import warm
 from tests.integration.conftest import ask_runner
 from tests.integration.faults import CountedJob, CutOffJob, outlived
-from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_minion
+from tests.integration.job_retry.desk import kill, lines, retry_minion
 from tests.integration.job_retry.engine_apart import bert as bert
 from tests.integration.job_retry.engine_apart import master as master
 from tests.integration.job_retry.engine_apart import process as process
 from tests.missing import missing
-from tests.waiting import Deadline, wait_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -142,58 +137,6 @@ def test_an_engine_that_is_killed_at_each_step_of_queueing_by_hand_answers_each_
 # -- the minion dies ---------------------------------------------------------------------------------------------------
 
 
-def test_an_engine_that_is_killed_every_few_seconds_delivers_all_the_same(master, desk, engine, bert, counted):
-    with retry_minion(master, "anna") as anna:
-        kill(anna)
-        engine.start()
-        jobs = [counted(f"short{number}", tgt="*") for number in range(2)]
-        wait_for(lambda: len(desk.queue(state="pending")) == 4, what=lambda: f"all are queued: {desk.queue()}")
-        engine.kill()
-        bert.start()
-        for _ in range(20):
-            engine.start()
-            life = Deadline(5)
-            while desk.queue(minion="bert") and not life.is_over():
-                time.sleep(0.1)
-            engine.kill()
-            if not desk.queue(minion="bert"):
-                break
-        assert [job.begun() for _, job in jobs] == [1, 1]
-        assert set(desk.queue()) == {("anna", jid) for jid, _ in jobs}
-        desk.run("job_retry.cancel", minion="anna")
-
-
-def test_a_minion_killed_before_the_job_reaches_it_uses_up_no_attempt(desk, engine, bert, counted):
-    engine.start(stop="before publish 1")
-    jid, job = counted("ran")
-    desk.await_state("bert", jid, "pending")
-    bert.start()
-    engine.wait_for_standstill()
-    kill(bert)
-    engine.thaw()
-    reason = "no sign of receipt, and it does not answer"
-    wait_for(lambda: desk.run("job_retry.show", "bert", jid)["reason"] == reason, what=reason)
-    entry = desk.run("job_retry.show", "bert", jid)
-    assert (entry["state"], entry["attempts"], entry["unreceived_tries"]) == ("pending", 0, 1)
-    bert.start()
-    desk.await_return("bert", jid)
-    wait_for(lambda: not desk.queue(), what="the queue is empty")
-    assert job.begun() == 1
-
-
-@pytest.fixture(scope="module")
-def cora_once(master):
-    """A minion that comes and goes, and keeps what its jobs have returned."""
-    with retry_minion(master, "cora", cache_jobs=True) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def cora(cora_once, desk, engine):
-    with away(cora_once, desk) as daemon:
-        yield daemon
-
-
 def test_a_job_whose_minion_was_killed_between_its_end_and_its_return_is_held(desk, engine, bert, counted, tmp_path):
     job = CutOffJob(tmp_path)
     engine.start()
@@ -210,114 +153,6 @@ def test_a_job_whose_minion_was_killed_between_its_end_and_its_return_is_held(de
     assert desk.run("job_retry.show", "bert", jid)["reason"] == "it was begun and ended without a return"
     assert (lines(job.ran), other.begun()) == (1, 1)
     assert not desk.returned(jid)
-
-
-def test_a_return_that_the_minion_has_kept_is_fetched_when_it_was_killed_before_it_returned(
-    desk, engine, cora, counted, tmp_path
-):
-    job = CutOffJob(tmp_path)
-    engine.start()
-    jid = desk.publish("cmd.run", f"{job.command}; echo all done", tgt="cora")
-    behind, other = counted("behind", tgt="cora")
-    desk.await_state("cora", behind, "pending")
-    kept = pathlib.Path(cora.config["cachedir"], "minion_jobs", jid, "return.p")
-    desk.lose_return(cora, jid, job, kept, b"all done")
-    desk.await_return("cora", behind)
-    wait_for(lambda: not desk.queue(), what="the queue is empty")
-    assert desk.returned(jid) == {"cora": "all done"}
-    assert (lines(job.ran), other.begun()) == (1, 1)
-
-
-def test_a_job_whose_process_died_runs_again_once_its_minion_takes_it(master, desk, engine, tmp_path):
-    """A minion that lives on drops each further publish, since it knows the jid. Dora has a record of the first run, too."""
-    name, ran, stop = "dora", tmp_path / "ran", tmp_path / "stop"
-    engine.start()
-    with retry_minion(master, name, module_executors=["job_once", "direct_call"]) as minion:
-        kill(minion)
-        command = f"echo $PPID >> {ran}; until [ -e {stop} ]; do sleep 0.2; done"
-        jid = desk.publish("cmd.run", command, tgt=name, metadata={"job_retry": {"retry_interrupted": True}})
-        desk.await_state(name, jid, "pending")
-        minion.start()
-        desk.await_state(name, jid, "running")
-        wait_for(lambda: lines(ran) == 1, what="the job runs")
-        os.kill(int(ran.read_text()), signal.SIGKILL)  # as the kernel does when memory runs out
-        stop.touch()
-        engine.kill()
-        engine.start()  # it asks now, and not a minute after the last time
-        wait_for(lambda: show(desk, name, jid)["unreceived_tries"] >= 3, what=lambda: f"it is sent: {desk.queue()}")
-        assert lines(ran) == 1
-        assert show(desk, name, jid)["attempts"] <= 2
-        kill(minion)
-        minion.start()
-        desk.await_return(name, jid)
-        assert lines(ran) == 2
-
-
-def show(desk, name, jid):
-    return desk.run("job_retry.show", name, jid)
-
-
-STARTED = "salt/minion/bert/start"
-ASKED = "salt/job/*/new"
-SENT = "salt/job_retry/bert/*/sent"
-BEGUN = "the job begins"
-#: Seconds. Now and then a minion of Salt 3008 that has just started returns a job 60 s late: it waits that long for the
-#: answer to its acknowledgement.
-PATIENCE = 90
-#: The events right after which a flapping minion is killed.
-MOMENTS = 5 * ("salt/auth", STARTED, ASKED) + (SENT, SENT, BEGUN, SENT, BEGUN)
-
-
-@contextlib.contextmanager
-def briefly(minion):
-    """Start a minion, do not wait until it is there, and kill it at the end of the block."""
-    process = warm.Process(minion.cmdline())
-    try:
-        yield
-    finally:
-        kill(process)
-        process.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not compat.HAS_START_EVENT, reason="before Salt 3008 no minion says that it begins a job")
-def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_publishes(
-    desk, master, engine, bert, counted
-):
-    engine.start()
-    jobs = dict(counted(f"job-{number}", seconds=1) for number in range(6))
-    wait_for(lambda: len(desk.queue(state="pending")) == len(jobs), what="all wait")
-    with Ear(master) as ear:
-
-        def begun():
-            return sum(job.begun() for job in jobs.values())
-
-        def await_next(moment):
-            count = begun if moment == BEGUN else lambda: ear.count(moment)
-            before = count()
-            return lambda: wait_for(lambda: count() > before, PATIENCE, moment)
-
-        for moment in MOMENTS:
-            first = await_next(moment if moment == "salt/auth" else STARTED)
-            with briefly(bert):
-                first()
-                if moment not in ("salt/auth", STARTED):
-                    await_next(moment)()
-        # On a busy machine each of the others may have been sent before the minion was killed.
-        last, job = counted("last")
-        jobs[last] = job
-        desk.await_state("bert", last, "pending")
-        bert.start()
-        wait_for(lambda: set(desk.queue().values()) <= {"held"}, PATIENCE, "nothing waits any more")
-        # One question and one publish for each of its lives and each job.
-        assert ear.count("salt/job/*/new") <= 2 * (ear.count(STARTED) + len(jobs))
-    held = {jid for _, jid in desk.queue()}
-    returned = {jid for jid in jobs if desk.returned(jid)}
-    assert held ^ returned == set(jobs)
-    assert last in returned
-    assert {jobs[jid].begun() for jid in returned} == {1}
-    assert max(jobs[jid].begun() for jid in held) == 1
-    assert all(desk.run("job_retry.show", "bert", jid)["reason"] for jid in held)
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------

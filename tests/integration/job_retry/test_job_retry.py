@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import salt.cache
 
 from tests.integration.job_retry.desk import family, kill, lines, retry_minion
 from tests.waiting import lasting, wait_for
@@ -61,18 +60,6 @@ def test_jobs_come_oldest_first_with_their_own_limits_and_options(desk, bert, tm
     assert order.read_text().split() == ["1", "2"]
     assert desk.returned(two)["bert"] == {"test.echo": "x", "test.true": True}
     wait_for(lambda: desk.queue() == {("bert", brief): "expired"}, what="only what has expired is left")
-
-
-def test_a_minion_of_a_later_publish_under_the_same_jid_gets_the_job_too(desk, anna, bert, tmp_path):
-    command = f"echo x >> {tmp_path}/ran"
-    jid = desk.publish("cmd.run", command, tgt="anna")
-    desk.await_return("anna", jid)
-    assert desk.publish("cmd.run", command, tgt=["bert"], tgt_type="list", jid=jid) == jid
-    desk.await_state("bert", jid, "pending")
-    bert.start()
-    desk.await_return("bert", jid)
-    assert lines(tmp_path / "ran") == 2
-    assert desk.run("jobs.list_job", jid)["Target"] == "anna"
 
 
 def test_operators_control_the_queue(desk, bert, tmp_path):
@@ -151,58 +138,6 @@ def test_a_forged_event_gets_no_minion_a_job_and_harms_no_queue(desk, anna, bert
     desk.await_return("bert", marker)
     assert ran.read_text().split() == ["owed", "marker"]
     assert lines(tmp_path / "others") == 1
-
-
-def test_a_storm_of_start_events_costs_few_publishes(desk, bert, tmp_path):
-    ran = tmp_path / "ran"
-    jid = desk.publish("cmd.run", f"echo x >> {ran}", tgt="bert")
-    desk.await_state("bert", jid, "pending")
-    for n in range(1000):
-        desk.fire(f"salt/minion/nobody{n}/start", {"id": f"nobody{n}"})
-    for _ in range(20):
-        desk.fire("salt/minion/bert/start", {"id": "bert"})
-    bert.start()
-    desk.await_return("bert", jid)
-    assert lines(ran) == 1
-
-
-@pytest.mark.parametrize("moment", ["before the deadline", "queued", "sent", "running"])
-def test_a_kill_of_the_engine_loses_nothing_and_repeats_nothing(desk, bert, tmp_path, moment):
-    ran = tmp_path / "ran"
-    desk.await_engine()
-    jid = desk.publish("cmd.run", f"echo x >> {ran}; sleep 3", tgt="bert")
-    if moment == "before the deadline":
-        desk.kill_engine()
-    else:
-        desk.await_state("bert", jid, "pending")
-        if moment == "queued":
-            desk.kill_engine()
-    if moment in ("sent", "running"):
-        bert.start()
-        states = ("claimed", "sent", "running") if moment == "sent" else ("running",)
-        wait_for(lambda: desk.state("bert", jid) in states, what=moment)
-        desk.kill_engine()
-    else:
-        desk.await_engine()
-        desk.await_state("bert", jid, "pending")
-        bert.start()
-    desk.await_return("bert", jid)
-    wait_for(lambda: not desk.queue(), what="the entry is gone")
-    assert lines(ran) == 1
-
-
-def test_a_corrupt_entry_harms_no_other(desk, bert, tmp_path):
-    good = desk.publish("cmd.run", f"echo good >> {tmp_path}/good", tgt="bert")
-    bad = desk.publish("cmd.run", f"echo bad >> {tmp_path}/bad", tgt="bert")
-    desk.await_state("bert", bad, "pending")
-    salt.cache.Cache(desk.opts).store("job_retry/queue/bert", bad, {"state": ["nonsense"]})
-    desk.kill_engine()
-    wait_for(lambda: not desk.engine_pid(), what="the engine is gone")
-    desk.await_engine()
-    bert.start()
-    desk.await_return("bert", good)
-    assert desk.state("bert", bad) == "held"
-    assert lines(tmp_path / "bad") == 0
 
 
 def test_deleting_a_key_purges_that_queue(desk, anna, bert, tmp_path):

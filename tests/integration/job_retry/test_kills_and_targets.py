@@ -6,7 +6,6 @@ The master keeps everything in one SQLite file, the queue too. Entries of a dama
 
 from __future__ import annotations
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -87,25 +86,6 @@ def await_the_end(desk, jid):
     wait_for(is_over, what=lambda: f"nothing is owed any more: {desk.queue()}")
 
 
-def test_entries_recovered_from_a_damaged_file_are_delivered(master, desk, bert, tmp_path):
-    ran = tmp_path / "ran"
-    jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="bert")
-    desk.await_state("bert", jid, "pending")
-    path = banks_of(desk.opts).path
-    kill(master)
-    aside = f"{path}.damaged-20260516120000"  # what the master does where it finds damage
-    for end in ("-wal", "-shm", ""):
-        if os.path.exists(path + end):
-            os.rename(path + end, aside + end)
-    master.start()
-    wait_for(lambda: desk.run("job_retry.list") == [], what="the engine runs, with a new file")
-    assert desk.run("job_cache.recover", aside)["written"] > 0
-    bert.start()
-    desk.await_return("bert", jid)
-    await_the_end(desk, jid)
-    assert lines(ran) == 1
-
-
 def test_owed_jobs_outlive_a_damaged_file_and_are_delivered_without_an_operator(desk, bert, tmp_path):
     """The engine has them in its memory, and writes them into the new file."""
     kill(bert)
@@ -121,19 +101,3 @@ def test_owed_jobs_outlive_a_damaged_file_and_are_delivered_without_an_operator(
     desk.await_return("bert", jid)
     await_the_end(desk, jid)
     assert lines(ran) == 1
-
-
-def test_jobs_that_run_while_the_file_is_damaged_are_stored_with_their_returns(master, desk, bert):
-    """The workers meet the damage when they store a publish or a return. The first one begins the new file."""
-    bert.start()
-    banks = banks_of(desk.opts)
-    before = set(banks.damaged())
-    desk.ask("bert", "test.arg", "warm")
-    subprocess.run([sys.executable, "-c", DAMAGE, banks.path], check=True, timeout=stretched(SOON))
-    jids = [desk.publish("test.arg", number, tgt="bert") for number in range(20)]
-    for jid in jids:
-        desk.await_return("bert", jid)
-    assert set(banks.damaged()) - before
-    for number, jid in enumerate(jids):
-        found = desk.run("jobs.list_job", jid)
-        assert (found["Arguments"], found["Target"], found["Minions"]) == ([number], "bert", ["bert"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from salt.exceptions import SaltException
 
 from tests.functional.cache_servers import cache_servers  # noqa: F401 (a fixture)
 from tests.integration.job_retry.desk import kill, lines, retry_master
@@ -59,21 +58,3 @@ def test_a_minion_that_was_away_gets_its_job_once_though_the_server_was_killed(
     later = desk.publish("test.arg", "later", tgt="bert")
     desk.await_return("bert", later)
     assert lines(ran) == 1
-
-
-def test_nothing_is_given_up_while_the_server_is_away(master, server, desk, bert, tmp_path):
-    ran = tmp_path / "ran"
-    jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="bert")
-    desk.await_state("bert", jid, "pending")
-    server.stop()
-    with pytest.raises(SaltException):
-        desk.queue()
-    desk.fire("minion_start", {"id": "bert", "cmd": "_minion_event", "tag": "minion_start"})
-    wait_for(lambda: desk.engine_pid() is not None and master.is_running(), what="the master goes on")
-    server.start()
-    bert.start()  # while the server is away no minion gets a pillar from the master
-    desk.await_return("bert", jid)
-    wait_for(lambda: not desk.queue(), what="nothing is owed any more")
-    assert lines(ran) == 1
-    after = desk.publish("test.arg", "after", tgt="bert")
-    desk.await_return("bert", after)

@@ -260,32 +260,6 @@ def test_the_same_job_published_again_takes_the_place_of_the_older_one(desk, ber
     assert "bert" not in (desk.returned(older) or {})
 
 
-@pytest.mark.slow
-def test_a_job_that_may_be_repeated_is_dead_after_its_attempts_and_runs_again_when_an_operator_wants_it(
-    desk, bert, tmp_path
-):
-    ran, free = tmp_path / "ran", tmp_path / "free"
-    limits = {"job_retry": {"retry_interrupted": True, "max_attempts": 2}}
-    command = f"echo x >> {ran}; [ -e {free} ] || sleep 60"
-    jid = desk.publish("cmd.run", command, tgt="bert", metadata=limits)
-    desk.await_state("bert", jid, "pending")
-    for attempt in (1, 2):
-        bert.start()
-        wait_for(lambda attempt=attempt: lines(ran) == attempt, what=f"attempt {attempt} has begun")
-        desk.await_state("bert", jid, "running")
-        kill(bert)
-    bert.start()
-    desk.await_state("bert", jid, "dead")
-    entry = desk.run("job_retry.show", "bert", jid)
-    assert entry["attempts"] == 2
-    assert lines(ran) == 2
-    free.touch()
-    assert desk.run("job_retry.retry", minion="bert", jid=jid) == 1
-    desk.await_return("bert", jid)
-    wait_for(lambda: not desk.queue(), what="the entry is gone")
-    assert lines(ran) == 3
-
-
 def test_an_operator_lists_shows_enqueues_and_purges_and_is_told_what_is_wrong(desk, master, bert, tmp_path):
     def refused(message, function, *args, **kwargs):
         with pytest.raises(CommandExecutionError, match=message):
