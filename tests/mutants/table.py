@@ -30,6 +30,8 @@ WORLD = "tests/unit/batch/test_world.py -k 'every_way or once_went'"
 PROFILES = "tests/unit/batch/test_profiles.py -k 'often or once_went'"
 SHARED = "tests/unit/batch/test_shared_worlds.py -k 'in_a_world or rollouts_of'"
 QUEUE = "tests/worlds/test_adversary.py -k 'not many'"
+#: Batches and the queue in one world.
+TOGETHER = "tests/worlds/test_together.py -k 'not many'"
 
 #: The fields of each mutant, by what it concerns.
 _TABLE = (
@@ -180,6 +182,56 @@ _TABLE = (
         "if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:",
         "if waits or batch.asked_queue or not batch.to_hand_over:",
         "tests/unit/batch/test_shell_doubts.py tests/unit/batch/test_shell_sending.py -k 'hands_nobody_over'",
+    ),
+    # where both meet
+    (
+        "a stopped batch leaves with the retry queue what it has asked it to take",
+        "core/batch/state.py",
+        "return [facts.TakeBack(tuple(self.to_hand_over))] if self.to_hand_over else []",
+        "return []",
+        TOGETHER,
+    ),
+    (
+        "the retry queue takes the job of a batch for one that it owes",
+        "core/retry/reader.py",
+        'kept_out = bool(load.get(BATCH_MARK) or options.get("nocache"))',
+        'kept_out = bool(options.get("nocache"))',
+        TOGETHER,
+    ),
+    (
+        "a kill ends no job that a batch has handed over",
+        "core/retry/reader.py",
+        "if record.ends and record.minions is not None and record.functions in KILLS:",
+        "if not record.ends and record.minions is not None and record.functions in KILLS:",
+        TOGETHER,
+    ),
+    (
+        "a paused batch hands minions over",
+        "core/batch/ending.py",
+        "waits = batch.paused or batch.has_more()",
+        "waits = batch.has_more()",
+        TOGETHER,
+    ),
+    (
+        "minions are handed over while others still run the job",
+        "core/batch/ending.py",
+        "batch.has_more() or batch.flights or",
+        "batch.has_more() or",
+        TOGETHER,
+    ),
+    (
+        "a batch that goes on does not ask the retry queue again",
+        "core/batch/machine.py",
+        "batch.asked_queue = False  # ask again",
+        "batch.asked_queue = bool(batch.to_hand_over)  # ask again",
+        TOGETHER,
+    ),
+    (
+        "a minion on which an operator has killed the job in flight is handed over",
+        "core/batch/ending.py",
+        "if flight.signalled or (flight.kills and flight.idle):",
+        "if flight.kills and flight.idle:",
+        TOGETHER,
     ),
     # the retry queue
     (

@@ -947,11 +947,11 @@ class Clocks(CutOff):
     def _was_set_after_kill(self, key):
         return self.last_kill.get(key, math.inf) <= self.last_set
 
-    def take_load(self, load, names, origin="", ends=()):
+    def take_load(self, load, names, origin="", ends=(), sent=True):
         for jid in ends or (load["jid"],):
             self._date(jid)
             self.later(self.lag, lambda jid=jid: self._date(jid), engine=False)
-        super().take_load(load, names, origin, ends)
+        super().take_load(load, names, origin, ends, sent)
 
     def _date(self, jid):
         self.dated[jid] = min(self.clock_ahead, self.dated.get(jid, math.inf))
@@ -1099,13 +1099,13 @@ class PowerOnce(Power):
         for minion in self.minions.values():
             minion.keeps = True
 
-    async def take_publish(self, life, jid, names, once):
+    async def take_publish(self, life, jid, names, once, *more):
         if once.get("rerun"):
             self.wanted.update((name, jid) for name in names)
-        return await super().take_publish(life, jid, names, once)
+        return await super().take_publish(life, jid, names, once, *more)
 
-    def deliver(self, jid, names):
-        super().deliver(jid, names)
+    def deliver(self, jid, names, origin=""):
+        super().deliver(jid, names, origin)
         for name in names:
             self.must(self.runs[name, jid] <= 1 + self.wanted[name, jid], f"{name} runs {jid} twice")
 

@@ -39,11 +39,11 @@ class Busy(World):
         """The workers take no further messages for so long."""
         self._free = sorted(max(at, self.now) + seconds for at in self._free)
 
-    def deliver(self, jid, names):
+    def deliver(self, jid, names, origin=""):
         for name in names:
             if self.minions[name].up and jid not in self.minions[name].seen:
                 self.begun_at[name, jid] = self.now
-        super().deliver(jid, names)
+        super().deliver(jid, names, origin)
 
     def ask(self, fun, arg, question, names, kept):
         if isinstance(fun, list):  # whether they run a job

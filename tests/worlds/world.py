@@ -13,6 +13,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import logging
 import re
@@ -25,6 +26,7 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
+from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import TIME_ZONES
 from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.log import records
@@ -59,7 +61,7 @@ DISK, LATENCY, POLL = 0.02, 0.05, 5.0
 RESTART = 5.0
 #: Seconds that a thread takes for a call to a server that is down.
 DOWN = 3.0
-OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
+OPTS = {"id": "here_master", "master_job_cache": OURS, "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
 #: Reasons of entries whose job must run again, or was never published.
 AGAIN = ("an operator", "it was begun", "the publish was refused")
 
@@ -77,6 +79,10 @@ class Minion:
 
     def __init__(self, up=True, cache_jobs=False):
         self.up, self.cache_jobs = up, cache_jobs
+        self.seconds = None  # that its jobs take, if it differs from the others
+        self.retcode = 0  # of its jobs
+        self.is_stubborn = False  # its jobs do not end when they are told to terminate
+        self.started_at = 0.0  # when it last fetched its pillar, by the wall clock
         self.seen, self.running, self.ran = set(), {}, set()
         self.life = 0
         self.late = None  # jobs published while it was frozen; it gets them when it wakes
@@ -98,8 +104,8 @@ class Minion:
 class Life:
     """The loop of one engine process. Once the process is killed, its pending calls are dropped."""
 
-    def __init__(self, world):
-        self.world, self.loop, self.alive = world, world.virtual.loop, True
+    def __init__(self, world, touched):
+        self.world, self.loop, self.alive, self._touched = world, world.virtual.loop, True, touched
         self.waits = set()
 
     def call_later(self, delay, call, *args):
@@ -132,7 +138,7 @@ class Life:
         self.waits.add(over)
         self.loop.call_later(seconds, self._end, over)
         await over
-        self.world.touched()
+        self._touched()
         if not self.alive:
             never = compat.Future()
             self.waits.add(never)
@@ -147,7 +153,8 @@ class Worker:
 
     async def call(self, function, *args):
         await self._life.wait(DISK if self._is_up() else DOWN)
-        return function(*args)
+        made = function(*args)
+        return await made if inspect.isawaitable(made) else made
 
     def close(self):
         pass
@@ -207,6 +214,7 @@ class JobCache:
 
     name = master_name = OURS
     why_unauthenticated = ""
+    keeps_first_load = True
 
     def __init__(self, world):
         self._world = world
@@ -238,7 +246,10 @@ class JobCache:
         return frozenset(name for name in minions if (name, jid) in world.returned or name in answered)
 
     def returned(self, jid, minions):
-        return dict.fromkeys(self.have_returned(jid, minions), 0)
+        return {name: self._world.retcode_of(name, jid) for name in self.have_returned(jid, minions)}
+
+    def keep_load(self, jid, load, minions):
+        self._there().take_load(load, minions, sent=False)
 
     def answers(self, jid, minions):
         answered = self._there().answered.get(jid, {})
@@ -474,7 +485,7 @@ class World:
 
     def boot(self):
         """Start the engine, and wait until it has read the store."""
-        self.life = life = Life(self)
+        self.life = life = Life(self, self.touched)
         self.lease = self.site.lease(JOB_RETRY)
         assert self.lease.take()
         publisher, self.bus = Publisher(life), Bus(life)
@@ -688,9 +699,13 @@ class World:
 
     def fire(self, tag, data):
         """Put an event on the bus."""
-        listener = self.bus and self.bus.listener
-        if listener and listener.wants(tag):
-            listener.handle(tag, data)
+        for bus in self.buses():
+            if bus and bus.listener and bus.listener.wants(tag):
+                bus.listener.handle(tag, data)
+
+    def buses(self):
+        """The engines' ends of the bus."""
+        return [self.bus]
 
     def of_publisher(self, load, minions):
         return self._standing("publisher", minions)
@@ -708,16 +723,20 @@ class World:
         """A minion sends something: call when it reaches the master."""
         self.later(LATENCY, call, engine)
 
-    def take_load(self, load, names, origin="", ends=()):
-        """The master publishes: the log and the bus have it at once, the job cache has it ``lag`` seconds later."""
+    def take_load(self, load, names, origin="", ends=(), sent=True, is_stored=True):
+        """
+        The master publishes: the log and the bus have it at once, the job cache has it ``lag`` seconds later. If it is not
+        ``sent``, the load is only stored.
+        """
         jid, fun, at = load["jid"], events.function_of(load), self.wall()
         work, user = work_of(load), load["user"]
         named = tuple(sorted(names))
         self.log_writer.append(
-            records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, True, at)
+            records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, sent, at)
         )
         told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
-        self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
+        if sent:
+            self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
 
         def record():
             self.loads.setdefault(jid, load)
@@ -725,7 +744,8 @@ class World:
             first, last = self.recorded.get(jid, (self.wall(), 0.0))
             self.recorded[jid] = first, max(self.wall(), last + 0.001)  # later, also if the clock was set back
 
-        self.later(self.lag, record, engine=False) if self.lag else record()
+        if is_stored:
+            self.later(self.lag, record, engine=False) if self.lag else record()
 
     def load_of(self, jid, fun="state.apply", digest="", limits=None, nocache=False):
         """Return the load of a job; one with several functions has as many arguments."""
@@ -764,9 +784,13 @@ class World:
         for name in targets:
             running = self.minions[name].running if self.reaches(name) else {}
             for each in [each for each in running if each == (jid or each)]:
-                del running[each]
-                self.killed.add((name, each))
+                self.end_job(name, each)
         return signal
+
+    def end_job(self, name, jid):
+        """The process of a job is killed. It returns nothing."""
+        del self.minions[name].running[jid]
+        self.killed.add((name, jid))
 
     def wants_publish(self, jid, names):
         """The engine is about to publish a job."""
@@ -775,8 +799,8 @@ class World:
             known = (name, jid) in self.known and not self.minions[name].keeps
             self.must(not known, "published although it is known to have begun")
 
-    async def take_publish(self, life, jid, names, once):
-        """The engine publishes a job. Returns the minions that the master matches."""
+    async def take_publish(self, life, jid, names, once, load=None, origin=JOB_RETRY):
+        """An engine publishes a job. Returns the minions that the master matches."""
         self.published_at.append(self.now)
         becomes = PublishFailed("no", True, True) if jid in self.forbidden else None
         becomes = becomes or (self.publishing.pop(0) if self.publishing else None)
@@ -786,14 +810,14 @@ class World:
         names = names - self.keyless - self.barred
         if not names:
             raise NoMinionMatched("nobody")
-        self.take_load(self.loads[jid], names, origin=JOB_RETRY)
+        self.take_load(load or self.loads[jid], names, origin)
         if once.get("rerun"):
             for minion in (
                 self.minions[name] for name in names if self.reaches(name) or self.minions[name].late is not None
             ):
                 if jid not in minion.seen:  # a minion that knows the jid ignores the publish, and its record stays
                     minion.begun.pop(jid, None)
-        self.deliver(jid, sorted(names))
+        self.deliver(jid, sorted(names), origin)
         if becomes is not None:
             raise becomes
         return names
@@ -811,11 +835,15 @@ class World:
         is_first = (name, jid) not in self.returned
         self.returned.add((name, jid))
         fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
-        self.log_writer.append(records.Returned(jid, name, fun, 0, is_first, self.wall()))
+        self.log_writer.append(records.Returned(jid, name, fun, self.retcode_of(name, jid), is_first, self.wall()))
+
+    def retcode_of(self, name, jid):
+        return self.minions[name].retcode
 
     def hear_return(self, name, jid):
         """The bus announces a return."""
-        data = {"id": name, "jid": jid, "fun": "state.apply", "return": True, "retcode": 0}
+        retcode = self.retcode_of(name, jid)
+        data = {"id": name, "jid": jid, "fun": "state.apply", "return": True, "retcode": retcode}
         self.fire(f"salt/job/{jid}/ret/{name}", data)
 
     # -- minions ------------------------------------------------------------------------------------------------------
@@ -839,6 +867,10 @@ class World:
         if isinstance(fun, list):
             return {each: self.answer(name, each, given) for each, given in zip(fun, arg, strict=True)}
         jid = arg[0] if arg else ""
+        if fun in KILLS:
+            if jid in minion.running and not (minion.is_stubborn and fun == "saltutil.term_job"):
+                self.end_job(name, jid)
+            return True
         if fun == "saltutil.find_job":
             return {"jid": jid} if jid in minion.running else {}
         if fun == "saltutil.find_cached_job":
@@ -861,7 +893,8 @@ class World:
         """Whether the master reaches a minion: it is up, and its key is accepted."""
         return self.minions[name].up and name not in self.keyless and name not in self.barred
 
-    def deliver(self, jid, names):
+    def deliver(self, jid, names, origin=""):
+        """What was published reaches minions. ``origin``: the engine that has published it, if one has."""
         for name in names:
             minion = self.minions[name]
             if minion.late is not None:
@@ -877,11 +910,15 @@ class World:
             if not minion.full:
                 minion.begun[jid] = self.wall()
             self.runs[name, jid] += 1
-            minion.running[jid] = True
-            life = minion.life
+            minion.running[jid] = origin
+            self.has_begun(name, jid, origin)
+            life, seconds = minion.life, self.duration if minion.seconds is None else minion.seconds
             if self.acks:
                 self.send(lambda name=name: self.acknowledge(name, jid))
-            self.later(self.duration, lambda name=name, life=life: self.finish(name, jid, life), engine=False)
+            self.later(seconds, lambda name=name, life=life: self.finish(name, jid, life), engine=False)
+
+    def has_begun(self, name, jid, origin):
+        """A minion has begun a job."""
 
     def acknowledge(self, name, jid):
         """The bus announces that a minion has begun a job."""
@@ -917,6 +954,7 @@ class World:
         minion = self.minions[name]
         minion.up, minion.seen, minion.late = True, set(), None
         if self.reaches(name):
+            minion.started_at = self.wall()
             self.send(lambda: self.fire(f"salt/minion/{name}/start", {"id": name}))
 
     def freeze(self, name):

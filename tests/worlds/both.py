@@ -1,0 +1,272 @@
+"""
+The world with both engines in it: batches hand over to the retry queue what is away, and take it back.
+
+Both have one master, one site, one bus and the same minions. The world records what really happened; of the engines' own
+state it reads what a runner shows.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from salt.exceptions import CommandExecutionError
+
+from saltext.jobs.core.batch.catalog import add_late_returns
+from saltext.jobs.core.batch.plan import sizes_of
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.shell import BatchShell
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import kept_answers
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.errors import EngineAbsent, NotNow
+from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.ledger.log import News
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.site import read_msgpack
+from tests.worlds.site import MemoryReader
+from tests.worlds.world import LATENCY, Bus, JobCache, Life, Publisher, Worker, World
+
+#: Seconds between two looks of a runner for the answer to its request.
+LOOK = 0.2
+
+
+class Journals(BatchStore):
+    """Nothing is shown to Salt 3008's own manager: there is none."""
+
+    def show_to_salt(self, spec, created):
+        pass
+
+
+class Permission:
+    """Everybody may do everything."""
+
+    def strangers(self, minions):
+        return []
+
+    def lacking(self, spec, owner, limits, minions):
+        return ""
+
+    def limits(self, owner, limits):
+        return dict(limits)
+
+
+class Log(MemoryReader):
+    """Tells a killed engine nothing."""
+
+    def __init__(self, life):
+        super().__init__(life.world.disk, None)
+        self._life = life
+
+    def read(self):
+        return super().read() if self._life.alive else News([], "", False)
+
+
+class BatchPublisher(Publisher):
+    """The publisher of the batch engine, which also kills."""
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **more):
+        if question:
+            return await super().publish(fun, arg, tgt, tgt_type, jid=jid, question=True, **more)
+        names = frozenset(tgt)
+        self._world.wants_part(jid, names)
+        await self._life.wait(LATENCY)
+        load = self._world.load_of(jid, fun)
+        found = await self._world.take_publish(self._life, jid, names, {}, load, BATCH_MANAGER)
+        await self._life.wait(3 * LATENCY)
+        return found
+
+    async def kill_job(self, jid, minions, *, kill_jid, gently=False):
+        fun = "saltutil.term_job" if gently else "saltutil.kill_job"
+        return await self.publish(fun, [jid], list(minions), jid=kill_jid, question=True)
+
+
+class Both(World):
+    """A world in which the batch engine runs too."""
+
+    def __init__(self, *args, max_in_flight=None, **options):
+        self.batch_settings = BatchSettings(max_in_flight=max_in_flight, publish_retries=1000)
+        self.batch_life = self.batch_bus = self.batches = self.batch_lease = None
+        self.handed_over = set()  # (minion, jid) that the retry queue has taken from a batch
+        self.specs = {}  # jid -> the Spec of a batch that was asked for
+        self.replies, self.told_by = {}, {}  # by the id of a request: the answer, and what to call with it
+        super().__init__(*args, **options)
+        self.journals = Journals(self.opts)  # as a runner reads them
+        self.boot_batches()
+
+    def buses(self):
+        return [self.bus, self.batch_bus]
+
+    # -- the batch engine ---------------------------------------------------------------------------------------------
+
+    def boot_batches(self):
+        self.batch_life = life = Life(self, self.batches_touched)
+        self.batch_lease = self.site.lease(BATCH_MANAGER)
+        assert self.batch_lease.take()
+        self.batch_bus, publisher = Bus(life), BatchPublisher(life)
+        clock = Clock(self.wall(), self.virtual.steady)
+        cache, worker = JobCache(self), Worker(life, lambda: self.cache_up)
+        ports = Ports(
+            loop=life,
+            clock=clock,
+            wall=self.wall,
+            bus=self.batch_bus,
+            publisher=publisher,
+            questions=Questions(life, publisher, kept_answers(cache, worker), self.virtual.steady),
+            cache=cache,
+            log=lambda follower: Log(life),
+            store=Journals(self.opts, self.batch_lease),
+            inbox=Inbox(self.opts, BATCH_MANAGER, self.batch_lease),
+            cache_worker=worker,
+            disk_worker=self._worker(),
+            runner=None,
+            queue=functools.partial(self.ask_queue, life),
+            can_queue=lambda: self.site.is_led(JOB_RETRY),
+            queue_worker=self._worker(),
+            permission=Permission(),
+            rights_worker=self._worker(),
+            master_age=lambda: 86400.0,
+            restarted=lambda since: {name for name, at in since.items() if self.minions[name].started_at >= at},
+            acks=self.acks,
+            keep=0.0,
+            is_takeover=False,
+        )
+        self.batches = BatchShell(ports, self.batch_settings)
+        self.batches.start()
+        if not self._is_running:
+            self.run(0.1)
+
+    def _worker(self):
+        return Worker(self.batch_life, lambda: True)
+
+    def batches_touched(self):
+        """The batch engine has made a call to the outside."""
+
+    def crash_batches(self):
+        """kill -9 of the batch engine."""
+        if self.batch_life is not None:
+            self.batch_life.alive = False
+            self.batch_lease.release()
+            self.graves.append((self.batch_life, self.batches))
+        self.batch_life = self.batch_bus = self.batches = None
+
+    def notice(self):
+        super().notice()
+        if self.batches is not None:
+            self.batches.on_gap()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def ask_queue(self, life, request):
+        """Stand in for ``core.engine.requests.ask``, in virtual time."""
+        if request["do"] == "enqueue":
+            self.wants_hand_over(request["jid"], request["minions"])
+        is_kept, number = request["do"] == "cancel", self.leave(JOB_RETRY, dict(request))
+        if is_kept and not self.site.is_led(JOB_RETRY):
+            return None
+        reply = await self._reply(life, number)
+        if reply is None and is_kept:
+            raise EngineAbsent("the request stays")
+        if reply is None:
+            if self.site.folder(JOB_RETRY).remove(f"requests/{number}.request"):
+                raise EngineAbsent("the request is withdrawn")
+            reply = await self._reply(life, number)
+        if reply is None:
+            raise EngineAbsent("it has taken the request, and may carry it out later")
+        if request["do"] == "enqueue" and "value" in reply:
+            self.handed_over |= {(name, request["jid"]) for name in request["minions"]}
+        if "error" in reply:
+            raise (NotNow if reply["for_now"] else CommandExecutionError)(reply["error"])
+        return reply["value"]
+
+    async def _reply(self, life, number):
+        folder, name, until = self.site.folder(JOB_RETRY), f"requests/{number}.reply", self.now + self.site.patience
+        while self.now < until:
+            if folder.exists(name):
+                reply = read_msgpack(folder, name)
+                folder.remove(name)
+                return reply
+            await life.wait(LOOK)
+        return None
+
+    def ask_batches(self, do, told=lambda value: None, **request):
+        """Ask the batch engine for something, as a runner does. ``told`` is called with the answer; None if it refuses."""
+        number = self.leave(BATCH_MANAGER, {"do": do, "user": "root", **request})
+        self.told_by[number] = told
+        self._hand_back(number)  # it may have been answered at once
+
+    def has_written(self, engine, name, data):
+        super().has_written(engine, name, data)
+        number = name.partition("/")[2].rpartition(".")[0]
+        if engine == BATCH_MANAGER and name.endswith(".reply"):
+            self.replies[number] = read_msgpack(self.site.folder(engine), name).get("value")
+            self._hand_back(number)
+
+    def _hand_back(self, number):
+        if number in self.replies and number in self.told_by:
+            self.told_by.pop(number)(self.replies.pop(number))
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def begin(self, jid, minions, batch="2", told=lambda value: None, **more):
+        """Ask for a batch of state.apply."""
+        minions = tuple(minions)
+        options = {"fun": "state.apply", "arg": (), "kwargs": {}, "tgt": "*", "tgt_type": "glob", "user": "root"}
+        options |= {"timeout": 10.0, "gather_job_timeout": 5.0, "publish_window": 0.1, **more}
+        self.specs[jid] = spec = Spec(
+            jid=jid, minions=minions, batch=batch, sizes=tuple(sizes_of(batch, len(minions))), **options
+        )
+        self.ask_batches("start", told, spec=spec.as_dict())
+
+    def batch(self, jid):
+        """A batch as a runner finds it; None if there is none."""
+        batch = self.journals.read(jid)
+        if batch is not None and batch.closed:
+            add_late_returns(batch, JobCache(self))
+        return batch
+
+    def outcomes(self, jid):
+        """``{minion: how its part ended}``."""
+        return {name: outcome.value for name, (outcome, *_) in self.batch(jid).outcomes.items()}
+
+    def has_ended(self, jid):
+        batch = self.batch(jid)
+        return batch is None or batch.closed
+
+    def retcode_of(self, name, jid):
+        return self.minions[name].retcode if jid in self.specs else 0
+
+    def ask(self, fun, arg, question, names, kept):
+        """A kill is logged as any publish."""
+        if isinstance(fun, str) and fun in KILLS:
+            load = {"jid": question, "fun": fun, "arg": arg, "tgt": "*", "tgt_type": "glob", "user": "root"}
+            self.take_load(load, names, BATCH_MANAGER, arg)
+        super().ask(fun, arg, question, names, kept)
+
+    def take_load(self, load, names, origin="", ends=(), sent=True):
+        """While the job cache is away, Salt publishes, and nothing is stored."""
+        super().take_load(load, names, origin, ends, sent, is_stored=self.cache_up)
+
+    def finish(self, name, jid, life):
+        """A killed job that was started again returns."""
+        if jid in self.minions[name].running:
+            self.killed.discard((name, jid))
+            super().finish(name, jid, life)
+
+    def take_return(self, name, jid):
+        """While the job cache is away, a return is lost but for its event."""
+        self.keeps_returns = self.cache_up
+        super().take_return(name, jid)
+
+    def wants_part(self, jid, names):
+        """The batch engine is about to publish a part of a batch."""
+
+    def wants_hand_over(self, jid, names):
+        """A batch is about to hand minions over to the retry queue."""
+
+    def running(self, jid):
+        """The minions that run what a batch has sent them."""
+        return [name for name, minion in self.minions.items() if minion.running.get(jid) == BATCH_MANAGER]

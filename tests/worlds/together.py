@@ -1,0 +1,446 @@
+"""
+Worlds in which batches and the retry queue meet: batches hand over what is away and take it back, while either engine is
+killed at any moment, or both with the power of the master, and minions come and go in the middle.
+
+    python -m tests.worlds.together --profile Together --seeds 0-100
+
+The judge knows what operators were told and what minions did. It never looks at what the engines know or decide.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.errors import PublishFailed
+from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.retry.entry import ENDED, State
+from tests import many_worlds
+from tests.worlds.both import Both
+from tests.worlds.site import SYNCED
+
+#: Seconds from the moment at which an engine can know of a wish until it must be heeded: a publish may be under way.
+HEEDED = 2.0
+#: The same, if one engine has to tell the other.
+PASSED_ON = 30.0
+#: Seconds until the batch engine has read of a kill in the log.
+READ = 1.0
+#: Seconds for which everybody waits in the end, while minions are still away.
+CALM = 300.0
+SETTLED = ENDED | {State.HELD}
+
+
+class Together(Both):
+    """
+    A world whose misfortunes a seed decides.
+    """
+
+    #: What happens. A kind that is listed twice happens twice as often.
+    KINDS = (
+        *("batch",) * 6,
+        *("stop_minion", "start_minion", "start_minion", "start_minion", "freeze", "cut", "process"),
+        *("end", "end", "pause", "resume", "kill", "kill", "publish"),
+        *("crash_queue", "crash_batches", "die_queue", "die_queue", "die_batches", "die_batches"),
+        *("gap", "store", "cache", "refuse"),
+    )
+    #: The share of events that are lost, one of these.
+    LOSSES = (0.0, 0.0, 0.1, 0.4)
+
+    def __init__(self, seed):
+        self.random = chance = random.Random(seed)
+        self.lossy = chance.choice(self.LOSSES)
+        self.trouble_at = 0.0  # when an engine, the store or the job cache was last away
+        self.stopped = {}  # jid -> when its operator was told that it is stopped
+        self.paused = {}  # jid -> the same of a pause, unless somebody has asked to resume it
+        self.turned_down = set()  # batches that their operator was told do not begin
+        self.killed_at = {}  # (minion, jid) -> when an operator killed a job that the minion had been sent
+        self.offered = set()  # (minion, jid) that a batch has asked the retry queue to take
+        self.sent = set()  # (minion, jid) that a batch has sent
+        self.begins_heard = set()  # (minion, jid) of which an engine that drives the job has heard that it has begun
+        self.unseen = set()  # (minion, jid) that the minion began, or still runs, where no engine could know it
+        self.gone = set()  # (minion, jid) that an operator has given up
+        self._die_at = {JOB_RETRY: None, BATCH_MANAGER: None}
+        self.limit = chance.choice([None, None, 1, 2, 3])
+        super().__init__(
+            minions=tuple("abcdef"[: chance.randint(2, 6)]),
+            acks=chance.random() < 0.7,
+            duration=1.0,
+            max_in_flight=self.limit,
+            ttl=1e6,
+            keep=1e6,
+            backoff=chance.choice([2.0, 60.0]),
+        )
+        for minion in self.minions.values():
+            minion.seconds = chance.choice([0.1, 3.0, 25.0, 90.0])
+            minion.retcode = int(chance.random() < 0.1)
+            minion.keeps = chance.random() < 0.4
+            minion.is_stubborn = chance.random() < 0.3
+            minion.cache_jobs = chance.random() < 0.3
+
+    # -- what must not happen -----------------------------------------------------------------------------------------
+
+    def has_begun(self, name, jid, origin):
+        key = name, jid
+        if jid not in self.specs:
+            return
+        self.must(jid not in self.turned_down, f"{key} begins, and its batch was refused")
+        self.must(name in self.specs[jid].minions, f"{key} begins, and {name} is not of the batch")
+        again = self.runs[key] > 1
+        self.must(not (again and self.minions[name].keeps), f"{key} begins twice, and the minion keeps records")
+        self.must(not (again and key in self.begins_heard), f"{key} begins twice, and that it had begun was known")
+        if origin != BATCH_MANAGER:
+            self.unseen.add(key)
+        self.must(origin != JOB_RETRY or key in self.offered, f"{key} begins by the queue, and its batch has kept it")
+        slack = HEEDED if origin == BATCH_MANAGER else PASSED_ON
+        if origin:  # else it was published before, to a minion that was frozen
+            self.must(not self._is_late(self.stopped.get(jid), slack), f"{key} begins by {origin}, and it was stopped")
+            self.must(not self._is_late(self.killed_at.get(key), slack), f"{key} begins by {origin}, and it was killed")
+        if origin == BATCH_MANAGER:
+            self._is_within_limits(jid)
+
+    def _is_late(self, since, slack):
+        """Whether the engines have been able to heed a wish since then."""
+        return since is not None and self.now > max(since, self.trouble_at) + slack
+
+    def _is_within_limits(self, jid):
+        running = {each: [n for n in self.running(each) if (n, each) not in self.unseen] for each in self.specs}
+        most = max(self.specs[jid].sizes)
+        self.must(len(running[jid]) <= most, f"{running[jid]} run {jid}, and {most} may")
+        total = sum(map(len, running.values()))
+        self.must(self.limit is None or total <= self.limit, f"{running} run, and {self.limit} may")
+
+    def wants_part(self, jid, names):
+        self.must(
+            not self._is_late(self.paused.get(jid), HEEDED), f"{jid} is sent to {sorted(names)}, and it is paused"
+        )
+
+    def wants_hand_over(self, jid, names):
+        what = f"{sorted(names)} of {jid} are handed over"
+        self.must(self.specs[jid].offline == "queue", f"{what}, and nobody has asked for that")
+        self.must(not self._is_late(self.paused.get(jid), HEEDED), f"{what}, and it is paused")
+        self.must(not self._is_late(self.stopped.get(jid), HEEDED), f"{what}, and it was stopped")
+        self.must(not any((name, jid) in self.returned for name in names), f"{what}, and have returned")
+        running = [name for name in self.running(jid) if (name, jid) not in self.unseen]
+        self.must(not running, f"{what}, and {running} still run it")
+        self.offered |= {(name, jid) for name in names}
+
+    # -- what is true -------------------------------------------------------------------------------------------------
+
+    async def take_publish(self, life, jid, names, once, load=None, origin=JOB_RETRY):
+        if origin == BATCH_MANAGER and not (self.publishing and getattr(self.publishing[0], "certain", True)):
+            self.sent |= {(name, jid) for name in names}
+        return await super().take_publish(life, jid, names, once, load, origin)
+
+    def acknowledge(self, name, jid):
+        if self.random.random() < self.lossy:
+            self.later(self.random.uniform(0.1, 6.0), self.notice)  # the missing beat shows the loss
+            return
+        if jid in self.specs and self.batches is not None and jid in self.batches.live:
+            self.begins_heard.add((name, jid))
+        super().acknowledge(name, jid)
+
+    def hear_return(self, name, jid):
+        if self.random.random() < self.lossy:
+            self.later(self.random.uniform(0.1, 6.0), self.notice)
+            return
+        super().hear_return(name, jid)
+
+    def out_of_sight(self, name):
+        """No engine can know what a minion does from now on."""
+        self.unseen |= {(name, jid) for jid in self.minions[name].running}
+
+    def touched(self):
+        self._may_die(JOB_RETRY, self.do_crash_queue)
+
+    def batches_touched(self):
+        self._may_die(BATCH_MANAGER, self.do_crash_batches)
+
+    def _may_die(self, engine, die):
+        left = self._die_at[engine]
+        if left is not None:
+            self._die_at[engine] = left - 1 if left else None
+            if not left:
+                die()
+
+    def crash(self):
+        super().crash()
+        self.trouble_at = math.inf
+
+    def crash_batches(self):
+        super().crash_batches()
+        self.trouble_at = math.inf
+        self._forget_kills(READ)
+
+    def _forget_kills(self, age):
+        """The batch engine does not know the kills of the last seconds."""
+        known = {key: at for key, at in self.killed_at.items() if self.now - at >= age or key in self.handed_over}
+        self.killed_at = known
+
+    def boot(self):
+        super().boot()
+        self._note_trouble()
+
+    def boot_batches(self):
+        super().boot_batches()
+        self._note_trouble()
+
+    def _note_trouble(self):
+        is_well = self.life and self.batch_life and self.store_up and self.cache_up
+        self.trouble_at = self.now if is_well else math.inf
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def act(self):
+        """Do one random thing, and let some time pass."""
+        choice = self.random.choice
+        getattr(self, f"do_{choice(self.KINDS)}")()
+        self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 300.0]) * self.random.random())
+
+    def _name(self):
+        return self.random.choice(sorted(self.minions))
+
+    def _some(self):
+        return tuple(name for name in self.minions if self.random.random() < 0.6) or tuple(self.minions)[:1]
+
+    def _batch(self):
+        return self.random.choice(sorted(self.specs)) if self.specs else None
+
+    def do_batch(self):
+        """An operator starts a batch; some of its minions are often away."""
+        chance, jid = self.random, f"2027011400164{len(self.specs):07d}"
+        if chance.random() < 0.5:
+            self.do_stop_minion()
+        options = {
+            "presence": chance.choice(["ping", "none"]),
+            "offline": chance.choice(["queue", "queue", "queue", "skip", "fail"]),
+            "batch_wait": chance.choice([0.0, 0.0, 4.0]),
+            "timeout": chance.choice([5.0, 20.0]),
+            "failures_allowed": chance.choice([None, None, None, 1.0]),
+            "max_runtime": chance.choice([None, None, None, 30.0]),
+        }
+
+        def told(value):
+            if value is None:
+                self.turned_down.add(jid)
+
+        self.begin(jid, self._some(), chance.choice(["1", "2", "3", "1,2", "1,50%,100%", "100%"]), told, **options)
+
+    def do_publish(self):
+        """A job that is no batch. Without a job cache it is known to nobody."""
+        jid, targets = f"j{len(self.published)}", self._some()
+        if not self.cache_up:
+            self.gone |= {(name, jid) for name in targets}
+        self.publish(jid, targets=targets)
+
+    def do_stop_minion(self):
+        name = self._name()
+        self.stop(name)
+
+    def do_start_minion(self):
+        """A minion starts, or starts anew; sometimes its jobs live on."""
+        name = self._name()
+        if self.random.random() < 0.3:
+            self.out_of_sight(name)
+            self.revive(name)
+        else:
+            self.start(name)
+
+    def do_freeze(self):
+        name = self._name()
+        if self.minions[name].up:
+            self.out_of_sight(name)
+            self.freeze(name)
+            wake = lambda: self.minions[name].late is not None and self.wake(name)  # noqa: E731
+            self.later(self.random.uniform(1, 90), wake, engine=False)
+
+    def do_cut(self):
+        """A minion loses its connection for a while, and keeps running its jobs."""
+        name = self._name()
+        minion = self.minions[name]
+        if minion.up:
+            self.out_of_sight(name)
+            minion.up = False
+            self.later(self.random.uniform(1, 90), lambda: setattr(minion, "up", True), engine=False)
+
+    def do_process(self):
+        """The process of a job dies, and nothing is returned."""
+        for name, minion in self.minions.items():
+            for jid in list(minion.running):
+                if self.random.random() < 0.5:
+                    self.end_job(name, jid)
+                    self.gone.add((name, jid))
+
+    def do_end(self):
+        """An operator stops a batch."""
+        jid, kill = self._batch(), self.random.random() < 0.5
+
+        def told(is_so):
+            if is_so:
+                self.stopped.setdefault(jid, self.now)
+
+        if jid:
+            self.ask_batches("stop", told, jid=jid, kill=kill)
+
+    def do_pause(self):
+        jid = self._batch()
+
+        def told(is_so):
+            if is_so:
+                self.paused.setdefault(jid, self.now)
+
+        if jid:
+            self.ask_batches("pause", told, jid=jid)
+
+    def do_resume(self):
+        for jid in self.specs:
+            self.paused.pop(jid, None)
+            self.ask_batches("resume", lambda _, jid=jid: self.paused.pop(jid, None), jid=jid)
+
+    def do_kill(self):
+        """An operator kills the job of a batch on some minions, by Salt's own means."""
+        jid = self._batch()
+        if jid:
+            targets = self._some()
+            self.gone |= {(name, jid) for name in targets}
+            # A batch learns of a kill while its engine runs.
+            known = self.handed_over | (self.sent if self.batch_life else set())
+            for key in known.intersection((name, jid) for name in targets):
+                self.killed_at.setdefault(key, self.now)
+            self.kill(jid, targets=targets)
+
+    def do_crash_queue(self):
+        self.crash()
+        self.later(self.random.uniform(0.1, 60.0), lambda: self.life is None and self.boot(), engine=False)
+
+    def do_crash_batches(self):
+        self.crash_batches()
+        wait = self.random.choice([0.1, 2.0, 40.0])
+        self.later(wait, lambda: self.batch_life is None and self.boot_batches(), engine=False)
+
+    def do_die_queue(self):
+        self._die_at[JOB_RETRY] = self.random.randint(0, 12)
+
+    def do_die_batches(self):
+        self._die_at[BATCH_MANAGER] = self.random.randint(0, 12)
+
+    def do_gap(self):
+        self.notice()
+
+    def do_store(self):
+        """The retry queue's storage goes away, or is back."""
+        self.store_up = not self.store_up
+        self._note_trouble()
+
+    def do_cache(self):
+        """The job cache goes away, or is back."""
+        self.cache_up = not self.cache_up
+        self._note_trouble()
+
+    def do_refuse(self):
+        """The master refuses publishes, or takes them and does not say so."""
+        self.refuse(self.random.randint(1, 3), PublishFailed("no", certain=self.random.random() < 0.5))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def play(self, steps):
+        """Do many random things; then end all trouble, wait, let all minions come back, and wait until all is over."""
+        for _ in range(steps):
+            self.act()
+        self.store_up = self.cache_up = True
+        self.lossy, self.publishing = 0.0, []
+        self._die_at = dict.fromkeys(self._die_at)
+        if self.life is None:
+            self.boot()
+        if self.batch_life is None:
+            self.boot_batches()
+        self._note_trouble()
+        self.run(1.0)
+        self.notice()
+        self.do_resume()
+        self.run(CALM)
+        for name, minion in self.minions.items():
+            if not minion.up:
+                self.start(name)
+        for _ in range(20):
+            self.do_resume()
+            if self.run(1200.0, self._is_over):
+                break
+        self.run(60.0)
+
+    def _is_over(self):
+        return not (self.batches.live or self.journals.open_jids()) and all(
+            entry.state in SETTLED for entry in self.machine.entries()
+        )
+
+    def judge(self):
+        """Operators were told the truth, no batch goes on for ever, and no minion is forgotten."""
+        for jid, spec in self.specs.items():
+            batch = self.batch(jid)
+            if batch is None:
+                assert jid in self.turned_down, f"{jid} was not refused, and there is no such batch"
+                continue
+            assert batch.closed, f"{jid} does not end: {batch.state}"
+            states = self.outcomes(jid)
+            for name in spec.minions:
+                self._is_told_truly(name, jid, batch, states.get(name))
+        for jid, (_, targets, _) in self.published.items():
+            for name in targets:
+                assert self.runs[name, jid] or (name, jid) in self.gone, f"{(name, jid)} is lost"
+
+    def _is_told_truly(self, name, jid, batch, state):
+        key, retcode = (name, jid), self.minions[name].retcode
+        if key in self.returned:
+            expected = ("failed", "timed_out") if retcode else ("completed",)
+            assert state in expected or (batch.halted and state is None), (
+                f"{key} has returned {retcode}, and is {state}"
+            )
+            return
+        assert state != "completed", f"{key} has not returned, and is {state}"
+        # A silent minion may have begun the job, for all that a batch can know.
+        is_excused = state == "lost" or self.runs[key] or key in self.gone or batch.halted or batch.queue_refused
+        if not is_excused:
+            assert batch.spec.offline != "queue", f"{key} never got its job, and is {state}"
+
+
+class Quiet(Together):
+    """No event is lost, and no engine dies: what is left are minions that come and go, and operators."""
+
+    KINDS = tuple(kind for kind in Together.KINDS if not kind.startswith(("crash", "die", "gap", "store", "cache")))
+    LOSSES = (0.0,)
+
+
+class Cuts(Together):
+    """The power of the master is cut again and again, and both engines start anew."""
+
+    KINDS = (*Together.KINDS, "power", "power", "power")
+
+    def do_power(self):
+        self.crash()
+        self.crash_batches()
+        self.disk.cut_power()
+        self.begins_heard.clear()
+        self._forget_kills(SYNCED)
+        signals = [record for record in self.disk.log if isinstance(record, Published) and record.ends]
+        kills = {(name, jid) for signal in signals for jid in signal.ends for name in signal.minions}
+        self.killed_at = {key: at for key, at in self.killed_at.items() if key in kills}
+        self.later(self.random.uniform(0.1, 30.0), lambda: self.life is None and self.boot(), engine=False)
+        wait = self.random.uniform(0.1, 30.0)
+        self.later(wait, lambda: self.batch_life is None and self.boot_batches(), engine=False)
+
+
+PROFILES = (Together, Quiet, Cuts)
+
+
+def live_through(profile, seed):
+    """Play one world to its end and judge it."""
+    with profile(seed) as world:
+        try:
+            world.play(steps=30)
+            world.judge()
+        except AssertionError as exc:
+            raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
+
+
+if __name__ == "__main__":
+    many_worlds.main(PROFILES, live_through)
