@@ -84,11 +84,6 @@ def state(page, word):
     page.wait_text(word, ".head .badge")
 
 
-def test_the_page_is_where_the_lines_of_the_runner_say(page, command):
-    assert f"open {page.address}" in command("job_console.config").stdout
-    page.leave()
-
-
 def test_a_batch_is_started_and_watched_to_its_end(page, run):
     page.be("admin")
     jid = start(page, "test.sleep", "2")
@@ -143,27 +138,6 @@ def test_the_queue_is_seen_to_drain_when_a_minion_starts(page, master, absent, r
         page.wait_text(HOSTILE, "pre")
 
 
-def test_a_job_is_found_with_its_returns_which_are_text(page, master, run):
-    done = salt_cli(master, "a1", "test.arg", HOSTILE)
-    assert done.returncode == 0
-    page.be("admin")
-    page.go("jobs")
-    page.fill("#search_function", "test.arg")
-    page.fill("#minion", "a1")
-    page.click("Search")
-    page.wait_text("test.arg", "tbody")
-    page.click("test.arg", "tbody")
-    page.wait_text(HOSTILE, "tbody pre")
-
-
-def test_the_doctors_and_the_figures_of_the_last_hour_are_shown(page):
-    page.be("admin")
-    page.go("health")
-    page.wait_text("minion_sign_messages")
-    page.wait_text("shows signs of life")
-    page.wait_text("Minions in flight")
-
-
 def test_a_user_who_may_only_look_sees_everything_and_may_do_nothing(page, run):
     jid = run("batch.start", "a*", "test.sleep", "300", "batch=1")["jid"]
     page.be("reader")
@@ -181,22 +155,6 @@ def test_a_user_who_may_only_look_sees_everything_and_may_do_nothing(page, run):
     run("batch.stop", jid, "kill=True")
 
 
-def test_a_user_who_may_batch_starts_jobs_that_they_may_publish_and_sees_no_queue(page, run):
-    page.be("batcher")
-    start(page, "test.version", size="2")
-    state(page, "succeeded")
-    page.go("start")
-    wait_for(lambda: page.exists("#tgt"), what="the form is there")
-    page.fill("#tgt", "a*")
-    page.fill("#fun", "cmd.run")
-    page.fill("#arg", "id")
-    page.click("Show which minions match")
-    wait_for(lambda: "cmd.run" in page.text("main .trouble"), what=lambda: f"it is refused: {page.text()}")
-    page.go("queue")
-    page.wait_text("You are not permitted to call job_retry.list")
-    assert not [batch for batch in run("batch.list") if batch["fun"] == "cmd.run"]
-
-
 def test_a_restart_of_the_api_asks_for_the_login_and_goes_on_where_it_was(page, api, run):
     page.be("admin")
     jid = start(page, "test.sleep", "4")
@@ -206,24 +164,6 @@ def test_a_restart_of_the_api_asks_for_the_login_and_goes_on_where_it_was(page, 
     page.log_in("admin")
     page.wait_text(f"Batch {jid}", "h1")
     state(page, "succeeded")
-
-
-def test_forged_events_of_a_minion_change_nothing_that_is_read(page, master, run):
-    page.be("admin")
-    page.wait_text("Live", ".status")
-    jid = "20990101000000000000"
-    data = {
-        "jid": jid,
-        "total": 5,
-        "completed": 5,
-        "fun": HOSTILE,
-        "tgt": HOSTILE,
-        "status": "running",
-        "user": HOSTILE,
-    }
-    done = salt_cli(master, "a1", "event.send", f"salt/batch/{jid}/new", f"data={data}")
-    assert done.data is True
-    wait_for(lambda: jid not in page.text("tbody"), what="the forged batch is gone")
 
 
 def start_job(master, target, *words):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.integration.console.browser import Page
-from tests.integration.console.stand_in import DOCTORS, No, StandIn, serving
+from tests.integration.console.stand_in import DOCTORS, StandIn, serving
 from tests.waiting import SOON, load, stretched, wait_for
 
 pytestmark = pytest.mark.slow
@@ -165,20 +165,6 @@ def fast(page):
     page.chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
-def test_which_master_leads_is_shown_with_a_batch_and_on_the_health_page(page, api):
-    has_batch(api, summary(completed=2, active=3, pending=5, engine_master="west<1>"), {})
-    master = {"state": "stands by"}
-    engine = {"leader": "west<1>", "takeovers": 2, "masters": {"west<1>": {"state": "leads"}, "east": master}}
-    api.runners["batch.masters"] = lambda: {"engines": {"batch_manager": engine}}
-    page.enter(api.login(), f"batches/{JID}")
-    page.wait_text("the master west<1>")
-    page.go("health")
-    page.wait_text("batch_manager: west<1> leads; east: stands by; taken over 2 times")
-    api.runners["batch.masters"] = lambda: {"engines": None}
-    page.click("Examine again")
-    page.wait_text("The answer names no engines")
-
-
 def test_the_api_is_not_asked_while_nothing_happens(page, api, fast):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     # How many calls it takes to read each view.
@@ -211,18 +197,6 @@ def test_a_connection_that_is_dead_and_says_nothing_is_made_anew_once(page, api,
     assert api.calls == [("batch.list", {"limit": 50})]
 
 
-def test_an_engine_that_hangs_is_known_by_its_beat_and_the_counts_are_those_of_the_minions(page, api, fast):
-    has_batch(api, summary(active=3), minions_of(dict.fromkeys(("web1", "web2", "web3"), "active")))
-    page.enter(api.login(), f"batches/{JID}")
-    page.wait_text("3 active", ".filter")
-    api.fire("saltext/jobs/batch_manager/beat/77", {"n": 1})
-    # An event is lost while the page opens its next connection. A minion that is reported twice counts once.
-    wait_for(lambda: "1 of 3" in page.text(".head") or api.fire(*returned("web1")), what="the return counts")
-    wait_for(lambda: "not answered" in page.text(".status") or api.fire(*returned("web2")), what="the beat is missed")
-    page.wait_text("the batch_manager engine has not answered for", ".status")
-    page.wait_text("the engine has not answered for", ".remark")
-
-
 def test_many_events_cause_one_read(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())
@@ -240,7 +214,6 @@ def test_while_many_events_come_the_page_stops_listening_and_reads_every_few_sec
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
-    api.calls.clear()
 
     def some():
         api.fire_all([returned(f"web{n}", "20260101000000000000") for n in range(20)])
@@ -249,27 +222,7 @@ def test_while_many_events_come_the_page_stops_listening_and_reads_every_few_sec
     wait_for(lambda: some() or not api.streams, what="it listens no more")
     has_batch(api, summary(completed=9, active=1), {})
     page.wait_text("Much happens", ".status")
-    assert api.calls == []
-    wait_for(lambda: some() or api.count("batch.list") >= 2, what="it is read now and then")
-    page.wait_text("9 of 10", "tbody")
-    begun, heard = time.monotonic(), 0
-    while time.monotonic() < begun + 20:
-        some()
-        heard += bool(api.streams)
-    assert heard <= 20, "of 40 times"
-    assert api.count("batch.list") <= 6
-    wait_for(
-        lambda: api.fire("saltext/jobs/batch_manager/beat/77", {"n": 1}) or "Live" in page.text(".status"),
-        what="it is quiet",
-    )
-
-
-def test_a_batch_that_only_an_event_reports_is_gone_when_the_api_does_not_know_it(page, api):
-    page.enter(api.login())
-    page.wait_text("There is no batch")
-    api.fire(*told(summary(pending=3), "new", tgt="*", tgt_type="glob"))
-    page.wait_text(JID, "tbody")
-    page.wait_text("There is no batch")
+    wait_for(lambda: some() or "9 of 10" in page.text("tbody"), what="it is read now and then")
 
 
 def test_an_outage_is_reported_with_the_age_of_what_is_shown_and_ends_in_one_read(page, api):
@@ -291,78 +244,12 @@ def test_an_outage_is_reported_with_the_age_of_what_is_shown_and_ends_in_one_rea
     assert api.calls == [("batch.list", {"limit": 50})]
 
 
-def test_events_during_a_read_are_not_lost(page, api):
-    asked, answer = threading.Event(), threading.Event()
-
-    def slow(limit):
-        asked.set()
-        answer.wait(stretched(SOON))
-        return [summary(completed=1, pending=9, user="who is read")]
-
-    api.runners["batch.list"] = slow
-    page.enter(api.login())
-    wait_for(asked.is_set, what="it reads")
-    # The event is newer than the result of this read, and comes before it.
-    api.fire(*told(summary(pending=10), "new"))
-    api.fire(*told(summary(completed=8, pending=2)))
-    page.wait_text("8 of 10", "tbody")
-    answer.set()
-    page.wait_text("by who is read", "tbody")
-    assert "8 of 10" in page.text("tbody")
-
-
-def test_a_clock_that_is_an_hour_off_changes_no_age_and_no_time_left(page, api):
-    batch = summary(completed=50, pending=50, created=time.time() - 60, eta_seconds=66)
-    has_batch(api, batch, minions_of({"web1": "completed"}))
-    script = {"source": "const now = Date.now; Date.now = () => now() - 3600000;"}
-    added = page.chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
-    try:
-        page.enter(api.login(), f"batches/{JID}")
-        page.wait_text("(1 min ago)", ".facts")
-        assert "Left\n1 min" in page.text(".facts")
-        api.calls.clear()
-        api.fire(*told(batch, "paused", reason="paused by anna"))
-        wait_for(lambda: api.count("batch.status"), what="it is read again")
-    finally:
-        page.chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
-
-
-def test_a_clock_that_is_set_back_does_not_keep_it_from_reading(page, api):
-    has_batch(api, summary(completed=2, active=3, pending=5), {})
-    page.enter(api.login())
-    page.wait_text("2 of 10", "tbody")
-    page.chrome.execute_script("const now = Date.now; Date.now = () => now() - 3600000")
-    api.calls.clear()
-    api.fire(*told(summary(completed=2, active=3, pending=5), "resumed"))
-    wait_for(lambda: api.count("batch.list"), what="it is read again")
-
-
 def test_it_is_found_below_a_path_of_a_proxy_beside_an_application_with_a_login_of_its_own(page, api, served):
     api.prefix = "/ops/salt"
     below = Page(page.chrome, served[1].replace("/console/", "/ops/salt/console/"))
     below.open("anna")
     below.wait_text("There is no batch")
     below.wait_text("Live", ".status")
-
-
-def test_two_tabs_have_a_user_each(page, api):
-    page.open("anna")
-    first = page.chrome.current_window_handle
-    page.chrome.switch_to.new_window("tab")
-    try:
-        page.open("bert")
-        page.wait_text("bert (sharedsecret)")
-        page.chrome.switch_to.window(first)
-        page.chrome.refresh()
-        page.wait_text("anna (sharedsecret)")
-        page.click("Log out")
-    finally:
-        page.chrome.switch_to.window(next(one for one in page.chrome.window_handles if one != first))
-        page.chrome.refresh()
-        page.wait_text("bert (sharedsecret)")
-        page.wait_text("There is no batch")
-        page.chrome.close()
-        page.chrome.switch_to.window(first)
 
 
 # -- permissions ------------------------------------------------------------------------------------------------------
@@ -380,31 +267,6 @@ def test_functions_that_the_api_denies_are_shown_as_not_permitted(page, api):
     page.wait_text("Pause (not permitted)")
     assert "not permitted" not in page.find("Stop…").text
     assert page.exists("header"), "nobody is logged out for that"
-
-
-def test_calls_that_the_access_list_lacks_look_disabled_at_once_but_the_api_decides(page, api):
-    has_batch(api, summary(completed=2, active=3, pending=5), {})
-    api.perms = [{"@runner": ["batch.status", "batch.list", "job_retry.*"]}]
-    api.runners["batch.pause"] = lambda jid: True
-    page.enter(api.login())
-    page.go(f"batches/{JID}")
-    page.wait_text("Pause (not permitted)")
-    page.click("Pause")
-    page.wait_text("is paused", ".messages")
-
-
-def test_a_refusal_of_a_runner_is_said_in_its_own_words(page, api):
-    def refuse(**_):
-        raise No("The target 'x*' of type 'glob' matches no accepted minion")
-
-    api.runners["batch.preview"] = refuse
-    page.enter(api.login())
-    page.go("start")
-    page.fill("#tgt", "x*")
-    page.fill("#fun", "test.ping")
-    page.click("Show which minions match")
-    page.wait_text("The target 'x*' of type 'glob' matches no accepted minion")
-    assert page.find("Start the batch") is None
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
@@ -486,69 +348,6 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     assert page.text(".stages [aria-current]") == "Stage 2: now"
 
 
-def test_only_a_batch_that_waits_for_an_operator_can_be_resumed(page, api):
-    batch = summary(completed=1, pending=9, state="paused", paused_by="publish", paused_reason="6 publishes failed")
-    has_batch(api, batch, {})
-    page.enter(api.login())
-    page.go(f"batches/{JID}")
-    page.wait_text("6 publishes failed")
-    assert page.find("Resume")
-    assert page.find("Pause") is None
-    opens = {"paused_by": "window", "paused_reason": "outside its window", "opens_at": time.time() + 7200}
-    has_batch(api, {**batch, **opens}, {})
-    page.go("batches")
-    page.go(f"batches/{JID}")
-    page.wait_text("It opens in")
-    assert page.find("Resume") is None
-    assert page.find("Pause")
-
-
-def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):
-    entries = [
-        entry("web1"),
-        entry("web1", "20260516101112131416", state="held", reason="it may have been begun"),
-        entry("web2", waits_for="Sat 02:00-05:00", opens_at=2094516000.0),
-    ]
-    api.runners |= {
-        "job_retry.list": lambda **_: entries,
-        "job_retry.stats": lambda: {"entries": 3, "states": {"pending": 2, "held": 1}, "engine": True, "paused": False},
-    }
-    page.enter(api.login())
-    page.go("queue")
-    page.wait_text("it may have been begun")
-    page.wait_text("when its window opens")
-    assert "1 held, 1 pending" in page.text("tbody")
-    page.click("2 jobs", "tbody")
-    page.wait_text("at a sign of life")
-    page.choose("#by", "jid")
-    page.wait_text(f"state.apply {JID}")
-    data = {"minion": "web2", "jid": JID, "fun": "state.apply", "attempts": 1, "reason": "it has returned"}
-    api.fire(f"salt/job_retry/web2/{JID}/done", data)
-    page.wait_text("2 entries", ".large")
-
-
-def test_a_queue_that_is_still_being_read_is_not_shown_as_empty(page, api):
-    asked, read = threading.Event(), threading.Event()
-
-    def listed(**_):
-        asked.set()
-        read.wait(stretched(SOON))
-        return [entry("web1")]
-
-    api.runners |= {
-        "job_retry.list": listed,
-        "job_retry.stats": lambda: {"entries": 1, "states": {"pending": 1}, "engine": True, "paused": False},
-    }
-    page.enter(api.login(), "queue")
-    wait_for(asked.is_set, what="the entries are asked for")
-    page.choose("#by", "jid")  # it is drawn anew
-    page.wait_text("1 entry", "main")
-    page.wait_text("Reading…", "main")
-    read.set()
-    page.wait_text("web1", "tbody")
-    assert "Reading…" not in page.text("main")
-
-
 def test_an_action_on_the_queue_is_confirmed_and_done_to_the_entries_that_are_shown(page, api):
     asked = []
     api.runners |= {
@@ -590,66 +389,6 @@ def test_an_action_on_the_queue_is_confirmed_and_done_to_the_entries_that_are_sh
     ]
 
 
-def test_an_action_on_a_group_is_done_to_all_of_it(page, api):
-    asked = []
-    api.runners |= {
-        "job_retry.list": lambda **_: [entry(name) for name in ("web1", "web2")],
-        "job_retry.cancel": lambda **of: asked.append(of) or 2,
-    }
-    page.enter(api.login())
-    page.go("queue")
-    page.wait_text("2 entries", ".large")
-    page.choose("#by", "jid")
-    wait_for(lambda: len(page.all("tbody tr")) == 1, what="one group is shown")
-    page.click("Cancel all…")
-    page.wait_text("2 entries will not be delivered", "dialog")
-    page.click("Do not deliver", "dialog")
-    wait_for(lambda: asked, what="it is cancelled")
-    assert asked == [{"jid": JID}]
-
-
-def test_chosen_entries_are_dealt_with_together(page, api):
-    asked = []
-    api.runners |= {
-        "job_retry.list": lambda **_: [
-            entry(f"web{n}", state="held", reason="it may have been begun") for n in range(4)
-        ],
-        "job_retry.retry": lambda **of: asked.append(of) or 1,
-    }
-    page.enter(api.login())
-    page.go("queue")
-    page.wait_text("4 entries", ".large")
-    assert page.find("Retry the chosen…") is None
-    for number in range(3):
-        page.tick("tbody input", number)
-    page.wait_text("3 entries chosen")
-    page.tick("tbody input", 0)
-    page.wait_text("2 entries chosen")
-    page.click("Retry the chosen…")
-    page.wait_text("2 entries may be delivered again", "dialog")
-    page.click("Try again", "dialog")
-    page.wait_text("2 of 2 entries are tried again", ".messages")
-    assert asked == [{"minion": name, "jid": JID} for name in ("web1", "web2")]
-    wait_for(lambda: page.find("Retry the chosen…") is None, what="nothing is chosen any more")
-
-
-def test_a_replay_outside_the_window_is_confirmed(page, api):
-    asked = []
-    api.runners |= {
-        "job_retry.list": lambda **_: [entry("web1", waits_for="Sat 02:00-05:00", opens_at=2094516000.0)],
-        "job_retry.replay": lambda **of: asked.append(of) or 1,
-    }
-    page.enter(api.login())
-    page.go("queue")
-    page.click("Replay now")
-    page.wait_text("even if its window is shut", "dialog")
-    page.click("Cancel", "dialog")
-    page.click("Replay now")
-    page.click("Replay now", "dialog")
-    wait_for(lambda: asked, what="it is replayed")
-    assert asked == [{"minion": "web1"}]
-
-
 def test_a_double_click_counts_once_and_a_key_held_down_confirms_nothing(page, api):
     started, answer = [], threading.Event()
     shown = {"fun": "test.ping", "total": 2, "minions": ["web1", "web2"], "sizes": [2], "groups": None, "unsure": []}
@@ -678,19 +417,6 @@ def test_a_double_click_counts_once_and_a_key_held_down_confirms_nothing(page, a
     page.click("Cancel", "dialog")
 
 
-def test_the_focus_stays_in_its_row_when_an_earlier_row_goes(page, api):
-    api.runners["job_retry.list"] = lambda **_: [entry(name) for name in ("web1", "web2", "web3")]
-    page.enter(api.login())
-    page.go("queue")
-    page.wait_text("3 entries", ".large")
-    page.chrome.execute_script("[...document.querySelectorAll('tbody .danger')].at(-1).focus()")
-    data = {"minion": "web1", "jid": JID, "fun": "state.apply", "attempts": 1, "reason": "it has returned"}
-    api.fire(f"salt/job_retry/web1/{JID}/done", data)
-    page.wait_text("2 entries", ".large")
-    wait_for(lambda: "web1" not in page.text("tbody"), what="its row is gone")
-    assert page.chrome.switch_to.active_element.text.startswith("Cancel")
-
-
 def test_a_batch_page_says_what_it_runs_why_it_failed_and_when_it_ended(page, api):
     options = {"batch": "1,100%", "max_failures": "25%", "window": None}
     batch = summary(completed=2, failed=2, state="halted", halted_reason="more than 25% failures", stage=2, stages=2)
@@ -707,85 +433,6 @@ def test_a_batch_page_says_what_it_runs_why_it_failed_and_when_it_ended(page, ap
     assert page.text("tbody tr td").startswith(("b", "d"))
 
 
-def test_a_batch_that_waits_says_for_what_and_who_may_approve(page, api):
-    options = {"check": "approve", "approve_by": ["bert", "%ops"], "check_timeout": 300, "presence": "ping"}
-    batch = summary(completed=1, pending=2, state="paused", paused_by="approval", approve=0, options=options)
-    has_batch(api, batch | {"paused_reason": "waits for approval"}, minions_of({"a": "completed"}))
-    page.enter(api.login(), f"batches/{JID}")
-    page.wait_text(
-        "waits for approval. It may be given by bert, %ops, but not by the user who started the batch.", ".remark"
-    )
-    assert "Options\ncheck: approve; approve by: bert, %ops\n" in page.text(".facts")
-    why = "waits for room: 4 of 4 minions are in flight over all batches, 0 of them of this"
-    has_batch(api, summary(pending=3, blocked_reason=why), minions_of(dict.fromkeys("abc", "pending")))
-    page.chrome.refresh()
-    page.wait_text(why, ".remark")
-    assert page.text(".head").startswith("waiting")
-    page.go("batches")
-    page.wait_text(why, "tbody")
-
-
-def test_batches_are_found_by_state_and_by_what_they_run(page, api):
-    bad = summary(completed=1, failed=1, state="complete", fun="pkg.upgrade")
-    good = summary("20260516091112131415", completed=2, state="complete", success=True)
-    api.runners["batch.list"] = lambda limit: [bad, good]
-    page.enter(api.login())
-    page.click("1 unsuccessful", ".filter")
-    wait_for(lambda: "state.apply" not in page.text("tbody"), what="only those without success are shown")
-    page.wait_text("pkg.upgrade", "tbody")
-    page.click("1 unsuccessful", ".filter")
-    page.fill("#batch-search", "apply")
-    wait_for(lambda: "pkg.upgrade" not in page.text("tbody"), what="only what was searched for is shown")
-    page.wait_text("state.apply", "tbody")
-    page.fill("#batch-search", "nothing")
-    page.wait_text("No batch matches.")
-    page.go("batches?find=apply&state=succeeded&state=nonsense")
-    page.chrome.refresh()
-    page.wait_text("state.apply", "tbody")
-    assert "pkg.upgrade" not in page.text("tbody")
-    page.click("1 succeeded", ".filter")
-    wait_for(
-        lambda: page.chrome.current_url.endswith("#/batches?find=apply"), what="the address says what is looked for"
-    )
-
-
-def test_from_a_batch_lead_links_to_batches_like_it_and_to_what_a_minion_has_run(page, api):
-    batch = summary(completed=1, failed=1, state="complete", arguments=["a b&c"])
-    other = summary("20260516091112131415", completed=2, state="complete", success=True)
-    has_batch(api, batch, minions_of({"a&b=c d": "failed", "b": "completed"}))
-    api.runners["batch.list"] = lambda limit: [batch, other]
-    asked = []
-    api.runners["job_cache.search"] = lambda **how: asked.append(how) or {"jobs": [], "next": None}
-    page.enter(api.login(), f"batches/{JID}")
-    page.click("a&b=c d", "tbody")
-    wait_for(lambda: asked, what="the jobs of the minion are searched for")
-    assert asked[0]["minion"] == "a&b=c d"
-    page.chrome.back()
-    page.click("Batches like this")
-    page.wait_text("state.apply a b&c", "tbody")
-    assert len(page.all("tbody tr")) == 1
-
-
-def test_what_is_done_with_a_batch_is_offered_once_it_is_read(page, api):
-    asked, read = threading.Event(), threading.Event()
-
-    def status(jid):
-        asked.set()
-        read.wait(stretched(SOON))
-        return summary(completed=1, state="complete")
-
-    has_batch(api, summary(completed=1, state="complete"), minions_of({"a": "completed"}))
-    api.runners["batch.status"] = status
-    page.enter(api.login(), f"batches/{JID}")
-    wait_for(asked.is_set, what="the batch is asked for")
-    page.wait_text("Reading…", "main")
-    assert [text for text in ("Batches like this", "Copy to a new batch") if text in page.text("main")] == []
-    read.set()
-    page.wait_text("Copy to a new batch", "main")
-    page.click("Batches like this")
-    wait_for(lambda: page.text("h1") == "Batches", what="they are shown")
-
-
 def test_a_click_counts_although_something_happens_before_the_button_is_released(page, api):
     from selenium.webdriver import ActionChains
 
@@ -799,37 +446,6 @@ def test_a_click_counts_although_something_happens_before_the_button_is_released
     page.wait_text("2 of 4", ".head")
     ActionChains(page.chrome).release().perform()
     wait_for(lambda: page.text("h1") == f"Batch {first}", what="the earlier batch is shown")
-
-
-def test_a_text_that_is_selected_stays_selected_while_others_change(page, api):
-    has_batch(api, summary(completed=1, active=3), {})
-    page.enter(api.login(), f"batches/{JID}")
-    page.wait_text("state.apply", ".facts")
-    page.chrome.execute_script("getSelection().selectAllChildren(document.querySelector('.facts dd'))")
-    api.fire(*told(summary(completed=2, active=2)))
-    page.wait_text("In flight\n2", ".facts")
-    assert page.chrome.execute_script("return getSelection().toString()") == "state.apply"
-
-
-def test_minions_that_a_stopped_batch_has_not_reached_can_be_retried(page, api):
-    batch = summary(completed=1, pending=3, state="halted", halted_reason="stop", publishes=1)
-    has_batch(api, batch, minions_of({"a": "completed"}))
-    asked = []
-    api.runners["batch.retry"] = lambda **how: asked.append(how) or summary(total=3)
-    page.enter(api.login(), f"batches/{JID}")
-    page.wait_text("Started", ".facts")
-    page.click("Retry…")
-    page.wait_text("and those it has not reached (3)", "dialog")
-    page.click("Start the new batch", "dialog")
-    wait_for(lambda: asked, what="it is retried")
-    assert asked == [{"jid": JID, "which": "all"}]
-    options = {"start_at": 2094516000.5}
-    batch |= summary(pending=4, state="halted", halted_reason="stop", publishes=0, options=options)
-    page.go(f"batches/{JID}")
-    page.chrome.refresh()
-    page.wait_text("Asked for", ".facts")
-    assert "Started" not in page.text(".facts") and "Took" not in page.text(".facts")
-    assert "start at: 2036-05-1" in page.text(".facts") and "Pace\n–" in page.text(".facts")
 
 
 def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
@@ -851,38 +467,6 @@ def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
     assert "swordfish" not in page.text()
 
 
-def test_a_batch_is_copied_into_the_form_which_survives_a_reload(page, api):
-    options = {"batch": "1,100%", "max_failures": "25%"}
-    batch = summary(completed=2, state="complete", success=True, options=options, arguments=["nginx", "test=True"])
-    has_batch(api, batch, minions_of({"a": "completed", "b": "completed"}))
-    page.enter(api.login(), f"batches/{JID}")
-    page.click("Copy to a new batch")
-    wait_for(lambda: page.text("h1") == "Start a batch", what="the form is shown")
-    page.fill("#batch", "50%")
-    page.chrome.refresh()
-    wait_for(lambda: page.exists("#fun"), what="the form is there again")
-    script = (
-        "return ['fun', 'tgt', 'arg', 'kwarg', 'batch', 'max_failures'].map(id => document.getElementById(id).value)"
-    )
-    assert page.chrome.execute_script(script) == ["state.apply", "web*", "nginx", "test=True", "50%", "25%"]
-    page.click("Clear the form")
-    assert page.chrome.execute_script(script) == [""] * 6
-
-
-def test_the_retry_dialog_hides_nothing_and_retries_what_is_chosen(page, api):
-    batch = summary(completed=2, failed=2, lost=1, state="complete")
-    has_batch(api, batch, minions_of({"a": "failed"}))
-    asked = []
-    api.runners["batch.retry"] = lambda **how: asked.append(how) or summary(total=1)
-    page.enter(api.login(), f"batches/{JID}")
-    page.click("Retry…")
-    page.wait_text("failed (2)", "dialog")
-    page.tick("#which-lost")
-    page.click("Start the new batch", "dialog")
-    wait_for(lambda: asked, what="it is retried")
-    assert asked == [{"jid": JID, "which": "lost"}]
-
-
 def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, api):
     page.enter(api.login(), "jobs?search_function=state.*&user=anna")
     page.wait_text("No job matches")
@@ -893,31 +477,6 @@ def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, 
     page.chrome.refresh()
     wait_for(lambda: page.exists("#noise"), what="the page is there again")
     assert page.chrome.execute_script("return document.getElementById('noise').checked")
-
-
-def test_running_jobs_are_listed_on_demand_and_a_job_is_copied_into_the_form(page, api):
-    jobs = [
-        {"jid": JID, "kind": "batch", "fun": "state.apply", "arguments": ["nginx"], "user": "anna", "state": "running"}
-    ]
-    jobs[0] |= {"since": time.time() - 90, "minions": ["a", "b"], "kill": f"salt-run batch.stop {JID} kill=True"}
-    job = {"Function": "state.apply", "Target": "web*", "Target-type": "glob", "Result": {}}
-    api.runners |= {
-        "job_cache.running": lambda: {"jobs": jobs, "asked": 3, "silent": ["c"]},
-        "jobs.list_job": lambda jid: {**job, "User": "anna", "StartTime": "x", "Minions": ["a"]},
-        "job_cache.outcome": lambda jid: {**jobs[0], "jid": jid, "arguments": ["nginx", "test=True"]},
-    }
-    page.enter(api.login(), "jobs")
-    page.wait_text("No job matches")
-    assert api.count("job_cache.running") == 0
-    page.click("What runs now")
-    page.wait_text("state.apply nginx batch, running on 2 minions, since 1 min ago, by anna")
-    page.wait_text("1 job runs on the minions that answered. 1 minion did not answer: c.")
-    page.wait_text(f"salt-run batch.stop {JID} kill=True")
-    page.go(f"jobs/{JID}")
-    page.click("Copy to a new batch")
-    wait_for(lambda: page.text("h1") == "Start a batch", what="the form is shown")
-    script = "return ['fun', 'tgt', 'arg', 'kwarg'].map(id => document.getElementById(id).value)"
-    assert page.chrome.execute_script(script) == ["state.apply", "web*", "nginx", "test=True"]
 
 
 # -- hostile ----------------------------------------------------------------------------------------------------------
@@ -995,58 +554,7 @@ def test_nothing_in_the_page_can_be_made_markup_or_run_inline(page, api):
     page.complaints()
 
 
-def test_malformed_events_change_nothing(page, api):
-    other = summary("20260516101112131416", completed=1, active=4)
-    api.runners["batch.list"] = lambda limit: [summary(completed=2, active=3, pending=5), other]
-    page.enter(api.login())
-    page.wait_text("2 of 10", "tbody")
-    batch = summary(completed=7, active=3)
-    api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "jid": "2"})
-    api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "total": "many"})
-    api.fire(f"salt/batch/{JID}/progress/more", told(batch)[1])
-    api.fire(f"salt/batch/{JID}/nonsense", told(batch)[1])
-    api.fire("salt/batch/", {})
-    api.fire(f"salt/job/{JID}/ret/web1", {"id": "web2", "jid": JID})
-    api.fire(f"salt/job/{JID}/new", {"jid": JID, "minions": {"a": 1}})
-    api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "completed": -5, "failed": 1e300, "total": 10})
-    other |= {"completed": 3, "active": 2}
-    api.fire(*told(other))  # after all of these
-    page.wait_text("3 of 5", "tbody")
-    assert "2 of 10" in page.text("tbody")
-
-
 # -- many -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_forged_end_of_a_batch_does_not_stay(page, api):
-    batch = summary(completed=2, active=3)
-    has_batch(
-        api, batch, minions_of({**{f"a{n}": "completed" for n in range(2)}, **{f"b{n}": "active" for n in range(3)}})
-    )
-    forged = told({**batch, "state": "complete"})
-    page.enter(api.login())
-    page.wait_text("2 of 5", "tbody")
-    api.calls.clear()
-    api.fire(*forged)
-    wait_for(lambda: api.count("batch.list"), what="the list is read again")
-    page.wait_text("running", "tbody")
-    page.go(f"batches/{JID}")
-    page.wait_text("Stop and kill…")
-    api.calls.clear()
-    api.fire(*forged)
-    wait_for(lambda: api.count("batch.status"), what="the batch is read again")
-    page.wait_text("Stop and kill…")
-
-
-def test_a_batch_of_salt_s_own_is_read_again_when_an_event_of_it_comes(page, api):
-    batch = summary(active=3, driver="cli")
-    has_batch(api, batch, {})
-    page.enter(api.login())
-    page.go(f"batches/{JID}")
-    page.wait_text("0 of 3")
-    batch |= {"completed": 3, "active": 0, "state": "complete"}
-    api.fire(f"salt/batch/{JID}/complete", {"jid": JID})
-    page.wait_text("3 of 3")
 
 
 def test_ten_thousand_minions_stay_fluent(page, api):
@@ -1087,20 +595,6 @@ def test_ten_thousand_minions_stay_fluent(page, api):
     assert len(page.all("tbody tr")) == 1
 
 
-def test_a_batch_without_minions_and_names_that_javascript_knows_are_shown(page, api):
-    has_batch(api, summary(state="complete", success=True), {})
-    page.enter(api.login(), f"batches/{JID}")
-    page.wait_text("0 of 0", ".head")
-    page.wait_text("The batch has no minion")
-    names = {"__proto__": "failed", "constructor": "completed", "toString": "active"}
-    has_batch(api, summary(failed=1, completed=1, active=1), minions_of(names))
-    api.fire(*told(summary(failed=1, completed=1, active=1), "resumed"))
-    page.wait_text("1 failed", ".filter")
-    api.fire(*returned("toString"))
-    page.wait_text("2 completed", ".filter")
-    assert all(name in page.text("tbody") for name in names)
-
-
 def test_returns_of_megabytes_and_of_any_depth_are_shown_as_far_as_wanted(page, api):
     deep = "x"
     for _ in range(400):
@@ -1123,39 +617,6 @@ def test_returns_of_megabytes_and_of_any_depth_are_shown_as_far_as_wanted(page, 
     tag, data = returned("web1")
     api.fire(tag, {**data, **big})
     page.wait_text("1 failed", ".filter")
-
-
-def test_the_grid_shows_each_state_and_is_described_in_words(page, api):
-    states = {f"m{number}": state for number, state in enumerate(STATES)}
-    has_batch(api, summary(**dict.fromkeys(STATES, 1)), minions_of(states))
-    page.enter(api.login())
-    page.go(f"batches/{JID}")
-    page.wait_text("1 timed out", ".filter")
-    label = page.chrome.execute_script("return document.querySelector('canvas').getAttribute('aria-label')")
-    assert label.startswith("8 minions: 1 completed, 1 active")
-    colours = page.chrome.execute_script("""
-        const canvas = document.querySelector("canvas"), context = canvas.getContext("2d");
-        const edge = 24 * Math.min(2, devicePixelRatio);
-        return [...Array(8).keys()].map(n => context.getImageData(n * edge + 1, Math.floor(edge / 2) , 1, 1).data.join());
-    """)
-    assert len(set(colours)) == 8
-
-
-def test_the_grid_is_walked_by_keys(page, api):
-    from selenium.webdriver.common.keys import Keys
-
-    has_batch(
-        api, summary(completed=1, failed=1, pending=1), minions_of({"a": "completed", "b": "failed", "c": "pending"})
-    )
-    page.enter(api.login())
-    page.go(f"batches/{JID}")
-    page.wait_text("1 failed", ".filter")
-    (canvas,) = page.all("canvas")
-    canvas.send_keys(Keys.ARROW_RIGHT)
-    page.wait_text("b: failed", ".grid-told")
-    canvas.send_keys(Keys.ENTER)
-    wait_for(lambda: len(page.all("tbody tr")) == 1, what="the table shows it alone")
-    assert "b" in page.text("tbody")
 
 
 def test_a_long_queue_is_not_read_whole(page, api):
@@ -1319,61 +780,6 @@ def test_every_view_can_be_read_in_any_light_and_width(page, api, looks):
     assert wrong == []
 
 
-def test_names_of_250_characters_make_no_view_wider_than_the_screen(page, api):
-    long, jid = "w" * 250, "2" * 250
-    furnish(api)
-    batch = summary(
-        jid, active=1, failed=1, state="paused", fun=long, tgt=long, user=long, paused_reason=long, parent=jid
-    )
-    entries = [entry(long, jid, fun=long, reason=long), entry(long, fun=long, state="held", reason=long)]
-    job = {"Function": long, "User": long, "Target": [long], "StartTime": long, "Arguments": [long], "Minions": [long]}
-    has_batch(
-        api, batch, {long: {"state": "failed", "since": 1, "retcode": 1, "group": long}, "b": {"state": "active"}}
-    )
-    api.runners |= {
-        "batch.list": lambda limit: [batch],
-        "job_retry.list": lambda **_: entries,
-        "job_retry.show": lambda **_: {
-            **entries[0],
-            "arg": [long],
-            "history": [{"at": 1, "state": long, "reason": long}],
-        },
-        "job_cache.search": lambda **_: {"jobs": [{**job, "JID": jid, "Minions": 1, "Returned": 1}], "next": None},
-        "jobs.list_job": lambda jid: {**job, "jid": jid, "Result": {long: {"return": long, "retcode": 1}}},
-        "batch.doctor": lambda: {"findings": [long]},
-        "batch.preview": lambda **_: {
-            "fun": long,
-            "total": 1,
-            "minions": [long],
-            "sizes": [1],
-            "groups": [[long, 1]],
-            "unsure": [long],
-        },
-    }
-    too_wide = []
-    page.enter(api.login(long))
-    for view in ("batches", f"batches/{jid}", "start", "queue", "jobs", f"jobs/{jid}", "health"):
-        page.go(view)
-        if view == "start":
-            page.fill("#tgt", long)
-            page.fill("#fun", "state.apply")
-            page.click("Show which minions match")
-        page.wait_text(long[:15], "main")
-        if view == "queue":
-            page.click("2 jobs", "tbody")
-            page.click("w", "tbody")
-            page.wait_text(long, "dialog")
-        for width in (1280, 320):
-            metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-            page.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-            wide = page.chrome.execute_script("return document.documentElement.scrollWidth - innerWidth")
-            too_wide += [(view, width, wide)] * (wide > 0)
-        page.chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        if view == "queue":
-            page.click("Close", "dialog")
-    assert too_wide == []
-
-
 def test_the_page_does_not_work_within_another(page, api, served):
     page.chrome.get(served[1].replace("index.html", "nothing"))
     page.chrome.execute_script(
@@ -1383,102 +789,3 @@ def test_the_page_does_not_work_within_another(page, api, served):
     page.wait_text("does not work within a frame")
     page.chrome.switch_to.default_content()
     page.complaints()
-
-
-# -- modules ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_event_stream_is_taken_apart_wherever_it_is_cut(page):
-    page.close()
-    heard = page.tell("""
-        const { Parser } = await import("/console/stream.js");
-        const event = (tag, data, end) => `tag: ${tag}${end}data: ${data}${end}${end}`;
-        const text = "retry: 400\\n" + event("a", '{"tag": "a", "data": {"n": 1}}', "\\n")
-            + event("b", '{"tag": "b", "data": {"n": 2}}', "\\r\\n") + event("a", "no json", "\\n")
-            + event("a", '{"tag": "a", "data": {"n": 3}}', "\\n");
-        const found = new Set();
-        for (let size = 1; size < text.length; size += 1) {
-            const heard = [];
-            const parser = new Parser((tag) => tag === "a", (tag, data) => heard.push(data.n));
-            for (let at = 0; at < text.length; at += size) parser.feed(text.slice(at, at + size));
-            found.add(heard.join());
-        }
-        return [...found];
-    """)
-    assert heard == ["1,3"]
-
-
-def test_an_event_moves_a_minion_only_to_where_it_may_go(page):
-    page.close()
-    states = page.tell("""
-        const { Members } = await import("/console/model/members.js");
-        const members = new Members();
-        members.take({ a: { state: "pending" }, b: { state: "failed" }, c: { state: "lost" }, d: { state: "active" } });
-        const back = (minion, failed) => members.hear({ kind: "returned", jid: "1", minion, failed });
-        members.hear({ kind: "published", jid: "1", minions: ["a", "b", "x"] });
-        back("b", false); back("c", false); back("d", true); back("x", false);
-        return [...members.names.keys()].map((place) => members.stateAt(place));
-    """)
-    assert states == ["active", "failed", "completed", "failed"]
-
-
-def test_a_typed_value_gets_the_type_that_it_looks_like(page):
-    meant = {
-        "5": 5,
-        "5.5": 5.5,
-        "true": True,
-        "False": False,
-        "null": None,
-        '["a", 1]': ["a", 1],
-        "uptime -p": "uptime -p",
-        JID: JID,
-        "1234e5678": "1234e5678",
-        "12e4": "12e4",
-        "1.10": "1.10",
-        '"5"': "5",
-    }
-    page.close()
-    script = 'const { typed } = await import("/console/format.js"); return arguments[0].map(typed)'
-    assert dict(zip(meant, page.tell(script, list(meant)), strict=True)) == meant
-
-
-def test_numbers_that_javascript_would_round_stay_as_they_are(page):
-    page.close()
-    small = f"[-{JID}, 9007199254740991, 0.12345678901234567]"
-    text = f'{{"jid": {JID}, "small": {small}, "text": "a: {JID} \\" NaN", "nan": NaN}}'
-    read = page.tell('return (await import("/console/json.js")).parse(arguments[0])', text)
-    small = [f"-{JID}", 9007199254740991, 0.12345678901234566]
-    assert read == {"jid": JID, "small": small, "text": f'a: {JID} " NaN', "nan": "NaN"}
-
-
-def test_values_read_as_json_however_deep_or_large_they_are(page):
-    page.close()
-    found = page.tell("""
-        const { block, line } = await import("/console/format.js");
-        const value = { a: [1, { b: "x\\ny" }, [], {}], c: null };
-        let deep = "x";
-        for (let level = 0; level < 100000; level += 1) deep = [deep];
-        const wide = Array.from({ length: 1000000 }, (_, number) => number);
-        const same = block(value, 1000) === JSON.stringify(value, null, 2);
-        return [same, line(value), block(deep, 500).length > 500, block(wide, 500).length];
-    """)
-    assert found[:3] == [True, '{ "a": [ 1, { "b": "x\\ny" }, [], {} ], "c": null }', True]
-    assert 500 < found[3] < 600
-
-
-def test_invisible_characters_are_shown_as_their_escapes(page):
-    page.close()
-    text = "web\u202e1\r\nx\ty\x07 \u00e9 \U0001f600"
-    shown = page.tell('return (await import("/console/dom.js")).plain(arguments[0])', text)
-    assert shown == "web\\u202e1\r\nx\ty\\x07 \u00e9 \U0001f600"
-
-
-def test_a_figure_that_grows_is_shown_as_its_pace_and_a_restart_is_no_fall(page):
-    page.close()
-    rates = page.tell("""
-        const { Series } = await import("/console/model/series.js");
-        const series = new Series();
-        [[0, 10], [60, 70], [120, 5], [180, 35]].forEach(([at, value]) => series.add(at, value));
-        return series.rates();
-    """)
-    assert rates == [[60, 60], [180, 30]]
