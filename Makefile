@@ -5,7 +5,6 @@
 #   make console     the console in a browser, over the same, until Ctrl-C
 #   make test        the test suite, on Salt 3008
 #   make test ALL=1  the slow tests too
-#   make again       the tests that failed last, alone and five times more, and how often each failed
 #   make test-mutants  whether tests notice each of some 60 faults in the code (tests/mutants)
 #   make test-all    the same, and the stories on Salt 3007 and 3006
 #   make test-pythons  tests without daemons, on each Python from 3.10 to 3.14 that is installed
@@ -74,10 +73,10 @@ CHROOT ?= /var/lib/machines/sid
 beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python),$(1:3.%=%))
 chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1)),bash .ci/in-chroot $(CHROOT)))
 # The tests that run there. 3.14, the Python of Salt 3008's packages, runs the main stories with daemons too.
-TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/worlds tests/unit tests/functional $(STORIES_$*)
+TESTS ?= tests/test_layout.py tests/worlds tests/unit tests/functional $(STORIES_$*)
 STORIES_3.14 := tests/integration/test_stories.py
 
-.PHONY: help demo console test test-slow test-mutants test-all again newest $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: help demo console test test-slow test-mutants test-all newest $(RELEASES:%=test-% unit-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: chroot coverage lint lint-workflows docs docs-pictures docs-tables dist clean
 
 help:
@@ -100,9 +99,6 @@ test-slow: .venv/.installed
 # Each fault in a copy of the checkout, two at a time. It needs no more than unit and functional tests.
 test-mutants: .venv/.installed
 	.venv/bin/python -m tests.mutants $(ARGS)
-
-again: .venv/.installed
-	.venv/bin/python -m tests.again .pytest_cache/test
 
 test-all: $(RELEASES:%=test-%)
 	$(MAKE) test ALL=1

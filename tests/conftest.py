@@ -61,13 +61,11 @@ def pytest_collection():
 #: Files that take minutes, and those without daemons that take ten seconds, the longest first, by the second column of
 #: ``-p tests.times``. One that began late would run on alone at the end.
 LONG = (
+    "functional/test_fleet.py",
     "integration/test_named_freezes.py",
     "integration/test_job_once.py",
-    "functional/test_fleet.py",
     "integration/batch/test_faults.py",
-    "integration/test_clock_set.py",
     "integration/job_retry/test_faults.py",
-    "integration/test_monitoring.py",
     "integration/job_retry/test_job_retry.py",
     "integration/batch/test_batch.py",
     "integration/job_recorder/test_job_recorder.py",
@@ -78,11 +76,11 @@ LONG = (
     "functional/test_packaging.py",
     "integration/batch/test_native_manager.py",
     "integration/test_takeover.py",
+    "integration/test_named_kills.py",
     "integration/test_named_takeovers.py",
     "integration/batch/test_power_cuts.py",
     "integration/test_other_user.py",
     "integration/test_rights_taken.py",
-    "integration/test_named_kills.py",
     "integration/test_sessions.py",
     "integration/test_stories.py",
     "integration/job_retry/test_held_up.py",

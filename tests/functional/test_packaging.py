@@ -114,14 +114,6 @@ def wheel(builder, source, tmp_path_factory):
 # -- installing --------------------------------------------------------------------------------------------------------
 
 
-class Suite:
-    """The environment of the tests."""
-
-    @staticmethod
-    def run(program, *arguments):
-        return run(pathlib.Path(sys.executable).parent / program, *arguments)
-
-
 class Environment:
     """
     A fresh virtual environment with Salt and the requirements of a package, and no more.
@@ -203,17 +195,6 @@ def fresh(wheel, tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module")
-def editable(builder, wheel, source, tmp_path_factory):
-    """An environment in which the unpacked source distribution is installed editable, with all that the tests need."""
-    made = Environment(tmp_path_factory.mktemp("editable") / "v")
-    for extra in ("postgresql", "tests"):
-        made.require(metadata(wheel).get_all("Requires-Dist"), extra)
-    arguments = ("install", "-qq", "--no-deps", "--no-build-isolation", "--editable", source)
-    made.pip(*arguments, PYTHONPATH=str(builder))
-    return made
-
-
 # -- what an operator gets ---------------------------------------------------------------------------------------------
 
 
@@ -247,28 +228,10 @@ def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel):
     }
 
 
-def test_the_wheel_has_the_reactor_files(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        found = {pathlib.Path(name).name for name in archive.namelist() if name.startswith("saltext/jobs/reactor/")}
-    files = {path.name for path in (CHECKOUT / "reactor").glob("*.sls")}
-    assert files and files <= found
-
-
 def test_the_package_requires_salt_and_nothing_else(wheel):
     required = metadata(wheel).get_all("Requires-Dist")
     assert [line for line in required if "extra ==" not in line] == ["salt>=3006"]
     assert {"redis", "tests", "docs"} <= set(metadata(wheel).get_all("Provides-Extra"))
-
-
-def test_the_package_index_shows_the_readme_with_links_that_lead_somewhere(wheel):
-    about = metadata(wheel)
-    assert about["Description-Content-Type"] == "text/markdown"
-    links = re.findall(r"\]\(([^)#]+)", about.get_payload())
-    source = dict(line.split(", ") for line in about.get_all("Project-URL"))["Source"]
-    assert all(link.startswith("https://") for link in links)
-    ours = [link.removeprefix(f"{source}/blob/main/") for link in links if link.startswith(source)]
-    assert len(ours) > 10
-    assert all((CHECKOUT / path).is_file() for path in ours)
 
 
 def test_the_wheel_leaves_room_for_other_extensions(wheel):
@@ -306,12 +269,6 @@ def test_salt_run_prints_the_documentation_of_every_runner(fresh, master_config)
         verb = verbs.get(runner, "doctor")
         assert any(f"{runner}.{verb}:" in text for text in printed)
         assert any(f"salt-run {runner}.{verb}" in text for text in printed)
-
-
-@pytest.mark.skipif(not sys.pycache_prefix, reason="Python compiles beside the sources here")
-def test_nothing_is_compiled_beside_the_salt_of_the_tests(fresh, master_config):
-    fresh.run("salt-run", "-c", master_config(), "-d", "batch.wait")
-    assert not list((SITE / "salt").rglob("__pycache__")), "remove them: each loader looks at them"
 
 
 def test_module_dirs_wins_over_the_installed_package(fresh, source, master_config):
@@ -395,23 +352,6 @@ def test_salt_pip_installs_upgrades_downgrades_and_removes_as_documented(onedir,
     assert not list(onedir.extras.rglob("*.py"))
 
 
-@pytest.mark.slow
-def test_after_an_upgrade_of_salt_to_another_python_the_extension_is_gone_until_it_is_installed_again(
-    onedir, master_config
-):
-    onedir.salt_pip("install", "saltext-jobs")
-    onedir.extras.rename(onedir.folder / "extras-3.9")  # what it was named under the former Python
-    config = master_config()
-    assert "batch.wait" not in onedir.run("salt-run", "-c", config, "-d", "batch")
-    onedir.salt_pip("install", "saltext-jobs")
-    assert "batch.wait" in onedir.run("salt-run", "-c", config, "-d", "batch")
-
-
-@pytest.mark.slow
-def test_an_editable_install_loads_the_sources(editable, source, master_config):
-    check(editable, master_config(), source)
-
-
 def _by_the_way(path):
     return path.parent.suffix == ".egg-info" or path.parent.name == "__pycache__"
 
@@ -420,13 +360,3 @@ def test_the_source_distribution_has_all_that_the_repository_has(source):
     listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=CHECKOUT).splitlines()
     made = {path for path in source.rglob("*") if path.is_file() and not _by_the_way(path)}
     assert {str(path.relative_to(source)) for path in made} - {"PKG-INFO", "setup.cfg"} == set(listed)
-
-
-@pytest.mark.slow
-def test_the_source_distribution_can_test_itself(editable, source):
-    tests = ("tests/unit/test_docs.py", "tests/unit/test_settings.py", "tests/unit/retry/test_records.py")
-    assert " passed" in editable.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=source)
-
-
-def test_the_suite_itself_runs_on_this_checkout(master_config):
-    check(Suite, master_config(), CHECKOUT)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from saltext.jobs.core.lines import LONGEST, TRACED, bounded, logger
+from saltext.jobs.core.lines import LONGEST, TRACED, logger
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 log = logger("test.lines")
@@ -20,15 +20,6 @@ def logged(caplog):
     caplog.set_level(logging.DEBUG, logger=log.name)
     formatter = logging.Formatter("%(levelname)s %(message)s")
     return lambda: [formatter.format(record) for record in caplog.records if record.name == log.name]
-
-
-def test_a_plain_line_is_logged_as_it_is(logged):
-    log.warning("Minion %s has returned %d of %r, 100%%: Grüße", "m1", 3, {"a": 1})
-    log.info("50% of all, with nothing filled in")
-    assert logged() == [
-        "WARNING Minion m1 has returned 3 of {'a': 1}, 100%: Grüße",
-        "INFO 50% of all, with nothing filled in",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -67,20 +58,6 @@ def test_a_traceback_keeps_its_lines_and_none_is_long(logged):
     assert line.startswith("ERROR It failed\nTraceback (most recent call last):\n")
     assert max(map(len, line.split("\n"))) < LONGEST + 60
     assert line.count("\n") <= TRACED + 2
-
-
-def test_an_argument_without_a_text_form_is_left_to_logging():
-    class Broken:
-        def __str__(self):
-            raise OSError
-
-    record = logging.LogRecord("test.lines", logging.ERROR, __file__, 1, "It is %s", (Broken(),), None)
-    assert bounded(record)
-    assert record.msg == "It is %s"
-
-
-def test_a_logger_cuts_once_however_often_it_is_asked_for():
-    assert len(logger("test.lines").filters) == len(logger("test.lines").filters) == 1
 
 
 def test_nothing_of_this_extension_logs_with_another_logger():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -16,14 +15,6 @@ def test_a_figure_is_written_with_its_type_and_help():
         "# TYPE saltext_jobs_batch_publishes_total counter\n"
         "saltext_jobs_batch_publishes_total 7\n"
     )
-
-
-def test_a_figure_for_each_state_has_a_line_for_each():
-    text = text_of([gauge("saltext_jobs_batches", "Batches.", {"running": 2, "paused": 0}, "state")])
-    assert text.splitlines()[2:] == [
-        'saltext_jobs_batches{state="running"} 2',
-        'saltext_jobs_batches{state="paused"} 0',
-    ]
 
 
 def test_a_label_cannot_break_the_line():
@@ -42,11 +33,6 @@ def test_numbers_are_written_as_prometheus_reads_them(value, written):
 def test_a_runner_shows_the_same_figures_by_name():
     metrics = [counter("a_total", "A.", 3), gauge("b", "B.", {"held": 1, "dead": 2}, "state")]
     assert figures_of(metrics) == {"a_total": 3, "b": {"held": 1, "dead": 2}}
-
-
-def test_an_infinite_figure_is_returned_in_a_form_that_json_has():
-    metrics = [gauge("a", "A.", math.inf), gauge("b", "B.", {"held": math.nan, "dead": 2}, "state")]
-    assert json.loads(json.dumps(figures_of(metrics), allow_nan=False)) == {"a": None, "b": {"held": None, "dead": 2}}
 
 
 def test_the_figures_of_an_hour_are_kept_and_no_more():

@@ -42,11 +42,3 @@ def test_made_up_subjects_share_one_line(steady, lines):
         steady.seconds += 60
     assert len(lines()) <= 3 * 22
     assert "The same 1979 times more in the last 60 s (others)" in lines()
-
-
-def test_a_single_event_is_not_counted(steady, lines):
-    quiet = Quiet(log, steady)
-    quiet.error("m1", "broken")
-    steady.seconds += 60
-    quiet.error("m1", "broken")
-    assert lines() == ["broken", "broken"]

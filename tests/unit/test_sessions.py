@@ -6,27 +6,6 @@ import pytest
 
 from tests import sessions
 
-PAGE = """
-<!-- first: web3 is stopped -->
-<!-- only 3008: a reason -->
-
-```console
-$ salt-run batch.list
-2 batches
-
-$ salt --async '*' \\
-  test.ping
-```
-
-Text.
-
-- in a list
-
-  ```yaml
-  a:
-    - b
-  ```
-"""
 ONE, TWO = "20260516101112131415", "20261121081803238086"
 
 
@@ -49,27 +28,7 @@ def test_every_jid_that_is_typed_was_shown_above(path):
             shown |= dict.fromkeys(sessions.JID.findall("\n".join(command.printed)), ONE)
 
 
-def test_most_of_what_is_typed_is_run():
-    found = [block for path in sessions.PAGES for block in sessions.blocks(path.read_text(encoding="utf-8"))]
-    typed = [block for block in found if block.language == "console"]
-    left_out = [block for block in typed if "not run" in block.notes]
-    assert len(typed) > 20
-    assert len(left_out) < len(typed) / 2
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_blocks_of_a_page_are_read_with_the_comments_above_them():
-    session, other = sessions.blocks(PAGE, "a page")
-    assert (session.language, session.notes) == ("console", {"first": "web3 is stopped", "only 3008": "a reason"})
-    assert (str(session), other.language, other.lines, other.notes) == ("a page:5", "yaml", ("a:", "  - b"), {})
-
-
-def test_a_session_is_what_is_typed_and_what_is_printed_then():
-    first, second = sessions.commands(sessions.blocks(PAGE)[0])
-    assert (first.typed, first.printed) == ("salt-run batch.list", ("2 batches",))
-    assert (second.typed, second.printed) == ("salt --async '*' \\\n  test.ping", ())
 
 
 @pytest.mark.parametrize(
@@ -86,12 +45,6 @@ def test_a_session_is_what_is_typed_and_what_is_printed_then():
 def test_a_block_that_no_test_would_type_is_noticed(text):
     (block,) = sessions.blocks(text)
     assert sessions.problem_of(block)
-
-
-def test_a_comment_is_about_the_next_block_only():
-    marked, other = "<!-- not run: a reason -->\n", "```console\n$ {}\n```\n"
-    text = f"{marked}{other.format('one')}{other.format('two')}{marked}Text.\n{other.format('three')}"
-    assert [block.lines for block in sessions.to_run(text)] == [("$ two",), ("$ three",)]
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
@@ -147,8 +100,3 @@ def test_a_jid_is_the_same_one_on_the_whole_page():
     assert not same(f"{ONE} {ONE}", f"{ONE} {TWO}")
     assert not same(ONE, ONE, known)
     assert same(ONE, TWO, known)
-
-
-def test_a_jid_that_nothing_has_shown_cannot_be_typed():
-    with pytest.raises(ValueError, match=ONE):
-        sessions.known_jids(f"batch.watch {ONE}", {})

@@ -65,10 +65,6 @@ def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, 
     assert around(opts) == [f"{path} can be {what} by others than {USER}: chmod -R {advice} {folder}"]
 
 
-def test_a_user_that_does_not_exist_is_named(opts):
-    assert around(opts, user="no-such-user") == ["the master's user 'no-such-user' does not exist on this machine"]
-
-
 def test_a_disk_that_is_nearly_full_is_reported(opts, monkeypatch):
     real = os.statvfs
     nearly = {"f_bavail": 100 << 8, "f_frsize": 4096, "f_files": 1000, "f_favail": 10}
@@ -82,10 +78,6 @@ def test_a_disk_that_is_nearly_full_is_reported(opts, monkeypatch):
     assert "has 10 inodes left, of 1000" in inodes
 
 
-def test_an_engine_that_has_not_named_its_process_has_none(opts):
-    assert requests.process_of(opts, JOB_RECORDER) is None
-
-
 def test_the_process_of_an_engine_is_named_with_its_user_host_and_master(told):
     process = str(requests.process_of(told, JOB_RECORDER))
     assert process == f"{os.getpid()} of {told['user']} on {socket.gethostname()}, master m"
@@ -96,12 +88,6 @@ def test_an_engine_that_runs_as_another_user_is_named(opts):
     FileSite(opts).lock_path(JOB_RECORDER).write_text(f"77 {OTHER} here - 5 m -\n")
     (finding,) = around(opts)
     assert finding.startswith(f"the job_recorder engine (process 77) runs as {OTHER}, and the master as {USER}, ")
-
-
-def test_an_engine_that_has_ended_has_no_process(opts):
-    with leading(opts, BATCH_MANAGER):
-        assert requests.process_of(opts, BATCH_MANAGER).pid == os.getpid()
-    assert requests.process_of(opts, BATCH_MANAGER) is None
 
 
 def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):

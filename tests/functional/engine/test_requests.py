@@ -108,19 +108,6 @@ def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inb
     assert "engine carries out the request" in told
 
 
-def test_requests_that_wait_for_an_engine_can_be_seen(opts, inbox):
-    assert requests.waiting(opts, ENGINE) == []
-    ask(opts, ENGINE, {"do": "pause"}, keep=True)
-    ask(opts, ENGINE, {"do": "resume"}, keep=True)
-    FileSite(opts).folder(ENGINE).write("requests/0.request", b"\xc1")
-    assert [request["do"] for request in requests.waiting(opts, ENGINE)] == ["pause", "resume"]
-
-
-def test_a_request_that_is_to_be_kept_waits_for_an_engine(opts, inbox):
-    assert ask(opts, ENGINE, {"do": "stop"}, keep=True) is None
-    assert [request for _, request in inbox.take()] == [{"do": "stop"}]
-
-
 def test_a_running_engine_that_does_not_answer_is_distinguished_from_an_absent_one(opts):
     with files.single_holder(FileSite(opts).lock_path(ENGINE)) as free:
         assert free
@@ -129,12 +116,6 @@ def test_a_running_engine_that_does_not_answer_is_distinguished_from_an_absent_o
         with pytest.raises(EngineAbsent, match="stays and will be carried out"):
             ask(opts, ENGINE, {}, patience=0.1, keep=True)
     assert left(opts) == [".request"]
-
-
-def test_requests_are_taken_in_the_order_in_which_they_were_made(opts, inbox):
-    for number in range(5):
-        requests.leave(opts, ENGINE, {"number": number})
-    assert [request["number"] for _, request in inbox.take()] == [0, 1, 2, 3, 4]
 
 
 def test_a_request_taken_before_a_crash_is_taken_again_first(opts, inbox):
@@ -233,45 +214,6 @@ def test_root_writes_no_file_through_a_link(tmp_path):
     assert (folder / "file").stat().st_uid == 12345
 
 
-def test_a_lock_that_is_something_else_is_named(tmp_path):
-    os.mkfifo(tmp_path / "lock")
-    with pytest.raises(StateError, match="lock is not a plain file"):
-        files.is_held(tmp_path / "lock")
-
-
-def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path):
-    path = tmp_path / "file"
-    files.write_msgpack(path, "old")
-    with full_disk(), pytest.raises(OSError, match="too large"):
-        files.write_msgpack(path, "new")
-    assert files.read_msgpack(path) == "old"
-    assert [found.name for found in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_missing_file_reads_as_none_and_a_broken_one_is_an_error(tmp_path):
-    assert files.read_msgpack(tmp_path / "none") is None
-    (tmp_path / "broken").write_bytes(b"\xc1")
-    with pytest.raises(StateError, match="broken is damaged"):
-        files.read_msgpack(tmp_path / "broken")
-
-
-def test_a_file_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(tmp_path):
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        files.read_msgpack(tmp_path / "folder")
-
-
-def test_a_lock_has_one_holder_and_is_released_with_it(tmp_path):
-    path = tmp_path / "lock"
-    assert not files.is_held(path)
-    with files.single_holder(path) as first:
-        assert first
-        assert files.is_held(path)
-        with files.single_holder(path) as second:
-            assert not second
-    assert not files.is_held(path)
-
-
 # -- engines that do not answer, or are of another version --------------------------------------------------------------
 
 
@@ -301,18 +243,6 @@ def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, leas
     aged(held, 80)
     assert 79 < requests.silent_for(opts, ENGINE) < 90
     lease.beat()
-    assert requests.silent_for(opts, ENGINE) == 0
-
-
-def test_whether_an_engine_that_has_not_named_its_process_is_silent_is_not_known(opts, held):
-    held.write_text("", encoding="utf-8")
-    aged(held, 8000)
-    assert requests.silent_for(opts, ENGINE) == 0
-
-
-def test_an_engine_that_does_not_run_is_not_silent(opts):
-    with leading(opts, ENGINE):
-        aged(FileSite(opts).lock_path(ENGINE), 80)
     assert requests.silent_for(opts, ENGINE) == 0
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import time
 
 import pytest
@@ -17,7 +15,6 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.site import FileSite, read_msgpack
 from tests.database import replies_in
-from tests.faults import full_disk
 from tests.waiting import Deadline, run_until
 
 
@@ -41,10 +38,6 @@ def replies(opts, loop):
         return [read_msgpack(folder, name) for name in replies_in(folder)]
 
     return serve
-
-
-def test_a_verb_gets_the_request_and_its_value_is_the_answer(replies):
-    assert replies({"add": lambda request: request["a"] + 1}, {"do": "add", "a": 4}) == [{"value": 5}]
 
 
 def test_a_verb_may_take_its_time_and_holds_up_no_other(replies):
@@ -103,33 +96,6 @@ def test_one_request_that_fails_keeps_no_other_from_its_answer(replies):
     verbs = {"fail": lambda request: 1 // 0, "work": lambda request: True}
     found = replies(verbs, {"do": "fail"}, {"do": "work"}, {"do": "none"}, {"do": "work"})
     assert ["error" in reply for reply in found] == [True, False, True, False]
-
-
-def test_an_unexpected_failure_leaves_its_traceback_in_the_log(replies, caplog):
-    with caplog.at_level(logging.ERROR):
-        replies({"fail": lambda request: 1 // 0}, {"do": "fail"})
-        replies({"refuse": lambda request: (_ for _ in ()).throw(ValueError("expected"))}, {"do": "refuse"})
-    (record,) = [record for record in caplog.records if record.name.endswith("engine.service")]
-    assert record.exc_info
-    assert "'fail'" in record.getMessage()
-
-
-def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opts, loop):
-    asked, since = [], time.time() - 1  # files have a coarse clock
-    with contextlib.ExitStack() as stack:
-
-        def note(request):
-            asked.append(request)
-            if len(asked) == 1:
-                stack.enter_context(full_disk())
-
-        service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": note})
-        requests.leave(opts, JOB_RECORDER, {"do": "note"})
-        service.take()
-    service.take()
-    assert [request.get("again") for request in asked] == [None, True]
-    assert [since < request["asked_at"] <= time.time() for request in asked] == [True, True]
-    assert len(replies_in(FileSite(opts).folder(JOB_RECORDER))) == 1
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["at once", "after a wait"])

@@ -103,16 +103,6 @@ def test_events_are_heard_whole_and_in_order_even_if_the_publisher_cannot_take_a
     bus.close()
 
 
-@pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
-def test_an_event_fired_without_a_publisher_is_reported_and_does_no_harm(opts, until, loop, caplog):
-    bus = Bus({**opts, "sock_dir": opts["sock_dir"] + "/nowhere"}, loop, "test")
-    ready = []
-    bus.listen(Ears(), lambda: ready.append(True))
-    bus.fire("wanted/one", {"number": 1})
-    assert until(lambda: "Could not fire wanted/one" in caplog.text)
-    bus.close()
-
-
 def test_while_only_engines_use_the_bus_a_beat_is_rare(opts, loop, until, fire):
     heard, ready = [], []
 

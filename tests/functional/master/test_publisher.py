@@ -123,13 +123,6 @@ def publish(master, key, tmp_path, loop):
     publisher.close()
 
 
-def test_publishes_one_after_the_other_go_over_one_connection(master, publish):
-    for _ in range(5):
-        assert publish() == {"a"}
-    assert len(master.connections) == 5
-    assert len(set(master.connections)) == 1
-
-
 def test_a_question_whose_answers_are_kept_is_stored_and_not_owed_to_absent_minions(master, publish, loop):
     loads, answer = [], master.answer
     master.answer = lambda load: loads.append(load) or answer(load)
@@ -190,12 +183,6 @@ def test_a_key_that_the_master_has_made_again_is_read_again(master, key, publish
     master.answer = lambda load: genuine(load) if load["key"] == "the second key" else ""
     assert publish() == {"a"}
     assert master.keys == ["the first key", "the first key", "the second key"]
-
-
-def test_a_key_that_the_master_does_not_know_fails_the_publish(master, publish):
-    master.answer = lambda load: ""
-    with pytest.raises(PublishFailed):
-        publish()
 
 
 def test_nothing_is_published_while_the_master_has_no_publisher(master, publish, tmp_path):

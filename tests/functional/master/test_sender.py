@@ -85,8 +85,3 @@ def test_after_a_break_the_new_publisher_gets_whole_events_only(sender, publishe
     # What was fired before the break was noticed may be lost; nothing comes in halves.
     assert until(fire_and_read)
     assert set(publisher.read()) == {100}
-
-
-def test_without_a_publisher_an_event_is_refused(sender):
-    with pytest.raises(OSError):
-        sender.fire_event({"number": 1}, "tag")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tracemalloc
 
 import pytest
 import salt.loader
 import salt.payload
 
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.job_cache import JobCache
 from tests.functional.options import options_in
 from tests.unit.batch.bench import Bench
@@ -111,28 +109,3 @@ def test_a_return_that_cannot_be_read_is_neither_missing_nor_a_success(opts, run
     found = run("job_cache.outcome", JID)
     assert (found["returned"], found["missing"]) == (2, [])
     assert [(group["state"], group["minions"]) for group in found["groups"]] == [("returned", ["web2"])]
-
-
-@pytest.mark.parametrize("function", ["batch.failures", "job_cache.outcome"])
-def test_a_jid_that_is_not_there_is_refused(opts, run, function):
-    with pytest.raises(Refused, match=JID):
-        run(function, JID)
-
-
-@pytest.mark.parametrize("function", ["batch.failures", "job_cache.outcome"])
-def test_no_more_than_a_few_returns_are_in_memory(opts, run, function):
-    count, size = 40, 300_000
-    minions = [f"web{number}" for number in range(count)]
-    publish(opts, minions)
-    ended_batch(opts, minions)
-    for minion in minions:
-        give(opts, minion, value=f"{minion} {'x' * size}")
-    run(function, JID)  # so that modules loaded once do not count
-    tracemalloc.start()
-    try:
-        found = run(function, JID)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert [group["count"] for group in found["groups"]] == [count]
-    assert peak < 25 * size, f"{peak} bytes at once, of {count * size}"

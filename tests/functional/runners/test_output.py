@@ -59,14 +59,6 @@ def test_people_get_a_table_and_programs_the_same_data_as_ever(salt_run, jobs):
     assert json.loads(as_json) == returned["return"] == again["return"]
 
 
-@pytest.mark.parametrize("outputter", ["json", "yaml", "nested", "raw", "pprint"])
-def test_every_other_outputter_gets_the_data_and_no_wrapper(salt_run, jobs, outputter):
-    printed, _, _ = salt_run("job_cache.search", output=outputter)
-    assert JID in printed
-    assert "outputter" not in printed
-    assert "FUNCTION" not in printed
-
-
 def test_the_event_of_the_job_and_its_record_in_the_job_cache_hold_plain_data(salt_run, jobs):
     printed, _, returned = salt_run("batch.list")
     assert printed.startswith("No batch matches.")
@@ -80,12 +72,6 @@ def test_callers_in_python_the_api_and_orchestrations_get_plain_data(opts):
         for print_event in (True, False):
             assert client.cmd("batch.list", [], print_event=print_event) == []
         assert client.functions["batch.list"]() == []
-
-
-def test_a_runner_that_another_one_calls_is_not_shown(opts, capsys):
-    with salt.runner.Runner({**opts, "fun": "salt.cmd", "arg": ["test.ping"]}) as runner:
-        runner.cmd("batch.list", [])
-    assert "no such batch" not in capsys.readouterr().out
 
 
 def test_a_terminal_gets_colours_unless_they_are_switched_off(shown, monkeypatch):
@@ -111,18 +97,6 @@ def test_a_table_is_as_wide_as_the_terminal(shown, width):
         lines = shown(function, data, width).split("\n")
         assert max(map(width_of, lines)) <= width
         assert "JID" in lines[1] or function != "batch.list"
-
-
-@pytest.mark.parametrize("typed", [[JID, "state=failed"], [f"jid={JID}"]])
-def test_the_next_command_names_the_job_that_was_asked_about(shown, typed):
-    assert f"\nNext: salt-run batch.failures {JID} " in shown("batch.minions", minions(failed=1), arg=typed)
-    assert "\nNext: salt-run batch.failures JID " in shown("batch.minions", minions(failed=1), arg=["\x1b"])
-
-
-def test_a_file_gets_the_usual_width_and_no_colours(shown):
-    text = shown("batch.list", [standing(state="halted")] * 2, 20, color=True, output_file="/tmp/x")
-    assert "\x1b" not in text
-    assert max(map(len, text.split("\n"))) > 60
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)

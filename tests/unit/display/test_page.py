@@ -50,13 +50,6 @@ def test_columns_shrink_first_and_then_go_but_never_those_that_matter():
     assert lines_of(20, [ROW])[1] == "web1   202…15  held"
 
 
-def test_wide_characters_do_not_move_the_next_column():
-    head, *rows = lines_of(80, [ROW, ("服务器", *ROW[1:]), ("e\u0301" * 4, *ROW[1:])])
-    at = head.index("JID")
-    for row in rows:
-        assert width_of(row[: row.index("2026")]) == at
-
-
 @given(st.lists(st.tuples(*[ANYTHING] * len(COLUMNS)), max_size=5), st.integers(8, 120))
 def test_no_table_is_wider_than_the_terminal_and_nothing_in_it_acts_on_it(rows, width):
     lines = lines_of(width, rows)
@@ -72,15 +65,6 @@ def test_names_take_as_many_lines_as_they_may_and_say_how_many_are_left_out(head
     assert all(width_of(line) <= width and line.isprintable() for line in lines)
     if len(names) * 3 > width * most + 3:  # each takes three columns at least, with its comma
         assert " more" in " ".join(lines) or width < 24
-
-
-def test_very_many_names_are_folded():
-    made = page()
-    made.names("completed, 50,000:", [f"web{number}" for number in range(50_000)], 2)
-    first, second = made.text().split("\n")
-    assert first.startswith("completed, 50,000: web0, web1, ")
-    assert second.endswith("more")
-    assert len(second) > 60
 
 
 def test_states_have_colours_where_they_are_wanted_and_the_columns_stay():
@@ -115,32 +99,6 @@ def test_whatever_a_runner_returns_can_be_shown(data, width):
     assert all(width_of(line) <= width and line.isprintable() for line in made.text().split("\n"))
 
 
-def test_facts_are_one_below_the_other():
-    made = page()
-    facts.facts(
-        {
-            "entries": 3,
-            "states": {"pending": 3},
-            "oldest": None,
-            "set_aside": [],
-            "names": ["a", "b"],
-            "jobs": [{"jid": 1}],
-        },
-        made,
-    )
-    assert made.text().split("\n") == [
-        "entries: 3",
-        "states:",
-        "  pending: 3",
-        "oldest: -",
-        "set_aside: -",
-        "names: a, b",
-        "jobs:",
-        "  -",
-        "    jid: 1",
-    ]
-
-
 def test_very_many_facts_take_no_more_than_a_few_screens():
     made = page()
     facts.facts(
@@ -168,22 +126,4 @@ def test_a_doctor_says_how_things_stand_and_each_finding():
         " 1. the engine runs, and has not taken a request for 40 s:",
         "    look in the master's log",
         " 2. a\\x1b[2J",
-    ]
-
-
-def test_a_doctor_says_whether_anything_is_wrong_or_all_is_advice():
-    for retcode, head in ((0, "Nothing is wrong. 1 piece of advice:"), (1, "1 thing to look at:")):
-        made = page()
-        facts.doctor({"engine": True, "findings": ["sign messages"], "retcode": retcode}, made)
-        assert made.text().split("\n")[-2:] == [head, " 1. sign messages"]
-
-
-def test_a_doctor_who_finds_nothing_says_so():
-    made = page()
-    facts.doctor({"engine": False, "usable": True, "refused": {"1": "why"}, "findings": []}, made)
-    assert made.text().split("\n") == [
-        "engine: does not run; driver: answers",
-        "refused: 1 (why)",
-        "",
-        "Nothing needs a change.",
     ]

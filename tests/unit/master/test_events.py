@@ -95,41 +95,6 @@ def test_one_retcode_stands_for_a_return(ret, code):
     assert events.retcode_of(ret) == code
 
 
-@pytest.mark.parametrize(
-    ("tag", "jid"),
-    [(f"salt/job/{JID}/ret/a", JID), ("salt/job/x", None), ("salt/run/x/new", None), ("salt/job//ret/a", "")],
-)
-def test_the_jid_of_a_tag(tag, jid):
-    assert events.job_of(tag) == jid
-
-
-@pytest.mark.parametrize(
-    ("tag", "parts"),
-    [
-        (f"salt/job/{JID}/new", (JID, "new", "")),
-        (f"salt/job/{JID}/ret/web1", (JID, "ret", "web1")),
-        ("salt/job/x", ("x", "", "")),
-        ("salt/run/x/new", None),
-    ],
-)
-def test_the_parts_of_a_jobs_tag(tag, parts):
-    assert events.parts_of_job(tag) == parts
-
-
-@pytest.mark.parametrize(
-    ("tag", "minion"),
-    [
-        ("salt/beacon/web1/inotify/x", "web1"),
-        ("salt/beacon/web1", "web1"),
-        ("salt/beacon/../x", None),
-        ("salt/beacon/", None),
-        ("salt/minion/web1/start", None),
-    ],
-)
-def test_the_minion_of_a_beacons_tag(tag, minion):
-    assert events.beacon_of(tag) == minion
-
-
 @pytest.mark.parametrize("name", ["web1", "web-1.example.org", "20260516-special", "é", "x" * 255, "a b"])
 def test_a_plain_name_is_accepted(name):
     assert is_plain(name)

@@ -38,11 +38,6 @@ def test_a_job_is_reported_once_with_all_minions_that_run_it():
     ]
 
 
-def test_the_job_that_runs_on_most_minions_comes_first():
-    found = running({"a": [job(), job(OTHER)], "b": [job(OTHER)]}, {}, {})
-    assert [(row["jid"], len(row["minions"])) for row in found] == [(OTHER, 2), (JID, 1)]
-
-
 def test_a_batch_and_a_replay_are_shown_as_such():
     batch = {
         "fun": "cmd.run",
@@ -79,19 +74,6 @@ def test_a_minion_that_claims_very_many_jobs_does_not_fill_the_page():
     assert len(running({"a": [job(str(number)) for number in range(100_000)]}, {}, {})) <= 200
 
 
-def test_a_batch_that_runs_nowhere_is_reported_too():
-    about = {
-        "fun": "a.b",
-        "arguments": [],
-        "tgt": "*",
-        "tgt_type": "glob",
-        "user": "x",
-        "state": "paused",
-        "since": 5.0,
-    }
-    assert [row["minions"] for row in running({}, {JID: about}, {})] == [[]]
-
-
 def test_jobs_that_only_look_are_left_out():
     assert running({"a": [job(fun="saltutil.running"), job(OTHER, "test.ping")]}, {}, {}) == []
 
@@ -102,8 +84,3 @@ def test_jobs_that_only_look_are_left_out():
 )
 def test_entries_without_the_form_of_a_job_are_passed_over(said):
     assert [row["jid"] for row in running({"a": [said, job(OTHER)]}, {}, {})] == [OTHER]
-
-
-def test_whatever_the_fields_hold_a_row_has_its_form():
-    (row,) = running({"a": [job(arg={}, tgt={}, tgt_type=7, user=[7])]}, {}, {})
-    assert (row["arguments"], row["tgt"], row["tgt_type"], row["user"]) == ([], None, None, None)
