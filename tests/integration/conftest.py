@@ -8,7 +8,6 @@ import pathlib
 
 import pytest
 import salt.loader
-from saltfactories.daemons.master import SaltMaster
 from saltfactories.utils import random_string
 
 from tests.functional.cache_servers import free_port
@@ -71,23 +70,17 @@ def _patient(options):
 _QUIET = {"log_level_logfile": "info", "configure_ext_handlers": False}
 
 
-def make_master(factories, name=None, kind=warm.Master, environment=None, **overrides):
-    """
-    A master daemon, not started, with the configuration of the README and ``overrides`` on top.
-
-    :param environment: further variables of its processes. The master is then begun cold, because a library can be loaded
-        first only into a process that is not forked.
-    """
+def make_master(factories, name=None, kind=warm.Master, **overrides):
+    """A master daemon, not started, with the configuration of the README and ``overrides`` on top."""
     # Those that the factories choose may be taken before the master starts.
     ports = {"publish_port": free_port(), "ret_port": free_port()}
     daemon = factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
-        factory_class=SaltMaster if environment else kind,
+        factory_class=kind,
         defaults={"open_mode": True},
         overrides=_patient({**MASTER, **_QUIET, **ports, **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
     )
-    daemon.environ.update(environment or {})
     return _known(daemon)
 
 

@@ -8,7 +8,6 @@ import pathlib
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 
@@ -30,21 +29,19 @@ class EngineProcess:
 
     :param master: the master's daemon.
     :param log: where the engine's output goes.
-    :param environment: that of the master, if the master was begun with one of its own.
     """
 
-    def __init__(self, master, log: pathlib.Path, name="batch_manager", environment=None):
-        self._master, self._log, self._name, self._environment = master, log, name, environment
-        self._process: warm.Process | subprocess.Popen | None = None
+    def __init__(self, master, log: pathlib.Path, name="batch_manager"):
+        self._master, self._log, self._name = master, log, name
+        self._process: warm.Process | None = None
 
     def start(self, trap="", stop="", drop="", clock=""):
         """Start it, and wait until it runs or has died on the way, as intended."""
         environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop), "CLOCK": str(clock)}
         with self._log.open("ab") as log:
             command = [sys.executable, str(_SCRIPT), self._master.config_file, self._name]
-            where = {"cwd": _SCRIPT.parent.parent.parent, "env": {**environment, **(self._environment or {})}}
-            begin = subprocess.Popen if self._environment else warm.Process  # as make_master does
-            self._process = begin(command, stdout=log, stderr=log, **where)
+            folder = _SCRIPT.parent.parent.parent
+            self._process = warm.Process(command, stdout=log, stderr=log, cwd=folder, env=environment)
         wait_for(
             lambda: self.is_running() or (trap and self.has_died()), what=lambda: f"the engine runs: {self.output()}"
         )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import pathlib
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -15,11 +13,10 @@ import salt.version
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from tests.faults import freeze, thaw
 from tests.functional.cache_servers import free_port
-from tests.integration.conftest import ask_runner, make_minion
+from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import kill, lines, make_retry_master
-from tests.waiting import stretched, wait_for
+from tests.waiting import wait_for
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -135,72 +132,6 @@ def ended(master, jid):
     store = BatchStore(master.config)
     batch = wait_for(lambda: (found := store.read(jid)) and found.finished and found, what="the batch has ended")
     return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
-
-
-def hand_over_in_each_phase(masters, desks, minions, folder):
-    """
-    Have the leading master hand over, and then the other one, in each phase of batches, while a request is made. Each
-    request is answered, nothing runs twice, and jobs stay owed.
-    """
-    *present, away = minions
-    names, over = [master.config["id"] for master in masters], 0
-    kill(minions[away])
-    owed = desks[0].publish("cmd.run", f"echo x >> {folder / 'owed'}", tgt=away)
-    desks[1].await_state(away, owed, "pending")
-
-    def hand_over(*words, engines=ENGINES, **options):
-        """Make a request at the master that takes over meanwhile, and return the answer."""
-        nonlocal over
-        giving, taking = names[over % 2], (over + 1) % 2
-        for engine in engines:
-            wait_for(lambda e=engine: standing_by(desks[0], e) == [names[taking]], what=f"{names[taking]} stands by")
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(ask_runner, masters[taking], *words)
-            done = desks[taking].run("batch.hand_over", giving, **options)
-            answer = asked.result()
-        print({engine: told["seconds"] for engine, told in done.items()})  # shown by pytest -s
-        assert {engine: told["to"] for engine, told in done.items()} == dict.fromkeys(engines, names[taking])
-        assert all(told["seconds"] < stretched(2.5) for told in done.values())
-        assert [leader(master, engines[0]) for master in masters] == [names[taking]] * 2
-        over += 1
-        return answer
-
-    hand_over_batches = functools.partial(hand_over, engines=[BATCH_MANAGER], engine=BATCH_MANAGER)
-
-    def begin(trace, seconds, names, *words):
-        command = f"echo x >> {folder / trace}; sleep {seconds}"
-        return "batch.start", ",".join(names), "cmd.run", command, "tgt_type=list", *words
-
-    jid = hand_over(*begin("trace", 2, present, "batch=1,1", "check=approve", "presence=none"))["jid"]
-    has_begun(folder / "trace", 1)
-    assert hand_over("batch.pause", jid) is True
-    assert hand_over("batch.resume", jid) is True
-    wait_for(lambda: desks[0].run("batch.status", jid)["approve"] == 0, what="it waits for an approval")
-    assert hand_over("batch.approve", jid, "stage=0") is True
-    assert ended(masters[0], jid) == dict.fromkeys(present, "completed")
-    assert lines(folder / "trace") == len(present)
-
-    jid = ask_runner(masters[0], *begin("queued", 1, [present[0], away], "batch=2", "offline=queue"))["jid"]
-    queue = engine_of(masters[over % 2], JOB_RETRY)
-    freeze(queue.pid)
-    wait_for(lambda: BatchStore(masters[0].config).read(jid).to_hand_over, what="it goes to the queue")
-    assert hand_over_batches("batch.pause", jid) is True
-    thaw(queue.pid)
-    assert hand_over_batches("batch.resume", jid) is True
-    assert ended(masters[0], jid) == {present[0]: "completed", away: "offline"}
-    minions[away].start()
-    for each in (owed, jid):
-        desks[0].await_return(away, each)
-    wait_for(lambda: not desks[1].queue(), what="the queue is empty")
-    assert (lines(folder / "queued"), lines(folder / "owed")) == (2, 1)
-
-    jid = ask_runner(masters[0], *begin("stopped", 60, present, "batch=1", "presence=none"))["jid"]
-    has_begun(folder / "stopped", 1)
-    assert hand_over_batches("batch.stop", jid, "kill=True") is True
-    assert sorted(ended(masters[0], jid).values()) == ["killed"]
-    assert lines(folder / "stopped") == 1
-    told = desks[1].run("batch.masters")["engines"][BATCH_MANAGER]
-    assert (told["takeovers"], told["hand_overs"]) == (0, over)
 
 
 def standing_by(desk, engine):

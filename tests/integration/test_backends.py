@@ -176,17 +176,6 @@ def refused(answer):
 # -- while the rights are there ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def roots(site):
-    """Jobs of root's: a batch that has failed, and a job that is owed."""
-    failed = site.run("batch.start", "a1", "cmd.run", "exit 1")["jid"]
-    wait_for(lambda: site.run("batch.status", failed)["finished"], what="the batch has ended")
-    client = salt.client.LocalClient(mopts=dict(site.daemon.config))
-    owed = client.run_job(AWAY, "cmd.run", ["id"], listen=False)["jid"]
-    client.destroy()
-    return failed, owed
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_user_starts_what_the_access_list_names_with_its_arguments_and_nothing_else(site, way):
     user = LOSES[way]
@@ -207,18 +196,6 @@ def test_a_user_starts_what_the_access_list_names_with_its_arguments_and_nothing
     ][: None if way == WAYS[-1] else 2]:
         assert f"{user} may not" in refused(preview(*words, **options))
     assert site.call(way, user, "batch.start", "a1", "test.ping")["return"]["user"] == user
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_user_repeats_no_job_of_others_and_changes_nothing_that_is_stored(site, way, roots):
-    failed, owed = roots
-    for verb, arg in [("batch.retry", failed), ("job_retry.enqueue", owed)]:
-        assert f"{LOSES[way]} may not publish cmd.run" in refused(site.call(way, LOSES[way], verb, arg))
-    changing = [("job_cache.backup", ["/x"]), ("job_cache.recover", ["/x"])]
-    for verb, arg in changing if way == WAYS[-1] else changing[:1]:
-        assert "is for the command line of the master" in refused(site.call(way, LOSES[way], verb, *arg))
-    found = site.call(way, LOSES[way], "job_cache.search", search_function="cmd.run")
-    assert failed in [job["JID"] for job in found["return"]["jobs"]]
 
 
 def test_the_short_forms_of_grants_for_runners_are_none_for_jobs(site):
@@ -248,7 +225,7 @@ def test_a_group_in_publisher_acl_matches_no_user_of_that_group(site):
 
 
 @pytest.fixture(scope="module")
-def outcome(site, roots, tmp_path_factory):
+def outcome(site, tmp_path_factory):
     """
     Each user publishes to the minion that is away. Then some lose their rights, and the minion comes back. The outcome of
     each job, by user: ``(state, reason, whether it has returned)``, also of jobs in which one function carries another.

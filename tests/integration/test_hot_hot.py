@@ -23,7 +23,6 @@ from tests.integration.several import (
     await_leader,
     ended,
     engine_of,
-    hand_over_in_each_phase,
     has_begun,
     hot_hot,
     leader,
@@ -89,7 +88,7 @@ def test_the_other_master_goes_on_when_the_leading_one_dies(masters, desks, tmp_
         assert leader(one) == two.config["id"]
 
 
-def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_whose_server_is_away(
+def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_that_hands_over_or_whose_server_is_away(
     masters, desks, cache_servers, tmp_path
 ):
     one, two = masters
@@ -109,6 +108,15 @@ def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_whose_server_is_
         assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
         assert lines(trace) == len(MINIONS)
         assert leader(one) == two.config["id"]
+
+        trace = tmp_path / "handed"
+        wait_for(lambda: standing_by(desks[0], BATCH_MANAGER) == [one.config["id"]], what="the former leader stands by")
+        jid = start(desks[0], trace, MINIONS)
+        has_begun(trace, 1)
+        told = desks[0].run("batch.hand_over", two.config["id"], engine=BATCH_MANAGER)
+        assert told[BATCH_MANAGER]["to"] == leader(one) == one.config["id"]
+        assert ended(one, jid) == dict.fromkeys(MINIONS, "completed")
+        assert lines(trace) == len(MINIONS)
 
         trace = tmp_path / "away"
         jid = start(desks[0], trace, MINIONS)
@@ -146,8 +154,3 @@ def test_a_master_that_is_stopped_gives_up_the_lead_at_once_and_one_that_died_st
     kill(two)
     await_leader(one, one)
     assert [standing_by(desks[0], engine) for engine in ENGINES] == [[], []]
-
-
-def test_the_leader_hands_over_in_each_phase_of_a_batch_and_nothing_is_lost_or_runs_twice(masters, desks, tmp_path):
-    with there(MINIONS, masters[0], *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
-        hand_over_in_each_phase(masters, desks, minions, tmp_path)

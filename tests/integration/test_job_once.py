@@ -10,7 +10,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import subprocess
 import tempfile
 
 import pytest
@@ -22,7 +21,6 @@ from tests.integration.conftest import make_minion, make_proxy
 from tests.integration.faults import CountedJob, CutOffJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
 from tests.integration.other_user import OWNER, Minion, give
-from tests.missing import missing
 from tests.waiting import stretched, wait_for
 
 #: Tests of what depends on the release are stories. The rest is the executor's own: functional tests run on every release.
@@ -207,84 +205,6 @@ def briefly(minion):
         process.wait()
 
 
-START, ASKED, SENT = "salt/minion/anna/start", "salt/job/*/new", "salt/job_retry/anna/*/sent"
-#: The events right after which a flapping minion is killed.
-MOMENTS = 6 * (START, ASKED, SENT) + (SENT, SENT)
-
-
-@story
-@pytest.mark.slow
-def test_a_minion_that_flaps_twenty_times_in_a_minute_runs_no_job_twice(desk, anna, tmp_path):
-    kill(anna)
-    # A job that was published within some seconds of the first record may have begun unrecorded.
-    os.utime(pathlib.Path(anna.config["cachedir"], "job_once", "anna", ".since"), (0, 0))
-    jobs = {}
-    for number in range(6):
-        job = CountedJob(tmp_path, f"job-{number}", seconds=1)
-        jobs[desk.publish("cmd.run", job.command, tgt="anna")] = job
-    wait_for(lambda: len(desk.queue(state="pending")) == len(jobs), what="all wait")
-    with Ear(desk.master) as ear:
-        for moment in MOMENTS:
-            if not desk.queue(state="pending,claimed,sent,running"):
-                break
-            before, started = ear.count(moment), ear.count(START)
-            with briefly(anna):
-                wait_for(lambda n=started: ear.count(START) > n, what="it has started")
-                wait_for(
-                    lambda m=moment, n=before: ear.count(m) > n or not desk.queue(state="pending,claimed,sent,running"),
-                    what=moment,
-                )
-        anna.start()
-        wait_for(lambda: set(desk.queue().values()) <= {"held"}, 180, "nothing waits any more")
-    held = {jid for _, jid in desk.queue()}
-    returned = {jid for jid in jobs if desk.returned(jid)}
-    assert held | returned == set(jobs)
-    assert max(job.begun() for job in jobs.values()) == 1
-    # One that never began was killed between its record and the first line of its shell: else it would have been sent again.
-    unbegun = [jid for jid, job in jobs.items() if not job.begun()]
-    assert {seen(desk, "anna", jid).get("state") for jid in unbegun} <= {"interrupted"}
-
-
-@contextlib.contextmanager
-def full_disk(minion, uid=0):
-    """A file system of 64 kB over a minion's records, with nothing left of it."""
-    folder = pathlib.Path(minion.config["cachedir"], "job_once")
-    folder.mkdir(exist_ok=True)
-    os.chown(folder, uid, uid)
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size=64k,uid={uid}", "none", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode:
-        missing(f"a small file system cannot be mounted: {made.stderr.decode().strip()}")
-    try:
-        (folder / minion.id).mkdir()
-        os.chown(folder / minion.id, uid, uid)
-        with contextlib.suppress(OSError), (folder / "ballast").open("wb", buffering=0) as stream:
-            while True:
-                stream.write(bytes(4096))
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_minion_whose_jobs_are_threads_runs_each_once(master, desk, tmp_path):
-    job, nap = CountedJob(tmp_path, "trace"), CountedJob(tmp_path, "nap", gated=True)
-    stack, otto = with_executor(master, desk, "otto", multiprocessing=False)
-    with stack:
-        ended = desk.publish("cmd.run", f"echo done; {job.command}", tgt="otto")
-        desk.await_return("otto", ended)
-        cut = desk.publish("cmd.run", nap.command, tgt="otto")
-        wait_for(nap.begun, what="it has begun")
-        restart(otto, desk)
-        for jid in (ended, cut):
-            desk.publish("cmd.run", job.command if jid == ended else nap.command, tgt="otto", jid=jid)
-        desk.await_return("otto", cut)
-        assert [seen(desk, "otto", jid)["state"] for jid in (ended, cut)] == ["ended", "interrupted"]
-    assert (job.begun(), nap.begun()) == (1, 1)
-    with contextlib.suppress(Refused):
-        desk.run("job_retry.cancel", minion="otto")
-
-
 def test_coverage_shows_who_has_the_executor_and_what_the_others_lack(master, desk, anna):
     with retry_minion(master, "bert"):
         found = desk.run("job_retry.coverage", timeout=stretched(10))
@@ -311,13 +231,6 @@ def unprivileged_minion(master, name, **options):
 def nora(master):
     """A minion that is not root's, and runs one job at a time."""
     with unprivileged_minion(master, "nora", process_count_max=1) as daemon:
-        yield daemon
-
-
-@pytest.fixture(scope="module")
-def otto(master):
-    """A minion that is not root's, and refuses what it cannot record."""
-    with unprivileged_minion(master, "otto", job_once_strict=True) as daemon:
         yield daemon
 
 
@@ -350,19 +263,6 @@ def test_a_job_that_waits_for_its_turn_is_not_begun_and_runs_once_even_if_it_is_
             desk.await_return("nora", jid)
         wait_for(lambda: not desk.queue(), what="nothing waits any more")
     assert (first.begun(), second.begun()) == (1, 1)
-
-
-def test_a_strict_minion_that_is_not_root_refuses_what_it_cannot_record(desk, otto, folder_of_all):
-    job, owner = CountedJob(folder_of_all, "trace"), pathlib.Path(otto.config["cachedir"]).stat().st_uid
-    with full_disk(otto, owner):
-        refused = desk.publish("cmd.run", job.command, tgt="otto")
-        why = "was not run, since it cannot be recorded"
-        wait_for(lambda: why in str(desk.returned(refused)), what="it refuses")
-    assert job.begun() == 0
-    taken = desk.publish("cmd.run", job.command, tgt="otto")
-    desk.await_return("otto", taken)
-    record = pathlib.Path(otto.config["cachedir"], "job_once", "otto", taken).stat()
-    assert (job.begun(), record.st_uid, record.st_mode & 0o777) == (1, owner, 0o600)
 
 
 @story

@@ -103,7 +103,7 @@ def stream(master):
         yield heard
 
 
-@pytest.mark.parametrize("by", ["pillar:code", "grains:door", "pillar:code:[hush2]", "grains:os"])
+@pytest.mark.parametrize("by", ["pillar:code:[hush2]", "grains:door"])
 @pytest.mark.parametrize("verb", ["batch.preview", "batch.start"])
 def test_a_user_who_may_not_read_a_key_may_not_group_by_it(api, verb, by):
     answer = api(verb, "a*", "test.ping", user="of_a", by=by)
@@ -133,25 +133,16 @@ def test_a_key_that_the_configuration_names_is_open_to_every_user_and_its_groups
     assert finished(look, jid)["group"] == "r2"
 
 
-def test_root_may_do_all_of_this(run):
-    assert run("batch.preview", "*", "test.ping", "by=pillar:code")["groups"] == [["1", 1], ["2", 1], ["3", 1]]
-    first = run("batch.preview", "*", "test.ping", "by=pillar:code:[hush3]")
-    assert (first["minions"][0], first["groups"][0]) == ("b1", ["1", 1])
-
-
+#: What the user may not see, and what is not there.
 TARGETS = [
     ("pillar", "code:hush3", "code:nothing*"),
-    ("pillar_pcre", "code:hush3", "code:x.*"),
     ("grain", "door:creak3", "door:x*"),
-    ("compound", "I@code:hush3", "I@code:x*"),
     ("compound", "a1 or I@code:hush3", "I@code:x*"),
-    ("glob", "b*", "x*"),
-    ("list", "b1", "x1"),
     ("list", "a1,b1", "a1,x1"),
 ]
 
 
-@pytest.mark.parametrize("verb", ["batch.preview", "batch.start", "batch.run"])
+@pytest.mark.parametrize("verb", ["batch.preview", "batch.run"])
 @pytest.mark.parametrize(("tgt_type", "forbidden", "nothing"), TARGETS)
 def test_a_target_that_matches_nothing_is_answered_like_one_that_matches_forbidden_minions(
     api, verb, tgt_type, forbidden, nothing
@@ -163,23 +154,6 @@ def test_a_target_that_matches_nothing_is_answered_like_one_that_matches_forbidd
         told.append(answer["return"].replace(repr(tgt), "TGT").replace(repr(tgt.split(",")), "TGT"))
     assert told[0] == told[1]
     assert "b1" not in told[0].replace("TGT", "")
-
-
-def test_a_forbidden_function_gets_the_same_answer_whatever_the_target_matches(api):
-    answers = [
-        api("batch.preview", tgt, "cmd.run", "id", user="of_a", tgt_type="pillar")["return"].replace(tgt, "TGT")
-        for tgt in ("code:hush1", "code:hush3", "code:x")
-    ]
-    assert len(set(answers)) == 1
-
-
-def test_minions_are_asked_for_coverage_only_for_a_user_who_may_publish_that_to_them(api):
-    answers = [
-        api("job_retry.coverage", tgt, user="of_a", tgt_type="pillar")["return"].replace(tgt, "TGT")
-        for tgt in ("code:hush1", "code:hush3", "code:x*")
-    ]
-    assert len(set(answers)) == 1
-    assert "may not" in answers[0]
 
 
 def test_a_refusal_names_no_minion_but_those_of_the_caller(master, api, run, look):

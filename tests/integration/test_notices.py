@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import os
 import pathlib
 import signal
-import time
 
 import pytest
 
@@ -17,20 +15,14 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.webhook import SIGNATURE
 from tests.faults import freeze, thaw
-from tests.functional.notices.mailbox import mailbox
 from tests.functional.notices.receiver import receiving
-from tests.functional.notices.test_mail import runner_of_the_page
 from tests.integration.batch.conftest import batch_master
-from tests.integration.faults import CountedJob
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
 MINIONS = ("n1", "n2")
-NOTIFY = pathlib.Path(__file__).resolve().parents[2] / "reactor" / "notify.sls"
 SECRET = "a-secret-that-nobody-sees"
-#: Seconds. The engine tries again at least every five minutes.
-LATEST = 330
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +31,8 @@ def receiver():
         yield one
 
 
-@contextlib.contextmanager
-def noticing_master(factories, receiver, *minions, **options):
+@pytest.fixture(scope="module")
+def master(salt_factories, receiver):
     """A running master that tells a webhook, with its minions."""
     notices = {
         "url": receiver.url,
@@ -48,24 +40,9 @@ def noticing_master(factories, receiver, *minions, **options):
         "console": "https://salt.example.com/console/index.html",
     }
     engines = [{"batch_manager": {}}, {"job_notices": notices}]
-    with batch_master(factories, *minions, job_retry=None, engines=engines, **options) as daemon:
+    with batch_master(salt_factories, *MINIONS, job_retry=None, engines=engines) as daemon:
         has_looked(daemon)
         yield daemon
-
-
-@pytest.fixture(scope="module")
-def master(salt_factories, receiver, tmp_path_factory):
-    options = {
-        "runner_dirs": [str(tmp_path_factory.mktemp("runners"))],
-        "reactor": [{"salt/batch/*/halted": [str(NOTIFY)]}],
-        "saltext_jobs_notify": {"fun": "mail.send", "kwarg": {"to": "ops@example.com"}, "text": "text"},
-    }
-    with mailbox() as box:
-        options["saltext_jobs_notify"]["kwarg"]["port"] = box.port
-        pathlib.Path(options["runner_dirs"][0], "mail.py").write_text(runner_of_the_page())
-        with noticing_master(salt_factories, receiver, *MINIONS, **options) as daemon:
-            daemon.box = box
-            yield daemon
 
 
 def has_looked(master):
@@ -128,32 +105,3 @@ def test_an_engine_that_hangs_is_reported_and_no_secret_is_in_the_log(master, ru
     wait_for(lambda: receiver.kinds()[-1] == "test", what="the test has arrived")
     log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8", errors="replace")
     assert SECRET not in log and "of-the-address" not in log
-
-
-def test_a_batch_that_halts_while_the_receiver_is_down_is_reported_late_and_the_doctor_says_why(
-    master, run, look, command, receiver, tmp_path
-):
-    receiver.got.clear()
-    receiver.answer, tried = 503, len(receiver.tried)
-    work = CountedJob(tmp_path, "work", seconds=300)
-    jid = run("batch.start", "n*", "cmd.run", work.command, "batch=1")["jid"]
-    wait_for(work.begun, what="the job runs, since a kill that comes before it ends nothing")
-    run("batch.stop", jid, "kill=True")
-    wait_for(lambda: len(receiver.tried) > tried, what="its notice was sent")
-    wait_for(lambda: look("job_notices.stats")["webhook"]["trouble"], what="the engine knows that it was in vain")
-    told = [one for one in doctor(command, 1)["findings"] if "do not arrive" in one]
-    assert told == ["notices do not arrive at webhook, and 1 wait: the receiver answers 503"]
-    receiver.answer = 204
-    wait_for(lambda: receiver.kinds() == ["halted"], LATEST, what=lambda: f"it is told: {receiver.kinds()}")
-    assert f"Batch {jid} was halted: stopped by " in receiver.got[0][0]["text"]
-    found = doctor(command, 0)
-    assert found["waiting"] == {"webhook": 0}
-    assert found["delivered"]["webhook"] == pytest.approx(time.time(), abs=600)
-    (to, mail) = wait_for(lambda: master.box.mails, what="the reactor has sent a mail")[-1]
-    assert to == ["ops@example.com"] and f"Batch {jid} was halted: " in mail["Subject"]
-
-
-def doctor(command, status):
-    done = command("job_notices.doctor", "--out=json")
-    assert done.returncode == status, done
-    return done.data

@@ -1,6 +1,6 @@
 """
-Rights that were taken away: a job that waits to be delivered, and a batch that waits for its time, an approval or a
-resume.
+Rights that were taken away: a batch that waits for its time, an approval or a resume. Jobs that wait to be delivered are in
+test_backends.py.
 
 The rights of some are taken by a change of the master's configuration, while the master is down; those of others by a
 backend that has their lists and answers at any time.
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.story
 
 RIGHTS = ["test.*", "file.append", {"@runner": ["batch.*", "job_retry.*"]}]
 RUNNERS = [{"@runner": ["batch.*", "job_retry.*"]}]
-#: Users who lose every right except the runners: some of their names have a meaning to Salt.
-GONE = ["gone", "root", "sudo_anna", "Reactor", "liar"]
+#: Users who lose every right except the runners. The name has a meaning to Salt.
+GONE = ["root"]
 #: A backend whose lists are in a file, and which tells them without a password.
 LISTED = """
 import json
@@ -63,13 +63,6 @@ class World:
         (self.folder / f"ran-{name}").touch()
         return ["file.append", str(self.folder / f"ran-{name}"), name]
 
-    def publish(self, name, user, eauth="sharedsecret", says=()):
-        """Publish a job to a minion that is away, in a session; ``says`` comes beside the token."""
-        fun, *arg = self.job(name)
-        low = {"client": "local_async", "tgt": "a9", "fun": fun, "arg": arg, **dict(says)}
-        told = self.api.post("/", [low], self.token(user, eauth))
-        self.jids[name] = told[0]["jid"]
-
     def token(self, user, eauth="sharedsecret"):
         if (user, eauth) not in self.tokens:
             self.tokens[user, eauth] = self.api.log_in(user, eauth)
@@ -98,19 +91,14 @@ class World:
     def await_end(self, name):
         return finished(self.look, self.jids[name])
 
-    def entry(self, name):
-        return next(iter(self.look("job_retry.list", jid=self.jids[name])), None)
-
 
 @pytest.fixture(scope="module")
 def world(salt_factories, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rights")
     (folder / "modules" / "auth").mkdir(parents=True)
     (folder / "modules" / "auth" / "listed.py").write_text(LISTED)
-    (folder / "passwords").write_text("".join(f"{user}:{SECRET}\n" for user in [*GONE, "keeps", "boss"]))
     before = {
-        "sharedsecret": {**dict.fromkeys([*GONE, "keeps", "boss"], RIGHTS)},
-        "file": {"^filename": str(folder / "passwords"), "liar": RIGHTS, "twice": RIGHTS},
+        "sharedsecret": {**dict.fromkeys([*GONE, "keeps"], RIGHTS)},
         "listed": {"nobody": []},
     }
     daemon = make_master(
@@ -119,19 +107,17 @@ def world(salt_factories, tmp_path_factory):
         external_auth=before,
         module_dirs=[str(folder / "modules")],
         listed=str(folder / "lists"),
-        engines=[{"job_retry": {"gather": 0.3}}, {"batch_manager": {}}],
-        **{**fronts("rest_cherrypy"), "netapi_enable_clients": ["runner", "local_async"]},
+        engines=[{"batch_manager": {}}],
+        **fronts("rest_cherrypy"),
     )
     daemon.slow_stop = False
     world = World(daemon, folder)
     world.lists(listed=RIGHTS, other=RIGHTS)
     with daemon.started(), salt_api(daemon):
         present = [make_minion(daemon, name) for name in ("a1", "a2")]
-        away = make_minion(daemon, "a9")
-        for minion in (*present, away):
+        for minion in present:
             minion.slow_stop = False
             minion.start()
-        away.terminate()
         world.token("keeps")
         prepare(world)
 
@@ -140,49 +126,27 @@ def world(salt_factories, tmp_path_factory):
         config = yaml.safe_load(path.read_text())
         after = config["external_auth"]
         after["sharedsecret"].update(dict.fromkeys(GONE, RUNNERS))
-        after["file"]["liar"] = RUNNERS
         path.write_text(yaml.safe_dump(config))
         daemon.start()
         wait_for(lambda: salt_run(daemon, "batch.stats").returncode == 0, what="the engine is back")
-        away.start()
         yield world
-        for minion in (*present, away):
+        for minion in present:
             minion.terminate()
 
 
 def prepare(world):
     """What waits when the rights are taken."""
     for user in ("keeps", *GONE):
-        world.publish(f"job-{user}", user)
-    world.publish("job-lie", "liar", "file", says={"eauth": "sharedsecret", "username": "boss"})
-    for user in ("keeps", "gone", "root"):
         world.start(f"asks-{user}", user, check="approve", batch="1,1")
-    for user in ("keeps", "gone", "root"):
+    for user in ("keeps", *GONE):
         wait_for(lambda user=user: world.status(f"asks-{user}")["approve"] == 0, what="it waits for approval")
-    for name in [name for name in world.jids if name.startswith("job-")]:
-        ask_runner(world.master, "job_retry.enqueue", world.jids[name])
     # Their time comes when the master is back.
     soon = f"+{stretched(20)}s"
-    for user in ("keeps", "gone", "root"):
+    for user in ("keeps", *GONE):
         world.start(f"timed-{user}", user, start_at=soon)
         world.start(f"paused-{user}", user, start_at=soon)
         assert world.run("batch.pause", world.jids[f"paused-{user}"]) is True
-    world.start("by-password", "gone", by_password=True, start_at=soon)
-
-
-# -- jobs that wait to be delivered -----------------------------------------------------------------------------------
-
-
-def test_a_job_of_a_user_who_still_has_the_right_is_delivered(world):
-    wait_for(lambda: world.runs("job-keeps") == 1, what=lambda: f"it is delivered: {world.entry('job-keeps')}")
-
-
-@pytest.mark.parametrize("user", [*GONE, "lie"])
-def test_a_job_of_a_user_who_has_lost_the_right_is_not_delivered(world, user):
-    name = f"job-{user}"
-    wait_for(lambda: (world.entry(name) or {}).get("state") == "dead", what=lambda: f"{name}: {world.entry(name)}")
-    assert "may not publish" in world.entry(name)["reason"]
-    assert world.runs(name) == 0
+    world.start("by-password", "root", by_password=True, start_at=soon)
 
 
 # -- batches that wait ------------------------------------------------------------------------------------------------
@@ -199,10 +163,9 @@ def test_a_batch_of_a_user_who_still_has_the_right_goes_on(world, kind):
     assert world.runs(name) == 2
 
 
-@pytest.mark.parametrize("user", ["gone", "root"])
 @pytest.mark.parametrize("kind", ["timed", "asks", "paused"])
-def test_a_batch_whose_owner_has_lost_the_right_waits_until_another_user_takes_it_over(world, kind, user):
-    name = f"{kind}-{user}"
+def test_a_batch_whose_owner_has_lost_the_right_waits_until_another_user_takes_it_over(world, kind):
+    name = f"{kind}-root"
     before = 1 if kind == "asks" else 0
     if kind == "asks":
         world.run("batch.approve", world.jids[name])
@@ -211,7 +174,7 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_until_another_user_takes_i
     world.await_pause(name, "may not publish file.append to")
     assert world.runs(name) == before
 
-    answer = world.api.call("batch.resume", world.jids[name], token=world.token(user))
+    answer = world.api.call("batch.resume", world.jids[name], token=world.token("root"))
     assert answer["success"] is False, answer  # the user who has lost the rights cannot resume it
     assert world.run("batch.resume", world.jids[name]) is True
     ended = world.await_end(name)
@@ -225,7 +188,7 @@ def test_another_user_with_rights_takes_it_over_and_is_limited_in_the_same_way(w
     answer = world.api.call("batch.resume", world.jids["by-password"], token=world.token("keeps"))
     assert answer["return"] is True, answer
     ended = world.await_end("by-password")
-    assert (ended["success"], ended["user"], ended["taken_over_by"]) == (True, "gone", "keeps")
+    assert (ended["success"], ended["user"], ended["taken_over_by"]) == (True, "sharedsecret:root", "keeps")
 
 
 def test_rights_are_checked_again_at_each_stage(world):
@@ -248,6 +211,6 @@ def test_rights_are_checked_again_at_each_stage(world):
 def test_a_token_with_the_name_of_another_user_is_refused(world):
     world.lists(other=RIGHTS)  # the name that Salt itself finds for another user's token sent beside it
     low = {"client": "runner", "fun": "batch.start", "arg": ["a1", *world.job("lie")], "full_return": True}
-    told = world.api.post("/", [{**low, "eauth": "listed", "username": "other"}], world.token("gone"))
+    told = world.api.post("/", [{**low, "eauth": "listed", "username": "other"}], world.token("root"))
     assert "not known who asks" in told[0]["data"]["return"], told
     assert world.runs("lie") == 0

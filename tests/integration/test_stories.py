@@ -20,8 +20,9 @@ import pytest
 
 import saltext.jobs.reactor
 from saltext.jobs.core.engine import requests
-from tests.integration.conftest import ask_runner, finished, look_at, make_master, minions, salt_cli, salt_run
+from tests.integration.conftest import ask_runner, finished, make_master, minions, salt_cli
 from tests.integration.faults import CountedJob
+from tests.private import not_private
 from tests.waiting import SOON, stretched, wait_for
 
 pytestmark = pytest.mark.story
@@ -33,8 +34,16 @@ RESTART = 10
 
 
 @pytest.fixture(scope="module")
-def master(salt_factories):
-    with make_master(salt_factories).started() as daemon:
+def master(salt_factories, tmp_path_factory):
+    files = tmp_path_factory.mktemp("states")
+    (files / "top.sls").write_text("base:\n  '*':\n    - motd\n")
+    (files / "motd.sls").write_text(f"{files}/motd-{{{{ grains.id }}}}:\n  file.managed:\n    - contents: welcome\n")
+    sls = pathlib.Path(saltext.jobs.reactor.__path__[0]) / "batched_highstate.sls"
+    options = {"reactor": [{"operations/highstate": [str(sls)]}], "file_roots": {"base": [str(files)]}}
+    options |= {"job_recorder": {"returners": ["rawfile_json"]}, "rawfile_json.filename": str(files / "returns")}
+    options["engines"] = [{"job_retry": {}}, {"batch_manager": {}}, {"job_recorder": {}}]
+    with make_master(salt_factories, **options).started() as daemon:
+        daemon.files = files
         yield daemon
 
 
@@ -59,10 +68,9 @@ def log_of(daemon):
     return pathlib.Path(daemon.config["log_file"]).read_text(errors="replace")
 
 
-def lines_of(daemon, level, engine=""):
-    """The log's lines of a level: those about one of our engines, or all."""
-    about = f"The {engine} engine" if engine else ""
-    return [line for line in log_of(daemon).splitlines() if f"[{level}" in line and about in line]
+def lines_of(daemon, level, engine):
+    """The log's lines of a level about one of our engines."""
+    return [line for line in log_of(daemon).splitlines() if f"[{level}" in line and f"The {engine} engine" in line]
 
 
 @contextlib.contextmanager
@@ -218,70 +226,37 @@ def alive(master):
     return {engine: requests.is_running(master.config, engine) for engine in ENGINES}
 
 
-# Masters whose engines must not run, and what each engine must say about it, once.
-ODD = {
-    "unknown option": (
-        {"engines": [{"batch_manager": {"publish_retrys": 5}}]},
-        {("CRITICAL", "batch_manager"): ["publish_retrys", "5", "publish_retries"]},
-    ),
-    "wrong type, and switched off": (
-        {"batch_manager": {"publish_retries": "many"}, "job_retry": False},
-        {
-            ("CRITICAL", "batch_manager"): ["publish_retries", "'many'", "a whole number"],
-            ("INFO", "job_retry"): ["off"],
-        },
-    ),
-    "job cache that cannot be trusted": (
-        {"engines": [{"job_retry": {}}], "master_job_cache": "local_cache"},
-        {("CRITICAL", "job_retry"): ["master_job_cache", "local_cache", "salt_cache"]},
-    ),
-    "no word about it": (
-        {"engines": [{"job_retry": {}}], "job_retry": None},
-        {("INFO", "job_retry"): ["off"]},
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def odd_masters(salt_factories):
-    """All of them at once, since each is watched for longer than it takes Salt to start an engine that ends again."""
-    with contextlib.ExitStack() as stack:
-        daemons = {}
-        for name, (overrides, _) in ODD.items():
-            daemon = make_master(salt_factories, **overrides)
-            daemons[name] = stack.enter_context(daemon.started())
-        for name, (_, expected) in ODD.items():
-            for level, engine in expected:
-                wait_for(lambda: lines_of(daemons[name], level, engine), what=f"{engine} says why it does not run")  # noqa: B023
+def test_an_engine_that_is_not_to_run_says_why_once_and_the_master_goes_on(salt_factories):
+    engines = [{"batch_manager": {"publish_retrys": 5}}, {"job_retry": {}}]
+    daemon = make_master(salt_factories, engines=engines, master_job_cache="local_cache")
+    expected = {
+        "batch_manager": ["publish_retrys", "5", "publish_retries"],
+        "job_retry": ["master_job_cache", "local_cache", "salt_cache"],
+    }
+    with daemon.started(), minions(daemon, "lone"):
+        for engine in expected:
+            wait_for(lambda e=engine: lines_of(daemon, "CRITICAL", e), what=f"{engine} says why it does not run")
         time.sleep(RESTART + 2)
-        yield daemons
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_an_engine_that_is_not_to_run_says_why_once_and_the_master_goes_on(odd_masters, name):
-    daemon = odd_masters[name]
-    for (level, engine), words in ODD[name][1].items():
-        (line,) = lines_of(daemon, level, engine)
-        assert all(word in line for word in words), line
-        assert not requests.is_running(daemon.config, engine)
-    if not any(level == "CRITICAL" for level, _ in ODD[name][1]):
-        assert not lines_of(daemon, "CRITICAL")
-    with minions(daemon, "lone"):
+        for engine, words in expected.items():
+            (line,) = lines_of(daemon, "CRITICAL", engine)
+            assert all(word in line for word in words), line
+            assert not requests.is_running(daemon.config, engine)
         assert salt_cli(daemon, "lone", "test.ping").data is True
 
 
-def test_an_operators_event_starts_the_batch_of_a_reactor_file(salt_factories, tmp_path):
-    sls = pathlib.Path(saltext.jobs.reactor.__path__[0]) / "batched_highstate.sls"
-    (tmp_path / "top.sls").write_text("base:\n  '*':\n    - motd\n")
-    (tmp_path / "motd.sls").write_text(f"{tmp_path}/motd:\n  file.managed:\n    - contents: welcome\n")
-    master = make_master(
-        salt_factories, reactor=[{"operations/highstate": [str(sls)]}], file_roots={"base": [str(tmp_path)]}
+def test_an_operators_event_starts_the_batch_of_a_reactor_file(master, fleet, look, command):
+    assert command("event.send", "operations/highstate").returncode == 0
+    (batch,) = wait_for(
+        lambda: [each for each in look("batch.list", state="complete") if each["fun"] == "state.apply"],
+        what="the batch is complete",
     )
-    with master.started(), minions(master, "lone"):
-        assert salt_run(master, "event.send", "operations/highstate").returncode == 0
-        wait_for(lambda: (tmp_path / "motd").exists(), what="the state is applied")
-        (batch,) = wait_for(
-            lambda: [each for each in look_at(master, "batch.list", state="complete") if each["driver"] == "engine"],
-            what="the batch is complete",
-        )
-    assert (batch["fun"], batch["tgt"], batch["completed"], batch["success"]) == ("state.apply", "*", 1, True)
+    assert (batch["driver"], batch["tgt"], batch["completed"], batch["success"]) == ("engine", "*", 4, True)
+    assert len(list(master.files.glob("motd-*"))) == len(MINIONS)
+
+
+def test_every_file_of_every_engine_is_private(master, fleet, run, look):
+    assert run("job_recorder.stats")["recorded"] >= 2
+    folder = pathlib.Path(master.config["cachedir"]) / "saltext_jobs"
+    assert {"job_retry", "batch_manager", "job_recorder"} <= {path.name for path in folder.iterdir()}
+    assert len(list(folder.rglob("*"))) > 10
+    assert not_private(folder) == []

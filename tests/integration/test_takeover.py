@@ -14,7 +14,6 @@ from tests.integration.several import (
     await_leader,
     cluster,
     ended,
-    hand_over_in_each_phase,
     has_begun,
     in_a_cluster,
     share_disk,
@@ -66,19 +65,6 @@ def test_a_cluster_goes_on_when_the_leading_master_dies(masters, tmp_path):
                 desks[1].await_return("take2", each)
             wait_for(lambda: not desks[1].queue(), what="the queue is empty")
             assert [lines(tmp_path / name) for name in ("0", "1", "late")] == [1, 1, 1]
-    finally:
-        for desk in desks:
-            desk.close()
-
-
-@in_a_cluster
-def test_the_leader_of_a_cluster_hands_over_in_each_phase_of_a_batch_and_nothing_is_lost_or_runs_twice(
-    masters, tmp_path
-):
-    desks = [Desk(master, alone=False) for master in masters]
-    try:
-        with there(MINIONS, masters[1], *desks, master=masters[1].config["interface"]) as minions:
-            hand_over_in_each_phase(masters, desks, minions, tmp_path)
     finally:
         for desk in desks:
             desk.close()
