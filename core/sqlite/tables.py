@@ -8,7 +8,7 @@ import os
 import pathlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.errors import SiteAway, StateError
@@ -54,16 +54,23 @@ class SqliteTables:
             self._database.read("SELECT 1")
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._told():
+        try:
             return self._database.read(query, tuple(values))
+        except (sqlite3.Error, StateError) as exc:
+            raise self._told(exc) from exc
 
     def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
-        with self._told(), self._database.transaction(durable) as sql:
-            sql.execute(query, values)
+        try:
+            self._database.run(query, values, durable)
+        except (sqlite3.Error, StateError) as exc:
+            raise self._told(exc) from exc
 
     def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
-        with self._told(), self._database.transaction(durable) as sql:
-            return work(sql.execute)
+        try:
+            with self._database.transaction(durable) as sql:
+                return work(sql.execute)
+        except (sqlite3.Error, StateError) as exc:
+            raise self._told(exc) from exc
 
     def tell(self, execute: Execute, engine: str) -> None:
         """Do nothing: the master's bus tells an engine of this master."""
@@ -92,11 +99,5 @@ class SqliteTables:
             pass
         return False
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except StateError as exc:
-            raise SiteAway(str(exc)) from exc
-        except sqlite3.Error as exc:
-            raise SiteAway(f"{self.place} cannot be used: {exc}") from exc
+    def _told(self, exc: Exception) -> SiteAway:
+        return SiteAway(str(exc) if isinstance(exc, StateError) else f"{self.place} cannot be used: {exc}")
