@@ -111,8 +111,11 @@ class Replays:
         elif step in RESTING:
             self._queue.timers.set(("replay", minion), now + wait)
         elif step is Step.ANSWERED and not wait:
-            # They wait for others that answer, so that one publish serves many, but not for late answers.
-            self._answered.put_off(jid, minion, now + self._queue.gather(jid), now + LONGEST)
+            # They wait for others that answer, so that one publish serves many, for as long as this answer took at most:
+            # a busy master forwards the answers of others with gaps, too.
+            gather = self._queue.gather(jid)
+            took = now - replay.asked if gather else 0.0
+            self._answered.put_off(jid, minion, now + max(gather, took), now + LONGEST)
         else:
             self._queue.timers.cancel(("replay", minion))
             # A look for another minion must not cut short the time for this one's return.

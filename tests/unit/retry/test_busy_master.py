@@ -68,9 +68,12 @@ def test_a_master_that_stands_still_now_and_then_has_no_minion_asked_twice(need,
     assert set(world.asked.values()) == {1}
 
 
-def test_a_fleet_that_takes_the_master_minutes_is_asked_once():
-    world = fleet_that_was_away(250.0)
-    assert bring_back(world) <= 250.0
+@pytest.mark.parametrize("need, publishes", [(90.0, 27), (250.0, 38)])
+def test_a_fleet_that_takes_the_master_minutes_is_asked_once_and_takes_few_publishes(need, publishes):
+    world = fleet_that_was_away(need)
+    before = world.publishes
+    assert bring_back(world) <= need
+    assert world.publishes - before <= publishes
     assert set(world.asked.values()) == {1}
 
 
@@ -116,9 +119,10 @@ def test_minions_that_answer_late_are_sent_their_job_together():
     assert effects(facts.LookUp, 4.0, facts.Asked("j", {Evidence.IDLE: frozenset("a")}, more=True)) == []
     assert effects(facts.LookUp, 5.5, facts.Asked("j", {Evidence.IDLE: frozenset("b")}, more=True)) == []
     assert effects(facts.LookUp, 6.5) == [], "others may still answer"
-    (look,) = effects(facts.LookUp, 7.5)
+    assert effects(facts.LookUp, 7.5) == [], "the second answer took longer than that"
+    (look,) = effects(facts.LookUp, 8.0)
     assert look.minions == ("a", "b")
-    assert effects(facts.LookUp, 8.0, facts.Asked("j", {Evidence.IDLE: frozenset("c")}, more=True)) == []
+    assert effects(facts.LookUp, 8.2, facts.Asked("j", {Evidence.IDLE: frozenset("c")}, more=True)) == []
     (look,) = effects(facts.LookUp, 8.5, facts.Asked("j", {Evidence.SILENT: frozenset("d")}))
     assert look.minions == ("c",), "nobody is left to wait for"
 
