@@ -267,7 +267,7 @@ _TABLE = (
         "core/retry/open_job.py",
         "for at, names in self.kills if at >= place)",
         "for at, names in self.kills)",
-        "tests/unit/retry/test_capture.py -k 'kill and (after_it or since)'",
+        "tests/unit/retry/test_capture.py -k published_after_it",
     ),
     (
         "nothing expires",
@@ -281,7 +281,7 @@ _TABLE = (
         "core/retry/machine.py",
         "facts.Gap: lambda fact: self._look_again(fact.returns),",
         "facts.Gap: lambda fact: None,",
-        "tests/unit/retry/test_long_queue.py::test_after_a_gap_all_are_pinged_a_part_at_a_time",
+        "tests/unit/retry/test_long_requests.py::test_after_events_were_lost_all_minions_are_pinged_a_part_at_a_time",
     ),
     (
         "a job whose minions are not known yet is forgotten in a crash",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
@@ -96,27 +94,6 @@ def test_a_question_does_not_stay_among_the_jobs(stage, job_cache):
     stage.until(lambda: stage.sent)
     stage.until(lambda: not job_cache.load(jid) and not job_cache.answers(jid, ["a"]))
     assert job_cache.publication(jid) is None
-
-
-class AwayCache(JobCache):
-    """A job cache whose server may be away just when answers are looked for."""
-
-    is_away = False
-
-    def answers(self, *args):
-        if self.is_away:
-            raise JobCacheError("the server is away")
-        return super().answers(*args)
-
-
-def test_a_minion_whose_answer_cannot_be_read_counts_as_not_asked(opts):
-    stage = Questioned(opts, AwayCache(opts))
-    jid = stage.ask()
-    stage.cache.is_away = True
-    stage.event(jid, IDLE)
-    stage.until(lambda: stage.shell.machine.backlogs["a"].replay.step.value == "waiting")
-    assert stage.shell.machine.backlogs["a"].false_signs == 0
-    stage.close()
 
 
 @pytest.fixture
@@ -232,20 +209,6 @@ def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
         loop.call_later(after, answer, minion)
     found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5))
     assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
-
-
-def test_receipts_of_an_earlier_publish_that_come_only_now_prolong_a_question(virtual):
-    loop, stored = virtual.loop, Stored()
-    questions = Questions(loop, Numbered(), stored, virtual.steady)
-
-    def answer(jid, minion):
-        stored.answers[jid, minion] = (IDLE, 0)
-        questions.heard(jid, minion, IDLE)
-
-    loop.call_later(0.4, questions.handed_on, 5.0)
-    loop.call_later(1.5, answer, "20260516102000000001", "a")
-    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
-    assert found.idle == frozenset("a")
 
 
 class Proxies(Numbered):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
+import sqlite3
 import types
 import zlib
 
@@ -69,7 +71,9 @@ def test_entries_of_other_masters_are_left_alone(opts):
     assert [jid for jid, _ in store.snapshots("here_master")] == ["1"]
 
 
-@pytest.mark.parametrize("rubbish", [{"state": "x"}, ["list"], "text", {"minion": "b"}])
+@pytest.mark.parametrize(
+    "rubbish", [{"state": "x"}, "text", {"minion": "b"}, {**record_of("a"), "expires_at": float("nan")}]
+)
 def test_a_corrupt_entry_is_held_with_the_reason_and_harms_no_other(opts, rubbish, caplog):
     store = RetryStore(opts)
     store.write(changes({JID: snapshot_of("a", "b")}, {("b", JID): record_of("b")}))
@@ -93,16 +97,21 @@ class Flaky(LocalBanks):
             raise self.error
         return super().fetch(bank, key, default)
 
+    def read(self, opts):
+        """Read the queue until that succeeds, as an engine does."""
+        ports = types.SimpleNamespace(store=RetryStore(opts, open_banks=lambda: self))
+        for _ in range(20):
+            with contextlib.suppress(StateError):
+                return read_queue(ports, "here_master")
+        raise AssertionError("nothing could be read")
 
-def read_as_an_engine_does(store, times):
-    """Read the queue until that succeeds. Returns what was found, and how often it was tried."""
-    ports = types.SimpleNamespace(store=store)
-    for tried in range(times):
-        try:
-            return *read_queue(ports, "here_master"), store.notes("here_master"), tried
-        except StateError:
-            continue
-    raise AssertionError(f"nothing could be read in {times} tries")
+
+@pytest.mark.parametrize("error", [ConnectionResetError("redis"), sqlite3.OperationalError("locked")])
+def test_a_record_that_cannot_be_read_for_a_moment_is_read_again_and_not_set_aside(opts, error):
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    jobs, entries = Flaky(opts["cachedir"], 3, error).read(opts)
+    assert (jobs.keys(), [entry.minion for entry in entries]) == ({JID}, ["a"])
+    assert not RetryStore(opts).set_aside()
 
 
 def test_a_record_that_can_never_be_read_though_others_can_harms_no_other(opts):
@@ -112,7 +121,7 @@ def test_a_record_that_can_never_be_read_though_others_can_harms_no_other(opts):
     )
     banks = Flaky(opts["cachedir"], 0, RuntimeError("nobody knows what this driver means"))
     banks.left[JOBS, JID] = 1000
-    jobs, entries, *_ = read_as_an_engine_does(RetryStore(opts, open_banks=lambda: banks), 20)
+    jobs, entries = banks.read(opts)
     assert jobs.keys() == {other} == {entry.jid for entry in entries}
 
 

@@ -12,8 +12,8 @@ import pytest
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import ask_runner
-from tests.integration.faults import CountedJob, CutOffJob, outlived
-from tests.integration.job_retry.desk import kill, lines, retry_minion
+from tests.integration.faults import CountedJob, outlived
+from tests.integration.job_retry.desk import kill, retry_minion
 from tests.integration.job_retry.engine_apart import bert as bert
 from tests.integration.job_retry.engine_apart import master as master
 from tests.integration.job_retry.engine_apart import process as process
@@ -132,27 +132,6 @@ def test_an_engine_that_is_killed_at_each_step_of_queueing_by_hand_answers_each_
         desk.await_return("bert", jid)
     wait_for(lambda: not desk.queue(), what="the queue is empty")
     assert {trap: job.begun() for trap, (_, job) in jobs.items()} == dict.fromkeys(jobs, 1)
-
-
-# -- the minion dies ---------------------------------------------------------------------------------------------------
-
-
-def test_a_job_whose_minion_was_killed_between_its_end_and_its_return_is_held(desk, engine, bert, counted, tmp_path):
-    job = CutOffJob(tmp_path)
-    engine.start()
-    jid = desk.publish("cmd.run", job.command, tgt="bert")
-    behind, other = counted("behind")
-    desk.await_state("bert", behind, "pending")
-    bert.start()
-    desk.await_state("bert", jid, "running")
-    job.cut_off()
-    kill(bert)
-    bert.start()
-    desk.await_return("bert", behind)
-    wait_for(lambda: desk.queue() == {("bert", jid): "held"}, what="only the job that was cut off is left")
-    assert desk.run("job_retry.show", "bert", jid)["reason"] == "it was begun and ended without a return"
-    assert (lines(job.ran), other.begun()) == (1, 1)
-    assert not desk.returned(jid)
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------

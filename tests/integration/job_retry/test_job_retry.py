@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.job_retry.desk import family, kill, lines, retry_minion
+from tests.integration.job_retry.desk import kill, lines, retry_minion
 from tests.waiting import lasting, wait_for
 
 
@@ -97,21 +97,6 @@ def test_a_job_that_was_begun_and_interrupted_is_held_until_an_operator_decides(
     desk.await_return("bert", behind)
     assert lines(ran) == 1
     assert desk.run("job_retry.show", "bert", jid)["history"][-1]["reason"] == "it was begun and ended without a return"
-
-
-def test_a_job_that_stops_its_minion_does_not_loop(desk, bert, tmp_path):
-    ran, victims = tmp_path / "ran", tmp_path / "victims"
-    command = f"echo x >> {ran}; while [ ! -s {victims} ]; do sleep 0.1; done; kill -9 $(cat {victims}); sleep 60"
-    jid = desk.publish("cmd.run", command, tgt="bert")
-    desk.await_state("bert", jid, "pending")
-    bert.start()
-    wait_for(lambda: lines(ran) == 1, what="the job has begun")
-    victims.write_text(" ".join(str(pid) for pid in family(bert)))
-    wait_for(lambda: not bert.is_running(), what="the job has stopped its minion")
-    kill(bert)
-    bert.start()
-    desk.await_state("bert", jid, "held")
-    assert lines(ran) == 1
 
 
 def test_a_forged_event_gets_no_minion_a_job_and_harms_no_queue(desk, anna, bert, tmp_path):

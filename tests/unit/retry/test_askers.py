@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Asker, Entry, State
+from saltext.jobs.core.retry.entry import Asker, State
 from tests.worlds.world import PATIENCE, World
 
 ANN, ROOT = Asker("ann", "pam", limited=True), Asker("root", "publisher_acl")
@@ -72,10 +70,3 @@ def test_enqueuing_a_job_that_is_owed_already_changes_nothing():
     back(world)
     assert world.answers == [0]
     assert world.runs["b", "j1"] == 1
-
-
-@pytest.mark.parametrize("asker", ["ann", ["ann"], ["ann", "pam", "yes"], [1, "pam", True], {}])
-def test_an_entry_that_names_its_user_in_another_form_is_not_believed(asker):
-    record = {**Entry("b", "j1", 1.0, 2.0, "was away").as_record(), "asker": asker}
-    with pytest.raises(ValueError):
-        Entry.from_record("b", "j1", record)

@@ -119,6 +119,21 @@ def test_a_kill_on_all_minions_cancels_nothing_that_is_published_to_others_long_
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
 
 
+def test_a_kill_cancels_nothing_that_is_published_after_it_to_a_minion_that_it_named():
+    world = World(minions=("a", "b"), duration=30.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.kill("j1", targets=("a", "b"))
+    world.run(5)
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
+
+
 @pytest.mark.parametrize("event", ["heard", "missed", "missed, which is noticed after the kill"])
 @pytest.mark.parametrize("acks", [False, True])
 def test_a_kill_counts_for_a_job_that_was_published_before_it_and_stored_after_it(event, acks):

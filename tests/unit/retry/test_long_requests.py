@@ -89,6 +89,16 @@ def test_no_step_changes_all_entries_that_a_request_is_about(state, do, given):
     assert answers_in(done) == [5_000]
 
 
+def test_after_events_were_lost_all_minions_are_pinged_a_part_at_a_time():
+    machine, names = Retry(RetrySettings(), 15.0), [f"m{number}" for number in range(20_000)]
+    machine.take_up({JOB.jid: JOB}, [Entry(name, JOB.jid, 0.0, 1e6, "was away") for name in names], 1.0)
+    parts_of(machine, facts.Restored(), 1.0, 10.0)
+    _, done = parts_of(machine, facts.Gap(), 100.0, 10.0)
+    parts = [effect.minions for effect in done if isinstance(effect, facts.Ping)]
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    assert max(map(len, parts)) <= len(names) / 2
+
+
 # -- what may happen meanwhile ----------------------------------------------------------------------------------------
 
 

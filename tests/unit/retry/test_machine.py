@@ -238,6 +238,16 @@ def test_a_replay_now_ends_the_waiting():
     assert world.runs["b", "j1"] == 1
 
 
+def test_a_replay_now_counts_although_the_minion_is_being_asked_in_vain():
+    world = away(ttl=9000.0)
+    world.request("replay", minion="b")
+    world.run(4)
+    world.minions["b"].up = True
+    world.request("replay", minion="b")
+    world.run(20)
+    assert (world.answers, world.runs["b", "j1"]) == ([1, 1], 1)
+
+
 def test_purging_removes_what_has_ended_and_nothing_else():
     world = World()
     world.stop("b")
@@ -319,16 +329,35 @@ def test_a_kill_counts_for_a_request_made_before_it_and_carried_out_later(want, 
     assert world.state("b", "j1") is (None if runs else State.CANCELLED)
 
 
-def test_a_newer_job_that_was_killed_replaces_none():
+def test_a_kill_ends_an_entry_that_an_operator_asked_for_before_the_clock_went_back():
+    world = away()
+    for set_to in (3600.0, 0.0):
+        world.crash()
+        world.clock_ahead = set_to
+        world.reboot(len(world.doings))
+        world.boot()
+        world.run(60)
+        if set_to:
+            world.enqueue("j1", ["b"])
+            world.run(60)
+    world.kill("j1")
+    world.run(60)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_newer_job_replaces_the_same_older_one_unless_it_was_killed(is_killed):
     world = World(minions=("b",), supersede=("state.*",))
     world.stop("b")
     world.publish("j1", digest="same")
     world.run(60)
     world.publish("j2", digest="same")
     world.run(3)
-    world.kill("j2")
+    if is_killed:
+        world.kill("j2")
     world.run(60)
-    assert (world.state("b", "j1"), world.state("b", "j2")) == (State.PENDING, State.CANCELLED)
+    states = world.state("b", "j1"), world.state("b", "j2")
+    assert states == ((State.PENDING, State.CANCELLED) if is_killed else (State.CANCELLED, State.PENDING))
 
 
 def is_not_owed(world):

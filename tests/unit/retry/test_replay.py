@@ -6,8 +6,9 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.steps import Step
 from tests.unit.retry.test_machine import away
-from tests.worlds.world import ANSWERS, World, forty_with_a_job_each
+from tests.worlds.world import ANSWERS, PATIENCE, World, forty_with_a_job_each
 
 
 @pytest.mark.parametrize("acks", [True, False])
@@ -65,6 +66,85 @@ def test_a_minion_that_an_operator_names_gets_the_job_whatever_its_target():
     world.start("b")
     world.run(60)
     assert [effect.named for effect in world.effects(facts.Publish)] == [frozenset({"b"})]
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_return_on_its_way_is_waited_for_though_another_minion_is_looked_at_meanwhile():
+    world = World(minions=("a", "b"), duration=1e6)
+    for name in ("a", "b"):
+        world.stop(name)
+    world.publish("j1")
+    world.run(60)
+    for name in ("a", "b"):
+        world.start(name)
+    world.run(60)
+    del world.minions["a"].running["j1"]  # it has ended, and its return is on its way
+    world.notice()
+    world.run_until(lambda: world.machine.queue.replay("a", "j1", Step.ANSWERED))
+    world.notice()  # the other one is looked at again soon
+    world.run(2.5)
+    world.take_return("a", "j1")
+    world.run(5)
+    assert ("a", "done") in world.told("j1") and ("a", "held") not in world.told("j1")
+
+
+def test_a_start_that_is_heard_while_the_job_waits_to_be_sent_again_is_believed():
+    world = World(minions=("b",), acks=True, duration=1e6, backoff=2.0, rate=0.2)
+    world.stop("b")
+    world.publish("j1")
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    world.start("b")
+    world.run_until(lambda: world.effects(facts.Publish))
+    world.stop("b")  # and the job is lost on its way
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    world.start("b")
+    world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.TO_SEND))
+    world.minions["b"].running["j1"] = True  # the publish has reached it after all
+    world.acknowledge("b", "j1")
+    world.run(60)
+    assert len(world.effects(facts.Publish)) == 1
+    assert world.state("b", "j1") is State.RUNNING
+
+
+@pytest.mark.parametrize("then", ["goes on", "restarts", "is killed"])
+def test_a_minion_that_says_it_runs_a_job_while_replays_are_paused_does_not_get_the_job_again(then):
+    world = World(minions=("a", "b"), duration=40.0, settle=0.0, retry_interrupted=then == "is killed")
+    world.freeze("b")
+    world.publish("j1")
+    world.run(PATIENCE + 12)
+    assert world.state("b", "j1") is State.PENDING
+    world.wake("b")  # it begins the job
+    world.fire("salt/minion/b/start", {"id": "b"})
+    world.run_until(lambda: world.effects(facts.Ask))
+    world.tell(facts.Requested("pause"))
+    world.run(2)
+    if then == "is killed":
+        world.kill("")
+        world.run(2)
+        assert world.state("b", "j1") is State.CANCELLED
+    if then != "goes on":
+        world.start("b")
+    world.tell(facts.Requested("resume"))
+    world.run(600)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_claim_without_a_publish_counts_for_nothing_however_often_the_engine_dies():
+    world = away(backoff=1.0)
+    take_publish = world.take_publish
+
+    async def never(life, *_):
+        await life.wait(3600.0)  # the engine dies before it publishes
+
+    world.take_publish = never
+    world.start("b")
+    for _ in range(5):
+        claims = len(world.effects(facts.Claim))
+        world.run_until(lambda claims=claims: len(world.effects(facts.Claim)) > claims)
+        world.run(1)
+        world.restart()
+    world.take_publish = take_publish
+    world.run_until(lambda: world.state("b", "j1") is None)
     assert world.runs["b", "j1"] == 1
 
 
