@@ -11,6 +11,7 @@ that never use it: loading it must never touch the storage.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.peers import told_by_peer
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
+from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.publication import work_of
 from saltext.jobs.core.store.store import store_of
@@ -96,9 +98,11 @@ def _redeemed(store: Store, passed: Any) -> tuple[Any, str]:
     try:
         named, origin = passes.redeem(__opts__, passed, store.site)
     except OSError as exc:
-        store.quiet.error(
-            "batches", "Refusing the jid %.100s, because batches cannot be looked up now: %s", passed, exc
-        )
+        refusing = "Refusing the jid %.100s, because batches cannot be looked up now: %s"
+        if identity.in_publish():
+            store.quiet.error("batches", refusing, passed, exc)
+        else:  # it is that of a return, and the answer is ignored
+            log.debug(refusing, passed, exc)
         return None, ""
     if named is None:
         _tell_of_refusal(store, passed, origin)
@@ -156,10 +160,16 @@ def returner(load: dict[str, Any]) -> bool | None:
     minion = store.key(load.get("id"), "minion id")
     if jid is None or minion is None:
         return False
-    expected = records.expects(store, jid, load)
-    if not expected:
-        return expected
-    is_first = store.together(lambda add: _store_return(store, jid, minion, load, None if by_peer else add))
+    try:
+        expected = records.expects(store, jid, load)
+        if not expected:
+            return expected
+        is_first = store.together(lambda add: _store_return(store, jid, minion, load, None if by_peer else add))
+    except Outage as exc:
+        if not _is_of_a_command(load):
+            raise
+        log.error("What %s has returned on this master is not in the job cache: %s", load.get("fun"), exc)
+        return None
     return None if is_first else False
 
 
@@ -195,8 +205,18 @@ def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, r
         )
     elif minions is not None:
         _publish(store, key, clear_load, minions)
-    elif not records.is_published(store, key):
-        records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
+    else:
+        with contextlib.suppress(Outage) if _is_of_a_command(clear_load) else contextlib.nullcontext():
+            if not records.is_published(store, key):
+                records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
+
+
+def _is_of_a_command(load: Mapping[str, Any]) -> bool:
+    """
+    Tell whether a load is that of a runner. Salt stores it before it prints the result, and what we raise is a traceback on
+    the terminal; so ``returner`` says in one line what is not stored.
+    """
+    return bool(load.get("id") == load.get("tgt") == __opts__.get("id"))
 
 
 def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterable[Any]) -> None:

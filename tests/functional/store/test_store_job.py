@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import salt.minion
 import salt.utils.job
 
 from saltext.jobs.core.master.identity import MASTER, WHO, Identity
+from tests.functional.cache_servers import free_port
 from tests.waiting import stretched
 
 pytestmark = pytest.mark.story
@@ -39,6 +41,14 @@ def master(opts):
     yield mminion
     if hasattr(mminion, "destroy"):
         mminion.destroy()
+
+
+@pytest.fixture
+def opts_of_an_outage(opts):
+    """The same, with a job cache whose server is away."""
+    pytest.importorskip("psycopg")
+    server = {"host": "127.0.0.1", "port": free_port(), "user": "salt", "db": "salt", "connect_timeout": 2}
+    return {**opts, "cache": "postgresql", "postgresql": server, "job_cache_store_endtime": False}
 
 
 def call(master, function, *args, **kwargs):
@@ -73,6 +83,18 @@ def test_a_return_without_a_publish_makes_the_job_known(master, opts):
     assert (job["Function"], job["Arguments"]) == ("test.arg", ["x"])
     assert call(master, "get_load", JID)["Minions"] == ["web1"]
     assert call(master, "get_jid", JID) == {"web1": {"return": "y", "retcode": 0, "success": True, "out": "highstate"}}
+
+
+def test_a_command_whose_run_cannot_be_stored_says_so_in_one_line(opts_of_an_outage, caplog):
+    opts, returned = opts_of_an_outage, {"fun": "runner.batch.list", "return": {}, "success": True}
+    mminion = salt.minion.MasterMinion(opts, states=False, rend=False)
+    load = {"id": opts["id"], "tgt": opts["id"], "jid": JID, "return": returned}
+    salt.utils.job.store_job(opts, load, mminion=mminion)
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.getMessage().startswith(
+        "What runner.batch.list has returned on this master is not in the job cache: "
+    )
+    assert (record.exc_info, record.getMessage().count("\n")) == (None, 0)
 
 
 def test_a_minion_s_own_job_gets_a_jid_and_is_shown_with_its_target(master, opts):
