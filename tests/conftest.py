@@ -96,6 +96,7 @@ LONG = (
     "functional/retry/test_shell.py",
     "functional/runners/test_limited.py",
     "unit/retry/test_openings.py",
+    "functional/recorder/test_recording.py",
     "functional/recorder/test_returners.py",
     "functional/log/test_adversary.py",
 )

@@ -27,24 +27,13 @@ from tests.waiting import stretched, wait_for
 story = pytest.mark.story
 
 QUICK = {"gather": 0.1, "backoff": 1.0}
-EXECUTORS = ["job_once", "gate", "direct_call"]
-#: An executor that comes after ours: a job that is recorded waits there as long as the minion has this file.
-GATE = """
-import os, time
-
-def execute(opts, data, func, args, kwargs):
-    while os.path.exists(os.path.join(opts["cachedir"], "shut")):
-        time.sleep(0.05)
-"""
+EXECUTORS = ["job_once", "direct_call"]
 
 
 @pytest.fixture(scope="module")
-def master(salt_factories, tmp_path_factory):
-    ours = tmp_path_factory.mktemp("roots")
-    (ours / "_executors").mkdir()
-    (ours / "_executors" / "gate.py").write_text(GATE)
-    roots = [saltext.jobs.minion.__path__[0], str(ours)]
-    with retry_master(salt_factories, job_retry=QUICK, timeout=1, file_roots={"base": roots}) as daemon:
+def master(salt_factories):
+    roots = {"base": [saltext.jobs.minion.__path__[0]]}
+    with retry_master(salt_factories, job_retry=QUICK, timeout=1, file_roots=roots) as daemon:
         yield daemon
 
 
@@ -60,7 +49,7 @@ def with_executor(master, desk, name, **options):
     stack = contextlib.ExitStack()
     daemon = stack.enter_context(retry_minion(master, name, **options))
     synced = desk.ask(name, "saltutil.sync_executors")
-    assert sorted(synced) in (["executors.gate", "executors.job_once"], []), synced
+    assert synced in (["executors.job_once"], []), synced
     kill(daemon)
     path = pathlib.Path(daemon.config_file)
     path.write_text(path.read_text() + f"\nmodule_executors: {EXECUTORS}\n")
@@ -92,10 +81,6 @@ def anna(anna_once, desk):
 def restart(daemon, desk):
     """kill -9 and start; the minion then remembers nothing of its jobs by itself."""
     kill(daemon)
-    start(daemon, desk)
-
-
-def start(daemon, desk):
     daemon.start()
     wait_for(lambda: desk.ask(daemon.id, "test.ping"), what="it is back")
 
@@ -119,31 +104,16 @@ def test_a_synced_executor_runs_a_job_once_and_returns_again_what_it_returned(de
     assert seen(desk, "anna", "20300101000000000000")["state"] == "never"
 
 
-@pytest.fixture
-def shut(anna):
-    """The file that keeps a recorded job of the minion from its function."""
-    path = pathlib.Path(anna.config["cachedir"], "shut")
-    yield path
-    path.unlink(missing_ok=True)
-
-
 @story
-@pytest.mark.parametrize("moment", ["between the record and the run", "while it runs"])
-def test_a_job_whose_minion_is_killed_after_the_record_is_not_run_again_and_says_so(desk, anna, shut, tmp_path, moment):
-    job, runs = CountedJob(tmp_path, "trace", gated=True), moment == "while it runs"
-    if not runs:
-        shut.touch()
+def test_a_job_whose_minion_is_killed_while_it_runs_is_not_run_again_and_says_so(desk, anna, tmp_path):
+    job = CountedJob(tmp_path, "trace", gated=True)
     jid = desk.publish("cmd.run", job.command, tgt="anna")
-    wait_for(lambda: seen(desk, "anna", jid).get("state") == "begun", what="it is recorded")
-    if runs:
-        wait_for(job.begun, what="it has begun")
-    kill(anna)
-    shut.unlink(missing_ok=True)
-    start(anna, desk)
+    wait_for(job.begun, what="it has begun")
+    restart(anna, desk)
     assert seen(desk, "anna", jid)["state"] == "interrupted"
     desk.publish("cmd.run", job.command, tgt="anna", jid=jid)
     desk.await_return("anna", jid)
-    assert job.begun() == int(runs)
+    assert job.begun() == 1
     assert "was interrupted" in desk.returned(jid)["anna"]
 
 
@@ -219,18 +189,11 @@ def test_coverage_shows_who_has_the_executor_and_what_the_others_lack(master, de
 # -- other minions -----------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def unprivileged_minion(master, name, **options):
-    """A minion with the executor that is not root's."""
-    options |= {"user": OWNER.pw_name, "module_executors": ["job_once", "direct_call"]}
-    with give(make_minion(master, name, kind=Minion, **options)).started() as daemon:
-        yield daemon
-
-
 @pytest.fixture(scope="module")
 def nora(master):
     """A minion that is not root's, and runs one job at a time."""
-    with unprivileged_minion(master, "nora", process_count_max=1) as daemon:
+    options = {"user": OWNER.pw_name, "module_executors": ["job_once", "direct_call"], "process_count_max": 1}
+    with give(make_minion(master, "nora", kind=Minion, **options)).started() as daemon:
         yield daemon
 
 

@@ -21,9 +21,8 @@ import pytest
 import salt.exceptions
 import salt.payload
 import salt.utils.event
-from salt.minion import Minion as SaltMinion
 
-from tests.faults import full_disk, no_more_files
+from tests.faults import full_disk
 from tests.functional.executors.conftest import Minion, new_jid
 from tests.waiting import wait_for
 
@@ -95,14 +94,6 @@ def test_a_function_that_an_earlier_executor_has_run_is_not_run_again_and_the_or
     assert "unless 'job_once' comes first" in caplog.text
 
 
-def test_the_executors_of_the_job_itself_count(minion, trace, jid):
-    for _ in range(2):
-        minion.deliver(jid, "probe.give", trace, module_executors=["direct_call"])
-    assert minion.runs() == 2
-    minion.deliver(jid, "probe.give", trace, module_executors=["job_once"])
-    assert (minion.runs(), minion.seen(jid)[jid]["state"]) == (3, "ended")
-
-
 @pytest.mark.parametrize(
     ("kind", "raised", "text"),
     [
@@ -129,15 +120,6 @@ def test_values_that_a_function_yields_are_returned_as_a_whole_the_second_time(m
     assert minion.runs() == 1
 
 
-def test_a_function_that_fails_while_it_yields_is_not_run_again_either(minion, trace, jid):
-    values, _ = minion.deliver(jid, "probe.steps", trace, True)
-    with pytest.raises(ValueError, match="half way"):
-        list(values)
-    with pytest.raises(salt.exceptions.CommandExecutionError, match="ValueError: half way"):
-        minion.deliver(jid, "probe.steps", trace, True)
-    assert minion.runs() == 1
-
-
 def test_a_known_jid_with_another_function_runs_nothing_and_the_return_says_so(minion, trace, jid):
     minion.deliver(jid, "test.echo", "of the first master")
     text, retcode = minion.deliver(jid, "probe.give", trace)
@@ -160,13 +142,6 @@ def test_jobs_without_a_jid_and_questions_are_not_recorded(minion, trace, jid):
         assert minion.call({"fun": "probe.give", "arg": []}, "probe.give", [trace, "local"]) == ("local", 0)
         minion.deliver(jid, "probe.give", trace, executor_opts={"job_once": {"question": True}})
     assert (minion.runs(), minion.records()) == (4, [])
-
-
-def test_an_argument_of_salt_call_is_no_jid(tmp_path, jid):
-    minion = Minion(tmp_path, __cli="salt-call")
-    for _ in range(2):
-        minion.call({"fun": "probe.give", "arg": [], "jid": jid}, "probe.give", [str(minion.trace)])
-    assert (minion.runs(), minion.records()) == (2, [])
 
 
 @pytest.mark.parametrize("opts", ["text", ["a", "list"], {"job_once": "text"}, {"job_once": {"keep": "long"}}, None])
@@ -209,21 +184,6 @@ def test_a_job_of_several_functions_counts_as_one(minion, trace, jid):
     assert deliver() == deliver() == (("one", 0), (None, 4))
     assert minion.runs() == 3
     assert minion.seen(jid)[jid]["state"] == "ended"
-
-
-def test_an_interrupted_job_of_several_functions_reports_which_of_them_ran(minion, trace, jid):
-    data = {"jid": jid, "fun": ["probe.give", "probe.die"], "arg": []}
-
-    def cut():
-        minion.call(data, "probe.give", [trace, "one"])
-        minion.call(data, "probe.die", [trace])
-
-    assert minion.in_process(cut) == -signal.SIGKILL
-    again = dict(data)
-    assert minion.call(again, "probe.give", [trace, "one"]) == ("one", 0)
-    text, retcode = minion.call(again, "probe.die", [trace])
-    assert (retcode, minion.runs()) == (1, 2)
-    assert "interrupted" in text
 
 
 def _as_salt_does(minion, jid, *calls):
@@ -309,13 +269,6 @@ def test_a_job_that_was_cut_after_it_had_queued_a_function_is_interrupted(minion
     assert ("was interrupted" in text, retcode, minion.runs()) == (True, 1, 2)
 
 
-def test_a_job_that_waits_in_the_queue_of_the_minion_runs_nothing_else_under_its_jid(minion, trace, jid):
-    _with_a_state_run_between(minion, jid)
-    text, retcode = minion.deliver(jid, "probe.give", trace)
-    assert ("ran probe.give,probe.queued,probe.give, so probe.give is not run" in text, retcode) == (True, 1)
-    assert minion.runs() == 3
-
-
 # -- interrupted -------------------------------------------------------------------------------------------------------
 
 
@@ -338,22 +291,10 @@ def test_an_interrupted_job_runs_again_once_where_the_master_says_so(minion, tra
     assert minion.seen(jid)[jid]["at"] > before, "the record tells the runs apart"
 
 
-def test_a_rerun_that_is_interrupted_too_is_not_run_again_unasked(minion, trace, jid):
-    minion.interrupt(jid)
-    minion.interrupt(jid, **RERUN)
-    assert minion.deliver(jid, "probe.die", trace)[1] == 1
-    assert minion.runs() == 2
-
-
 def test_a_job_that_has_ended_does_not_run_again_even_where_the_master_says_so(minion, trace, jid):
     minion.deliver(jid, "probe.give", trace, "first")
     assert minion.deliver(jid, "probe.give", trace, **RERUN)[0] == "first"
     assert minion.runs() == 1
-
-
-def test_a_job_is_interrupted_though_a_command_that_it_has_started_lives_on(minion, trace, jid):
-    minion.deliver_in_process(jid, "probe.die", trace, "sleep 5").join()
-    assert minion.seen(jid)[jid]["state"] == "interrupted"
 
 
 def test_a_job_runs_while_a_process_that_it_has_forked_lives_on(minion, trace, jid):
@@ -397,30 +338,6 @@ def test_a_delivery_that_waits_for_the_first_one_is_told_when_that_is_killed(min
     first.join()
     second.join()
     assert (second.exitcode, minion.runs()) == (0, 1)
-
-
-def test_of_many_threads_that_get_a_job_at_once_one_runs_it(minion, trace, jid):
-    returned = []
-    threads = [
-        threading.Thread(target=lambda: returned.append(minion.deliver(jid, "probe.wait", trace, str(minion.gate))))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    wait_for(minion.runs, what="one of them runs")
-    assert minion.seen(jid)[jid]["state"] == "begun"
-    minion.gate.touch()
-    for thread in threads:
-        thread.join()
-    assert (returned, minion.runs()) == (4 * [("gate open", 0)], 1)
-
-
-def test_of_many_reruns_at_once_one_runs_the_job(minion, trace, jid):
-    minion.interrupt(jid)
-    processes = [minion.deliver_in_process(jid, "probe.give", trace, "done", **RERUN) for _ in range(6)]
-    for process in processes:
-        process.join()
-    assert (minion.runs(), minion.seen(jid)[jid]["return"]) == (2, "done")
 
 
 # -- kill -9 and power cuts --------------------------------------------------------------------------------------------
@@ -550,19 +467,6 @@ def test_on_a_full_disk_a_strict_minion_refuses_and_says_why(tmp_path, jid, monk
     assert minion.deliver(jid, "probe.give", str(minion.trace), "later") == ("later", 0)
 
 
-def test_a_file_system_that_cannot_sync_folders_is_good_enough(tmp_path, jid, monkeypatch):
-    minion, real = Minion(tmp_path, job_once_strict=True), os.fsync
-
-    def no_folders(fd):
-        if os.path.isdir(f"/proc/self/fd/{fd}"):
-            raise OSError(errno.EINVAL, "cannot")
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", no_folders)
-    assert minion.deliver(jid, "probe.give", str(minion.trace), "done") == ("done", 0)
-    assert minion.seen(jid)[jid]["state"] == "ended"
-
-
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_if_the_disk_fills_while_a_job_runs_only_the_record_of_its_end_is_lost(minion, trace, jid, caplog, in_thread):
     returned = []
@@ -594,12 +498,6 @@ def test_a_job_whose_return_does_not_fit_on_the_disk_has_ended_all_the_same(mini
     assert "has run here" in told["return"]
     assert minion.deliver(jid, "probe.give", trace) == (told["return"], 0)
     assert minion.runs() == 1
-
-
-def test_what_a_function_raised_can_be_sent_whatever_is_in_it(minion, trace, jid):
-    with pytest.raises(salt.exceptions.CommandExecutionError, match="bad"):
-        minion.deliver(jid, "probe.fail", trace, "bad \udcff")
-    salt.payload.dumps(minion.seen(jid)[jid])
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EMFILE])
@@ -684,12 +582,6 @@ def test_a_return_that_is_too_large_is_not_kept_and_the_next_delivery_says_so(mi
     assert minion.records()[0].stat().st_size < 2000
 
 
-def test_the_beginning_of_a_long_exception_text_is_kept(minion, trace, jid):
-    with pytest.raises(salt.exceptions.CommandExecutionError):
-        minion.deliver(jid, "probe.fail", trace, "x" * (3 << 20))
-    assert max(path.stat().st_size for path in minion.records() if path.name == jid) < 100_000
-
-
 def test_what_ended_is_reported_as_ended_though_its_return_cannot_be_kept_or_read(minion, trace, jid):
     other = new_jid()
     minion.deliver(jid, "probe.give", trace, object())
@@ -738,13 +630,6 @@ def test_a_state_run_that_fails_before_the_runs_of_its_resources_counts_as_ended
     data = {"jid": jid, "fun": "state.apply", "arg": [], "resource_targets": [{"id": "r", "type": "dummy"}]}
     minion.call(data, "probe.give", [trace, ["rendering failed"], 1])
     assert minion.seen(jid)[jid]["state"] == "ended"
-
-
-@pytest.mark.skipif(not hasattr(SaltMinion, "_MERGE_RESOURCE_FUNS"), reason="resources came with 3008")
-def test_resources_of_two_types_with_one_id_run_both(minion, trace, jid):
-    for kind in ("ssh", "dummy"):
-        minion.deliver(jid, "probe.give", trace, kind, resource_target={"id": "r", "type": kind})
-    assert minion.runs() == 2
 
 
 # -- what is dropped ---------------------------------------------------------------------------------------------------
@@ -807,20 +692,6 @@ def test_a_minion_reports_many_jobs_at_once(minion, trace):
     assert 0 <= told[never]["recorded_for"] < 600
 
 
-def test_a_minion_reports_what_it_has_not_begun_from_the_first_question_of_an_engine_on(minion, jid):
-    minion.deliver(new_jid(), "test.ping", executor_opts={"job_once": {"question": True}})
-    assert minion.seen(jid)[jid]["state"] == "never"
-    assert minion.records() == []
-
-
-def test_a_job_that_runs_while_no_file_can_be_opened_counts_as_one_without_a_record(minion, jid):
-    minion.deliver(new_jid(), "test.ping")
-    _age(pathlib.Path(minion.opts["cachedir"], "job_once", "m1", ".since"), 3)
-    with no_more_files():
-        assert minion.deliver(jid, "test.ping")[0] is True
-    assert minion.seen(jid)[jid]["recorded_for"] < 86400
-
-
 @pytest.mark.parametrize("how", ["without a record", "dropped"])
 def test_since_when_the_records_are_complete_outlives_a_power_cut(minion, trace, jid, module, monkeypatch, how):
     minion.deliver(new_jid(), "probe.give", trace)
@@ -851,11 +722,6 @@ def test_find_cached_job_answers_from_the_records_without_cache_jobs(minion, tra
     assert found["job_once"]["state"] == "ended"
     found = minion.deliver(new_jid(), "saltutil.find_cached_job", never)[0]
     assert found.keys() == {"jid", "job_once"} and found["job_once"]["state"] == "never"
-
-
-def test_a_question_names_jids(minion):
-    with pytest.raises(salt.exceptions.SaltInvocationError, match="takes one or more jids"):
-        minion.seen()
 
 
 # -- the acknowledgement -----------------------------------------------------------------------------------------------
@@ -929,13 +795,6 @@ def test_a_job_repeats_its_start_a_few_times_while_it_runs(minion, trace, jid, h
     else:
         values, _ = minion.deliver(jid, "probe.steps", trace, **ACK)
         _all_repeats(heard, [lambda: None, lambda: list(values)])
-
-
-def test_after_its_end_a_job_repeats_nothing(minion, trace, heard):
-    before = set(threading.enumerate())
-    minion.deliver(new_jid(), "probe.give", trace, **ACK)
-    wait_for(lambda: set(threading.enumerate()) <= before, what="nothing waits to repeat the start")
-    assert len(heard) == 1
 
 
 def test_a_job_runs_even_without_a_bus(minion, trace, jid, monkeypatch, soon):

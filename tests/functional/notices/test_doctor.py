@@ -135,13 +135,6 @@ def test_invalid_options_are_reported(opts, options, part, retcode):
     assert found["retcode"] == retcode
 
 
-def test_a_secret_that_minions_get_is_reported(opts):
-    kept(opts, delivered=5.0)
-    with an_engine(opts):
-        found = examine({**opts, "pillar_opts": True})
-    assert "every minion gets the secret" in " ".join(found["findings"])
-
-
 def test_a_returner_that_is_not_there_is_reported(opts):
     found = examine(opts, missing=lambda choice: f"no {choice.returner}", returners=["smtp"])
     assert found["targets"] == ["webhook", "smtp"] and "no notice reaches smtp: no smtp" in found["findings"]

@@ -154,12 +154,6 @@ def test_a_forged_event_tells_nothing(site, receiver):
     wait_for(lambda: receiver.kinds() == ["failed"], what="what is true is told")
 
 
-def test_a_returner_gets_each_notice_too(site, receiver):
-    site.start(returners=["rawfile_json"])
-    assert requests.ask(site.opts, JOB_NOTICES, {"do": "test"}) == ["webhook", "rawfile_json"]
-    wait_for(lambda: receiver.kinds() == ["test"], what="the test has arrived")
-
-
 def test_owed_jobs_that_are_given_up_are_reported(site, receiver):
     site.start()
     jid = "20260516101112139999"

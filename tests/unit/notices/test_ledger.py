@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.notices.ledger import MOST, Ledger
-from saltext.jobs.core.notices.notice import KINDS, NAMED, GivenUp, Seen, link, plain, wrong_minions
+from saltext.jobs.core.notices.notice import NAMED, GivenUp, Seen, link, plain, wrong_minions
 from saltext.jobs.core.settings import NOTICES
 
 JID, RETRY = "20260516101112131415", "20260516111112131415"
@@ -50,10 +50,6 @@ def stage():
     return Stage()
 
 
-def test_the_kinds_of_notices_are_those_of_the_option():
-    assert tuple(KINDS) == NOTICES
-
-
 @pytest.mark.parametrize(
     "batch, kind",
     [
@@ -94,11 +90,6 @@ def test_a_retry_that_succeeds_ends_what_was_reported_of_its_batch(stage):
     assert f"Batch {RETRY}, a retry of {JID}, has succeeded." in stage.ledger.waiting["webhook"][1]["text"]
 
 
-def test_an_ended_batch_is_not_looked_at_any_more(stage):
-    stage.look(FAILED)
-    assert stage.ledger.to_read([JID, RETRY]) == [RETRY]
-
-
 def test_an_engine_that_hangs_and_answers_again_is_reported(stage):
     for silent in (0, 80, 90, 0, 0):
         stage.ledger.take_engine("batch_manager", silent, stage.now)
@@ -123,18 +114,6 @@ def test_a_batch_from_before_the_first_start_causes_no_notice():
     assert [notice["kind"] for notice in ledger.waiting["webhook"]] == ["halted"]
 
 
-def test_a_test_before_the_first_look_does_not_make_old_batches_new_ones():
-    ledger = Ledger("m", NOTICES, "", ["webhook"], None)
-    ledger.take_test(1.0)
-    again = Ledger("m", NOTICES, "", ["webhook"], ledger.record())
-    assert again.take_batches({JID: HALTED}, [JID], 2.0)
-    assert [notice["kind"] for notice in again.waiting["webhook"]] == ["test"]
-
-
-def test_the_first_look_is_kept_even_if_there_was_nothing():
-    assert Ledger("m", NOTICES, "", ["webhook"], None).take_batches({}, [], 1.0)
-
-
 def test_kinds_that_are_not_wanted_are_not_told_and_neither_is_their_end():
     stage = Stage(kinds=("halted", "recovered"))
     for batch in (WAITS, seen(), HALTED):
@@ -150,13 +129,6 @@ def test_nothing_is_reported_again_after_a_restart_and_what_waited_still_does(st
     again.look(HALTED, seen("complete", RETRY, success=False))
     first, second = again.ledger.waiting["webhook"]
     assert first["id"] != second["id"]
-
-
-def test_a_batch_that_is_gone_is_forgotten(stage):
-    stage.look(FAILED)
-    stage.look()
-    assert stage.ledger.record()["told"] == {}
-    assert stage.ledger.record()["over"] == []
 
 
 def test_a_target_that_takes_nothing_keeps_the_newest_notices(stage):
@@ -175,15 +147,6 @@ def test_a_notice_says_which_minions_and_where_to_look(stage):
     assert notice["text"] == (
         f"Batch {JID} has not succeeded. 1 of 2 minions completed, 1 failed. Minions: b. {notice['link']}"
     )
-
-
-def test_some_of_many_minions_are_named():
-    many = {f"web{number}": {"state": "failed"} for number in range(50)}
-    stage = Stage()
-    stage.look(Seen(FAILED.summary, many))
-    (notice,) = stage.ledger.waiting["webhook"]
-    assert (len(notice["minions"]), notice["minions_in_all"]) == (NAMED, 50)
-    assert ", …." in notice["text"]
 
 
 def test_minions_are_named_worst_first():
@@ -252,15 +215,6 @@ def test_a_job_that_is_given_up_for_ever_more_minions_is_reported_again_when_the
     assert stage.told == ["dead"] * 10
 
 
-def test_a_job_that_was_retried_and_is_given_up_again_is_reported_again(stage):
-    stage.ledger.take_given_up({}, 1000.0)
-    stage.ledger.take_given_up(given_up("a"), 1001.0)
-    stage.ledger.take_given_up({}, 1002.0)
-    again = Stage(record=stage.ledger.record())
-    again.ledger.take_given_up(given_up("a"), 1003.0)
-    assert again.told == ["dead", "dead"]
-
-
 def test_many_jobs_that_are_given_up_at_once_are_one_short_notice_that_leads_to_the_queue():
     stage = Stage(console="https://salt/index.html")
     stage.ledger.take_given_up({}, 1000.0)
@@ -269,16 +223,3 @@ def test_many_jobs_that_are_given_up_at_once_are_one_short_notice_that_leads_to_
     (notice,) = stage.ledger.waiting["webhook"]
     assert "; and 295 more jobs." in notice["text"] and notice["link"] == "https://salt/index.html#/queue"
     assert len(notice["text"]) < 4000 and len(notice["jobs"]) == NAMED and notice["minions_in_all"] == 300
-
-
-def test_owed_jobs_cause_no_notice_if_they_are_not_wanted():
-    stage = Stage(kinds=("halted",))
-    stage.ledger.take_given_up({}, 1000.0)
-    stage.ledger.take_given_up(given_up("a"), 1001.0)
-    assert stage.told == []
-
-
-def test_when_a_target_got_a_notice_last_is_kept(stage):
-    stage.look(HALTED)
-    stage.ledger.arrived("webhook", stage.ledger.waiting["webhook"][0]["id"], 2000.0)
-    assert Stage(record=stage.ledger.record()).ledger.delivered == {"webhook": 2000.0}

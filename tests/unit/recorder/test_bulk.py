@@ -32,18 +32,6 @@ def deliver(server, count=1000):
     return list(attempts_in_bulk(range(count), server.take))
 
 
-def test_records_that_are_all_good_take_one_call():
-    server = Server()
-    assert {attempt.failure for attempt in deliver(server)} == {None}
-    assert server.calls == [1000]
-
-
-def test_no_records_take_no_call():
-    server = Server()
-    assert deliver(server, 0) == []
-    assert server.calls == []
-
-
 @pytest.mark.parametrize("failure", [FAULT, UNCLEAR])
 @pytest.mark.parametrize("bad", [{0}, {999}, {500}, {3, 4, 700}])
 def test_bad_records_are_found_and_all_others_are_taken(bad, failure):
@@ -67,13 +55,6 @@ def test_a_returner_that_is_down_is_asked_a_few_times_only():
     attempts = deliver(server)
     assert len(attempts) == STOP_AFTER
     assert len(server.calls) == STOP_AFTER + 1
-
-
-def test_a_returner_that_goes_down_on_the_way_is_left_alone_soon():
-    server = Server({500}, dies_after=4)
-    attempts = deliver(server)
-    assert len(server.calls) <= 4 + STOP_AFTER + 1
-    assert {attempt.number for attempt in attempts if not attempt.failure} == set(server.taken)
 
 
 def test_a_bad_record_that_the_returner_names_costs_no_further_call():

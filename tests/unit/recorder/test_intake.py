@@ -63,24 +63,6 @@ def test_a_disk_that_takes_nothing_keeps_no_more_in_memory_than_the_limit(full, 
     assert intake.waiting <= LIMIT // MEGABYTE
 
 
-def test_a_batch_that_fails_for_another_reason_is_not_counted_any_more(moment):
-    intake = make(Disk(RecursionError("too deep")), moment)
-    for _ in range(4):
-        give_back(intake, 30)
-        with contextlib.suppress(RecursionError):
-            asyncio.run(intake.flush())
-    assert intake.waiting == 0 and intake.has_room
-
-
-def test_while_a_batch_is_written_no_further_one_is_complete(full, moment):
-    intake, seen = make(full, moment), []
-    full.meanwhile = lambda: seen.append(intake.is_full)
-    give_back(intake, 8)
-    assert intake.is_full
-    asyncio.run(intake.flush())
-    assert seen == [False]
-
-
 def nested(depth):
     value = "x"
     for _ in range(depth):

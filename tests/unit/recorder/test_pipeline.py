@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 
 import pytest
 
@@ -16,12 +15,6 @@ from saltext.jobs.core.recorder.pipeline import (
     Pipeline,
     failure_of,
 )
-from tests.test_layout import loaded_by, roots
-
-
-def test_the_machine_needs_the_standard_library_and_nothing_else():
-    assert roots(loaded_by("saltext.jobs.core.recorder.pipeline")) - sys.stdlib_module_names == {"saltext"}
-
 
 DOWN = Failure("OperationalError: connection refused", is_fault=False)
 FAULT = Failure("DataError: bad text", is_fault=True)
@@ -87,16 +80,6 @@ def test_records_are_delivered_in_order():
     assert returner.taken == list(range(10))
 
 
-def test_a_pipeline_takes_no_more_than_its_size():
-    pipeline = pipeline_with(7, size=10)
-    assert pipeline.room == 3
-
-
-def test_there_is_nothing_due_without_records():
-    assert Pipeline(5).due() is None
-    assert Pipeline(5).round(1e9) == ()
-
-
 # -- a returner that is down ------------------------------------------------------------------------------------------
 
 
@@ -121,21 +104,6 @@ def test_an_outage_however_long_sets_nothing_aside():
     assert not returner.refused
 
 
-def test_a_returner_that_is_down_is_tried_with_a_few_records_only():
-    returner = Returner(pipeline_with(50))
-    returner.is_down = True
-    assert len(returner.round()) == STOP_AFTER
-    assert len(returner.round()) == STOP_AFTER
-
-
-def test_outages_that_begin_amid_a_round_do_not_use_up_the_tries_of_the_record_they_hit():
-    pipeline = pipeline_with(1)
-    for number in range(1, 21):
-        pipeline.take(number)
-        assert not pipeline.settle([Attempt(number), Attempt(0, DOWN)], now=number)
-    assert pipeline.pending == (0,)
-
-
 def test_a_pipeline_says_why_the_returner_takes_nothing_and_stops_saying_it_when_it_does():
     returner = Returner(pipeline_with(10))
     returner.is_down = True
@@ -144,13 +112,6 @@ def test_a_pipeline_says_why_the_returner_takes_nothing_and_stops_saying_it_when
     returner.is_down = False
     returner.run()
     assert returner.pipeline.trouble is None
-
-
-def test_no_round_takes_place_before_its_time():
-    returner = Returner(pipeline_with(10))
-    returner.is_down = True
-    returner.round()
-    assert returner.pipeline.round(returner.now + 0.5) == ()
 
 
 # -- poison -----------------------------------------------------------------------------------------------------------
@@ -166,12 +127,6 @@ def test_a_record_that_fails_while_others_succeed_is_set_aside_after_a_bounded_n
     assert returner.refused[0].tries == 5
     assert returner.refused[0].reason == failure.reason
     assert returner.taken == list(range(1, 60))
-
-
-def test_a_bad_record_does_not_hold_up_the_records_after_it():
-    returner = Returner(pipeline_with(10), refuses={0})
-    returner.round()
-    assert returner.taken == list(range(1, 10))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -225,14 +180,6 @@ def test_a_refused_record_is_tried_again_after_longer_and_longer_pauses():
 # -- parking ----------------------------------------------------------------------------------------------------------
 
 
-def test_refused_records_take_no_place_from_those_that_wait():
-    returner = Returner(pipeline_with(20, size=20), refuses=range(20), failure=FAULT)
-    returner.round()
-    assert returner.pipeline.room == 20
-    assert returner.pipeline.parked == 20
-    assert len(returner.pipeline.pending) == 20
-
-
 def test_a_flood_of_bad_records_delays_no_good_one():
     # 65 bad and 10 good ones a second, for five minutes.
     returner = Returner(Pipeline(500), failure=FAULT)
@@ -264,16 +211,6 @@ def test_no_more_is_parked_than_there_is_memory_for():
     assert {one.tries for one in refused} == {1}
 
 
-def test_parked_records_give_their_memory_back():
-    pipeline = Pipeline(100)
-    for attempt in range(50):
-        pipeline.take(attempt, PARKED_BYTES)
-        assert not pipeline.settle([Attempt(attempt, FAULT)], now=attempt * 100.0)
-        assert pipeline.parked == 1
-        assert not pipeline.settle([Attempt(attempt)], now=attempt * 100.0 + 50)
-    assert pipeline.pending == ()
-
-
 def test_parked_records_that_fail_without_blame_do_not_end_a_round_before_the_others():
     returner = Returner(pipeline_with(10), refuses=range(10), failure=FAULT)
     returner.round()
@@ -294,12 +231,6 @@ def test_a_record_is_in_doubt_after_a_broken_connection_but_not_after_a_refusal(
     assert pipeline.is_in_doubt(0)
     assert not pipeline.is_in_doubt(1)
     assert not pipeline.is_in_doubt(2)
-
-
-def test_records_are_in_doubt_after_a_restart():
-    pipeline = Pipeline(5)
-    pipeline.take(1, in_doubt=True)
-    assert pipeline.is_in_doubt(1)
 
 
 # -- what an error means ----------------------------------------------------------------------------------------------
