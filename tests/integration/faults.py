@@ -35,9 +35,9 @@ class EngineProcess:
         self._master, self._log, self._name = master, log, name
         self._process: warm.Process | None = None
 
-    def start(self, trap="", stop="", drop="", clock=""):
+    def start(self, trap="", stop="", drop=""):
         """Start it, and wait until it runs or has died on the way, as intended."""
-        environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop), "CLOCK": str(clock)}
+        environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop)}
         with self._log.open("ab") as log:
             command = [sys.executable, str(_SCRIPT), self._master.config_file, self._name]
             folder = _SCRIPT.parent.parent.parent

@@ -3,8 +3,7 @@ Run one engine against a real master, in a process of its own, with a trap in it
 
 The master then does not run it itself. The trap is in the environment, ``TRAP="before publish 2"``: the process kills
 itself with SIGKILL right before (or after) the second call of that point. ``STOP`` is the same with SIGSTOP: the process
-stands still there until it gets SIGCONT. ``DROP=5`` loses every fifth return event, and ``CLOCK=3600`` sets the clock
-forward by an hour when the process gets SIGUSR1.
+stands still there until it gets SIGCONT. ``DROP=5`` loses every fifth return event.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -145,16 +143,6 @@ def drop_returns(every: int) -> None:
     feeder.Feeder.wants = deaf
 
 
-def set_clock(step: float) -> None:
-    """Have the clock of this process stand wrong by so many seconds, from SIGUSR1 on."""
-    true = time.time
-
-    def set_it(*_):
-        time.time = lambda: true() + step
-
-    signal.signal(signal.SIGUSR1, set_it)
-
-
 def main() -> None:
     config, name = sys.argv[1:]
     logging.basicConfig(force=True, level=logging.INFO, format="%(levelname)s %(message)s")
@@ -165,8 +153,6 @@ def main() -> None:
             set_trap(name, os.environ[variable], number)
     if os.environ.get("DROP"):
         drop_returns(int(os.environ["DROP"]))
-    if os.environ.get("CLOCK"):
-        set_clock(float(os.environ["CLOCK"]))
     utils = salt.loader.utils(opts)
     functions = salt.loader.minion_mods(opts, utils=utils)
     engines = salt.loader.engines(opts, functions, salt.loader.runner(opts, utils=utils), utils)

@@ -69,7 +69,7 @@ _TABLE = (
         "core/batch/live.py",
         "_DURABLE = (facts.Publish, facts.Kill,",
         "_DURABLE = (facts.Kill,",
-        "tests/functional/batch/test_live.py::test_a_publish_is_done_after_its_record_is_durable",
+        "tests/unit/batch/test_shell_start.py -k published_is_on_the_disk_before",
     ),
     (
         "after a crash a publish under way counts as never sent",

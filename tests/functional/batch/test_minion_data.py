@@ -1,28 +1,30 @@
-"""Which grains, pillar and nodegroups the master knows of minions, from the cache that Salt fills."""
+"""
+Which grains, pillar and nodegroups the master knows of minions, from the cache that Salt fills: the groups that a batch goes
+by, and the minions for which it is not known whether a target matches them.
+"""
 
 from __future__ import annotations
 
 import pytest
-import salt.cache
 import salt.config
 
-from saltext.jobs.core import compat
-from saltext.jobs.core.batch.minion_data import MinionDataUnreadable, nodegroups_of, values_of
+from saltext.jobs.core.batch.minion_data import (
+    MinionDataUnreadable,
+    find_groups,
+    nodegroups_of,
+    values_of,
+    without_data,
+)
+from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group
+from tests.minion_data import know
+
+GROUPS = {"named": "L@m1,m3", "by_rack": "G@rack:r1", "nested": "N@by_rack or L@m3", "listed": ["m2"], "all": "m*"}
 
 
 @pytest.fixture
 def opts(tmp_path):
     opts = salt.config.master_config(None)
-    opts.update(
-        cachedir=str(tmp_path / "cache"),
-        pki_dir=str(tmp_path / "pki"),
-        nodegroups={
-            "named": "L@m1,m3",
-            "by_rack": "G@rack:r1",
-            "nested": "N@by_rack or L@m3",
-            "listed": ["m2"],
-        },
-    )
+    opts.update(cachedir=str(tmp_path / "cache"), pki_dir=str(tmp_path / "pki"), nodegroups=GROUPS)
     keys = tmp_path / "pki" / "minions"
     keys.mkdir(parents=True)
     for minion in ("m1", "m2", "m3", "m4"):
@@ -32,19 +34,8 @@ def opts(tmp_path):
 
 @pytest.fixture
 def known(opts):
-    """Cache the grains and pillar of a minion as the master does when it compiles that pillar."""
-    cache = salt.cache.factory(opts)
-
-    def store(minion, grains, pillar):
-        if compat.HAS_NATIVE_BATCHES:
-            cache.store("grains", minion, grains)
-            cache.store("pillar", minion, pillar)
-        else:
-            cache.store(f"minions/{minion}", "data", {"grains": grains, "pillar": pillar})
-
-    store("m1", {"id": "m1", "rack": "r1", "place": {"row": 7}}, {"ring": ["a", "b"]})
-    store("m2", {"id": "m2", "rack": "r2"}, {})
-    return store
+    know(opts, "m1", {"id": "m1", "rack": "r1", "place": {"row": 7}}, {"ring": ["a", "b"]})
+    know(opts, "m2", {"id": "m2", "rack": "r2"})
 
 
 def test_a_minion_without_cached_data_is_missing_and_one_without_the_value_is_not(opts, known):
@@ -73,7 +64,9 @@ def test_a_nodegroup_of_grains_is_known_only_for_minions_with_known_grains(opts,
 
 
 def test_a_nodegroup_that_does_not_exist_is_named(opts):
-    with pytest.raises(ValueError, match="no nodegroup mars, venus; the master's configuration has by_rack, listed"):
+    with pytest.raises(
+        ValueError, match="no nodegroup mars, venus; the master's configuration has all, by_rack, listed"
+    ):
         nodegroups_of(opts, ["named", "mars", "venus"], ["m1"])
 
 
@@ -81,3 +74,64 @@ def test_a_failing_cache_does_not_mean_that_a_value_is_absent(opts, known, monke
     opts["cache"] = "nosuchdriver"
     with pytest.raises(MinionDataUnreadable, match="m1"):
         values_of(opts, "grains", "rack", ["m1"])
+
+
+# -- the groups that a batch goes by -----------------------------------------------------------------------------------
+
+
+def test_minions_are_grouped_by_a_grain_and_those_without_it_or_not_known_come_last(opts, known):
+    know(opts, "m3", {"os": "x"})
+    assert find_groups(opts, "grains:rack", ("m1", "m2", "m3", "m4")) == (
+        Group("r1", ("m1",)),
+        Group("r2", ("m2",)),
+        Group(WITHOUT, ("m3",)),
+        Group(NOT_KNOWN, ("m4",)),
+    )
+
+
+def test_minions_are_grouped_by_nodegroups_in_the_given_order(opts):
+    groups = Group("named", ("m1", "m3")), Group("all", ("m2", "m4"))
+    assert find_groups(opts, "nodegroups:[named,all]", ("m1", "m2", "m3", "m4")) == groups
+
+
+@pytest.mark.parametrize(
+    ("by", "word"),
+    [
+        ("grains:rcak", "by is 'grains:rcak', but no minion of the target is in such a group; 2 of the 4"),
+        ("pillar:nosuch", "no minion"),
+        ("nodegroups:[named,mars]", "no nodegroup mars"),
+        ("racks", "accepted is"),
+    ],
+)
+def test_a_grouping_that_groups_no_minion_is_refused(opts, known, by, word):
+    with pytest.raises(ValueError, match=word):
+        find_groups(opts, by, ("m1", "m2", "m3", "m4"))
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_by_id_leaves_no_doubt(opts, known):
+    for tgt, tgt_type in (("*", "glob"), ("web.*", "pcre"), (["m1"], "list"), ("web* or E@db.* or L@x", "compound")):
+        assert without_data({**opts, "minion_data_cache": False}, tgt, tgt_type, ["m1", "new"]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "tgt, tgt_type",
+    [
+        ("role:db", "grain"),
+        ("role:d.*", "grain_pcre"),
+        ("role:db", "pillar"),
+        ("role:db", "pillar_exact"),
+        ("10.0.0.0/8", "ipcidr"),
+        ("%dbs", "range"),
+        ("web* and G@role:db", "compound"),
+        ("dbs", "nodegroup"),
+        ("web* or N@dbs", "compound"),
+    ],
+)
+def test_a_minion_without_data_is_left_out_and_where_none_are_kept_the_target_is_refused(opts, known, tgt, tgt_type):
+    opts = {**opts, "nodegroups": {"dbs": "G@role:db"}}
+    assert without_data(opts, tgt, tgt_type, ["m1", "new"]) == frozenset({"new"})
+    with pytest.raises(ValueError, match="with minion_data_cache: False the master cannot tell"):
+        without_data({**opts, "minion_data_cache": False}, tgt, tgt_type, ["m1", "new"])

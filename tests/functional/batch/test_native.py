@@ -101,11 +101,3 @@ def test_it_reads_the_file_once_however_many_events_there_are(manager, shown, mo
         manager._tick()
     assert len(reads) == 1
     assert pathlib.Path(shown).stat().st_size < 1000
-
-
-def test_it_would_complain_about_a_batch_without_a_state_file(manager, caplog, shown):
-    manager._handle_event({"tag": f"salt/batch/{OURS.jid}/new", "data": {}})
-    assert "not readable" not in caplog.text
-    shown.unlink()
-    manager._handle_event({"tag": f"salt/batch/{OURS.jid}/new", "data": {}})
-    assert "not readable" in caplog.text

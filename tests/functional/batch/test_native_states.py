@@ -65,12 +65,6 @@ def write(opts, jid, state):
     files.write_msgpack(pathlib.Path(opts["cachedir"], "batch_active.p"), [jid])
 
 
-def test_a_state_as_salt_writes_it_is_shown(opts):
-    write(opts, JID, GOOD)
-    assert show_all(opts) == [JID]
-    assert Catalog(opts).find(JID)[0]["completed"] == 1
-
-
 def test_a_state_that_names_another_job_is_shown_nowhere(opts):
     write(opts, JID, {**GOOD, "jid": "20260516101112131416"})
     assert show_all(opts) == []

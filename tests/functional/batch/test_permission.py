@@ -55,10 +55,6 @@ def lacking(opts, kind, name, *backends, at=NOW, minions="abcd", limits=(), sett
     return permission.lacking(spec(minions, **more), owner, dict(limits), tuple(minions))
 
 
-def test_minions_without_an_accepted_key_are_strangers(opts):
-    assert Permission(opts, BatchSettings()).strangers(["a", "nobody"]) == ["nobody"]
-
-
 def test_a_user_who_still_has_the_rights_lacks_nothing(opts):
     assert lacking(opts, TOKEN, "ann", "sharedsecret") == ""
     assert lacking(opts, TOKEN, "of_a", "sharedsecret", minions="a") == ""
@@ -70,10 +66,6 @@ def test_a_user_who_still_has_the_rights_lacks_nothing(opts):
 def test_a_lost_right_is_reported_with_the_number_of_minions_and_no_names(opts, name, count):
     reason = lacking(opts, TOKEN, name, "sharedsecret")
     assert reason == f"{name} may not publish test.ping to {count} of its minions any more"
-
-
-def test_no_right_is_needed_if_no_user_was_kept(opts):
-    assert Permission(opts, BatchSettings()).lacking(spec(), {}, {}, ("a",)) == ""
 
 
 def test_the_function_of_a_check_is_a_job_as_well(opts):

@@ -64,34 +64,20 @@ def test_a_jid_without_a_batch_reads_as_none(store, jid):
     assert store.read_native(jid) is None
 
 
-@pytest.mark.parametrize("record", [["Fact", 1.0], ["Returned"], ["Returned", "late", "a", 0], ["Probed", 1.0, 5]])
-def test_a_journal_with_an_invalid_record_is_an_error(store, record):
-    journal = write(store, Bench("ab", "2"))
-    journal.append(record)
-    journal.sync()
-    with pytest.raises(StateError, match="does not hold a batch"):
-        store.read(JID)
-
-
-def test_a_journal_without_a_batch_is_an_error(store):
-    store.new_journal(JID).rewrite({"some": "thing"})
-    with pytest.raises(StateError, match="does not hold a batch"):
-        store.read(JID)
-
-
 @pytest.mark.parametrize(
-    "nonsense",
+    ("changed", "records"),
     [
-        {"created": "late"},
-        {"last_progress": None},
-        {"spec": {}},
-        {"record": 7},
-        {"inflight": {"flights": {"a": []}}},
-        {"waiting": 5},
+        (None, []),
+        *(({}, [record]) for record in (["Fact", 1.0], ["Returned", "late", "a", 0], ["Probed", 1.0, 5])),
+        *((change, []) for change in ({"created": "late"}, {"spec": {}}, {"inflight": {"flights": {"a": []}}})),
     ],
 )
-def test_a_journal_whose_snapshot_has_a_field_of_a_wrong_type_is_an_error(store, nonsense):
-    store.new_journal(JID).rewrite({**Bench("ab", "2").first, **nonsense})
+def test_a_journal_that_holds_no_batch_is_an_error(store, changed, records):
+    bench, journal = Bench("ab", "2"), store.new_journal(JID)
+    journal.rewrite({"some": "thing"} if changed is None else {**bench.first, **changed})
+    for record in records:
+        journal.append(record)
+    journal.sync()
     with pytest.raises(StateError, match="does not hold a batch"):
         store.read(JID)
 
@@ -111,15 +97,13 @@ def test_a_journal_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(
     assert store.open(JID)[0].spec.jid == JID
 
 
-@pytest.mark.parametrize("content", [b"", b"\xc1", salt.payload.dumps({"a": 1})])
-def test_a_damaged_index_of_salts_own_manager_counts_as_empty(store, opts, content):
-    pathlib.Path(opts["cachedir"], "batch_active.p").write_bytes(content)
-    assert store.native_jids() == []
-
-
-def test_invalid_jids_in_the_index_of_salts_own_manager_are_passed_over(store, opts):
-    pathlib.Path(opts["cachedir"], "batch_active.p").write_bytes(salt.payload.dumps(["../x", 3, "1"]))
-    assert store.native_jids() == ["1"]
+@pytest.mark.parametrize(
+    ("content", "jids"), [(b"", []), (b"\xc1", []), ({"a": 1}, []), (["../x", 3, "1"], ["1"])], ids=str
+)
+def test_what_is_damaged_or_invalid_in_the_index_of_salts_own_manager_is_passed_over(store, opts, content, jids):
+    index = pathlib.Path(opts["cachedir"], "batch_active.p")
+    index.write_bytes(content if isinstance(content, bytes) else salt.payload.dumps(content))
+    assert store.native_jids() == jids
 
 
 def test_native_batches_are_listed_latest_first_and_broken_ones_and_ours_left_out(store):
@@ -143,23 +127,16 @@ def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(store
     assert store.read_native("3")["driver"] == "cli"
 
 
-def test_ended_batches_are_forgotten_when_they_are_old_enough(opts, store):
-    for jid in ("1", "2"):
+def test_ended_batches_are_forgotten_when_they_are_old_enough_and_other_files_of_their_jobs_stay(opts, store):
+    for jid in ("1", "2", "3"):
         write(store, Bench("ab", "2"), jid)
         store.write_native(jid, {"jid": jid})
         store.end(jid)
-    age(opts, BATCH_MANAGER, journal_name("1", ended=True), 2000)
+    load = store.native_path("3").with_name(".load.p")
+    load.write_bytes(b"x")
+    for jid in ("1", "3"):
+        age(opts, BATCH_MANAGER, journal_name(jid, ended=True), 2000)
     store.forget_ended(before=time.time() - 1000)
     assert store.ended_jids() == ["2"]
     assert not store.native_path("1").parent.exists()
-
-
-def test_other_files_in_the_directory_of_a_job_stay_when_its_batch_is_forgotten(opts, store):
-    write(store, Bench("ab", "2"), "1")
-    store.write_native("1", {"jid": "1"})
-    load = store.native_path("1").with_name(".load.p")
-    load.write_bytes(b"x")
-    store.end("1")
-    age(opts, BATCH_MANAGER, journal_name("1", ended=True), 2000)
-    store.forget_ended(before=time.time() - 1000)
     assert os.listdir(load.parent) == [".load.p"]

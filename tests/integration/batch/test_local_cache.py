@@ -78,3 +78,12 @@ def test_a_minion_whose_job_an_operator_kills_is_killed(master, engine, begin, r
     finally:
         thaw(*frozen)
     run("batch.stop", jid, "kill=True")
+
+
+def test_local_cache_shows_the_batch_s_own_target_too(engine, run):
+    engine.start()
+    jid = run("batch.start", "p*", "test.arg", "hello", "word=x", "batch=1")["jid"]
+    assert run("batch.wait", jid)["completed"] == len(MINIONS)
+    job = run("jobs.list_job", jid)
+    assert (job["Target"], job["Target-type"], sorted(job["Minions"])) == ("p*", "glob", list(MINIONS))
+    assert job["Arguments"] == ["hello", {"__kwarg__": True, "word": "x"}]

@@ -96,15 +96,6 @@ def test_a_batch_goes_by_a_grain_that_the_master_knows(run, command, finish, tmp
     assert "group r10 (2/2)" in command("batch.watch", found["jid"]).stderr
 
 
-def test_a_group_that_fails_keeps_the_next_from_beginning(run, command, finish):
-    options = ("by=nodegroups:[canary,rest]", "max_failures=10%", "min_executed=50", "batch=100%", "presence=none")
-    found = finish("c*", "cmd.run", "exit 3", *options)
-    assert (found["halted_reason"], found["failed"], found["pending"]) == ("max_failures in group canary", 1, 2)
-    again = run("batch.retry", found["jid"], "which=all")
-    assert (again["total"], again["groups"], again["by"]) == (3, 2, "nodegroups:[canary,rest]")
-    command("batch.wait", again["jid"])
-
-
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
@@ -121,33 +112,18 @@ def test_a_batch_waits_for_its_window_and_says_when_it_opens(run, look, complain
     assert run("batch.stop", jid) is True
 
 
-def test_a_batch_begins_at_its_time(run):
-    started = run("batch.start", "c*", "test.ping", "start_at=+12s", "batch=100%")
-    assert (started["state"], started["paused_by"]) == ("paused", "start")
-    assert started["opens_at"] - started["created"] > 11
-    found = run("batch.wait", started["jid"])
-    assert found["completed"] == 3
-    assert found["finished"] - started["created"] >= 11
-
-
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.story
-def test_a_function_on_the_minions_just_done_decides_whether_a_batch_goes_on(finish):
-    options = ("batch=1,100%", "presence=none")
-    assert finish("c*", "test.ping", *options, "check=test.echo fine")["completed"] == 3
+def test_a_function_on_the_minions_just_done_or_a_runner_decides_whether_a_batch_goes_on(finish):
+    options = ("batch=1,100%", "presence=none", f"check_timeout={stretched(60)}")
+    for check in ("test.echo fine", "runner:batch.status {jid}"):
+        assert finish("c*", "test.ping", *options, f"check={check}")["completed"] == 3
     failed = finish("c*", "test.ping", *options, "check=test.false")
     assert failed["halted_reason"].startswith("check test.false: c1: ")
     assert (failed["completed"], failed["pending"]) == (1, 2)
-
-
-@pytest.mark.story
-def test_a_runner_decides_whether_a_batch_goes_on(finish):
-    options = ("batch=1,100%", "presence=none", f"check_timeout={stretched(60)}")
-    assert finish("c*", "test.ping", *options, "check=runner:batch.status {jid}")["completed"] == 3
     wrong = finish("c*", "test.ping", *options, "check=runner:batch.status 123")
-    assert wrong["state"] == "halted"
     assert wrong["halted_reason"].startswith("check batch.status: it failed: 123 is no batch")
 
 
@@ -165,27 +141,3 @@ def test_a_batch_waits_for_approval_through_the_death_of_its_engine(run, look, c
     assert run("batch.approve", jid) is True
     assert "Batch" in complaint("batch.approve", jid)
     assert run("batch.wait", jid)["completed"] == 3
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("option", "word"),
-    [
-        ("by=racks", "by is 'racks'"),
-        ("by=grains:nosuch", "no minion of the target is in such a group"),
-        ("by=nodegroups:[mars]", "no nodegroup mars"),
-        ("window=always", "window is 'always'"),
-        ("timezone=Mars/Base", "'Mars/Base' is no time zone"),
-        ("start_at=22:00", "start_at is 1320"),
-        ("start_at=2020-01-01 00:00", "which has passed"),
-        ("check=ping", "check is 'ping'"),
-        ("max_runtime=0", "max_runtime is 0"),
-    ],
-)
-def test_a_malformed_option_is_refused_in_one_line(command, option, word):
-    done = command("batch.start", "c*", "test.ping", option)
-    assert done.returncode == 1
-    assert word in done.stderr.splitlines()[0]
-    assert "Traceback" not in done.stderr

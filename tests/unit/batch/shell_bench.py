@@ -35,6 +35,8 @@ LATENCY = 0.01
 class FakeBus:
     """Hands every event to its listener, as the bus does: decoded only if it is wanted, and never raising."""
 
+    gaps, lag = 0, 0.0
+
     def __init__(self, loop):
         self._loop = loop
         self.listeners = []
@@ -90,6 +92,8 @@ class FakeMinion:
 
 class FakeMaster:
     """Publishes, as a Publisher: to minions that are there, and whose answers come over the bus."""
+
+    failed = questions = 0
 
     def __init__(self, loop, clock, bus, minions):
         self._loop, self._clock, self._bus = loop, clock, bus

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from docs import generated
-from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.summary import announcement, summary
-from tests.unit.batch.bench import BEGIN, Bench
+from saltext.jobs.core.batch.summary import summary
+from tests.unit.batch.bench import BEGIN
+from tests.unit.batch.shell_bench import ShellBench
+from tests.unit.batch.test_shell_rollout import APPROVE, HOUR, utc
 
-FUNCTION = {"kind": "function", "fun": "service.status", "arg": ["nginx"], "kwargs": {}}
-APPROVE = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
+CHECK = {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "password=swordfish"], "kwargs": {}}
 #: Only a batch with groups has it.
 GROUP = {"group"}
 
@@ -27,45 +27,37 @@ def reference():
     return named
 
 
-def announced(bench):
-    """What a batch has announced until now: (kind, payload)."""
-    told = [effect for effect in bench.effects if isinstance(effect, facts.Announce)]
-    return [(effect.kind, announcement(bench.batch, effect)) for effect in [*told, facts.Announce("progress")]]
-
-
-def opened_and_checked():
-    """Waits for its window, is checked, paused and resumed, and completes."""
-    bench = Bench("ab", "1,1", check=FUNCTION, window="02:00-05:00", user="ann")
-    bench.tell(facts.OpeningFound(BEGIN + 100, None))
-    bench.wait(101)
-    bench.tell(facts.OpeningFound(BEGIN, None))
-    bench.sent()
-    bench.returns("a")
-    bench.tell(facts.PauseRequested("bob"))
-    bench.tell(facts.ResumeRequested("bob"))
-    bench.tell(facts.Checked(0, True))
-    bench.sent()
-    bench.returns("b")
-    return bench
-
-
-def approved_and_stopped():
-    """In groups, approved, and stopped."""
-    bench = Bench("ab", "1", groups=(("x", 1), ("y", 1)), check=APPROVE, user="ann")
-    bench.sent()
-    bench.returns("a")
-    bench.tell(facts.Approved(0, "bob"))
-    bench.tell(facts.StopRequested(kill=False, user="bob"))
-    return bench
+def announced(root, **more):
+    """Let a batch of two minions live through all that it can announce: what it has announced, (kind, payload)."""
+    with ShellBench(root, "ab") as bench:
+        bench.runners["survey.healthy"] = (True, True)
+        for minion in bench.master.minions.values():
+            minion.answers["http.query"] = (True, 0)
+            minion.seconds = 5.0
+        bench.begin("ab", "1,100%" if "groups" not in more else "1", timeout=600.0, user="ann", **more)
+        bench.run(1000.0, lambda: bench.times())
+        bench.reply("pause", user="bob")
+        bench.run(10.0)
+        bench.reply("resume", user="bob")
+        bench.run(10.0)
+        if more["check"] is APPROVE:
+            bench.reply("approve", stage=0, user="bob")
+            bench.run(1.0)
+            bench.reply("stop", user="bob")
+        batch = bench.end()
+        told = [(tag.rsplit("/", 1)[1], payload) for tag, payload in bench.bus.fired]
+        return [*told, ("summary", summary(batch, BEGIN))]
 
 
 @pytest.fixture(scope="module")
-def payloads():
-    """All that two batches have announced, by its kind."""
+def payloads(tmp_path_factory):
+    """All that two batches have announced, by its kind: one of windows and a runner's check, one of groups and approvals."""
     by_kind = {}
-    for bench in (opened_and_checked(), approved_and_stopped()):
-        for kind, payload in announced(bench):
+    checked = {"check": CHECK, "window": f"{utc(600)}-{utc(HOUR)}", "timezone": "UTC"}
+    for more in (checked, {"check": APPROVE, "groups": (("x", 1), ("y", 1))}):
+        for kind, payload in announced(tmp_path_factory.mktemp("bench"), **more):
             by_kind.setdefault(kind, []).append(payload)
+    del by_kind["summary"]
     return by_kind
 
 
@@ -88,17 +80,12 @@ def test_the_payloads_of_a_kind_have_the_fields_that_the_reference_names_and_no_
     }
 
 
-def test_no_event_nor_summary_shows_a_secret_among_the_arguments_of_a_check():
-    typed = {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "password=swordfish"], "kwargs": {}}
+def test_no_event_nor_summary_shows_a_secret_among_the_arguments_of_a_check(tmp_path):
     called = {"kind": "function", "fun": "http.query", "arg": ["x"], "kwargs": {"auth": ["anna", "swordfish"]}}
-    for check in (typed, called):
-        bench = Bench("ab", "1,1", check=check)
-        bench.sent()
-        bench.returns("a")
-        bench.tell(facts.Checked(0, True))
-        told = [*announced(bench), summary(bench.batch, BEGIN)]
+    for number, check in enumerate((CHECK, called)):
+        told = announced(tmp_path / str(number), check=check)
         assert "********" in str(told) and "swordfish" not in str(told)
-        assert {kind for kind, _ in told[:-1]} >= {"check", "checked"}
+        assert {kind for kind, _ in told} >= {"check", "checked", "summary"}
 
 
 def test_the_events_of_a_resume_and_an_approval_name_the_user_who_did_it(payloads):
@@ -108,5 +95,5 @@ def test_the_events_of_a_resume_and_an_approval_name_the_user_who_did_it(payload
 
 
 def test_a_check_names_its_own_function_in_the_place_of_the_job_s(payloads):
-    assert {each["fun"] for each in payloads["check"]} == {"service.status", ""}
-    assert {each["fun"] for each in payloads["halted"]} == {"test.ping"}
+    assert {each["fun"] for each in payloads["check"]} == {"survey.healthy", ""}
+    assert {each["fun"] for each in payloads["halted"]} == {"state.apply"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 
 from saltext.jobs.core.batch import summary, tables
+from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.words import failures
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
-from tests.unit.batch.bench import Bench
+from tests.unit.batch.bench import spec
 from tests.unit.batch.test_tables import JID, NOW
 from tests.unit.display.test_text import HARMFUL
 
@@ -16,7 +17,7 @@ from tests.unit.display.test_text import HARMFUL
 def found(records, returns, **more):
     """What ``batch.failures`` returns; ``records`` has state and retcode by minion."""
     minions = {name: {"state": state, "since": NOW, "retcode": code} for name, (state, code) in records.items()}
-    about = {**summary.summary(Bench().batch, NOW), "jid": JID, "fun": "state.apply", "arguments": ["nginx"]}
+    about = {**summary.summary(Batch(spec(), NOW), NOW), "jid": JID, "fun": "state.apply", "arguments": ["nginx"]}
     wanted = []
 
     def each(names):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,17 +21,6 @@ def test_no_batch_gets_more_than_it_wants_or_than_there_is_and_no_room_is_left_o
     assert got.total() == min(max(0, free), sum(demand.wanted for demand in demands.values()))
 
 
-@settings(deadline=None)
-@given(st.integers(1, 30), any_demands)
-def test_a_batch_that_has_less_than_others_gets_room_before_they_do(free, demands):
-    got = share(free, demands)
-    for jid, demand in demands.items():
-        if got[jid] < demand.wanted:
-            has = demand.flying + got[jid]
-            for other, count in got.items():
-                assert other == jid or count == 0 or demands[other].flying + count - 1 <= has, (jid, other)
-
-
 def test_batches_that_want_more_than_there_is_get_the_same_and_a_small_one_all_that_it_wants():
     assert share(20, {"A": Demand(0, 1000), "B": Demand(0, 500), "C": Demand(0, 2)}) == {"A": 9, "B": 9, "C": 2}
 
@@ -49,26 +36,3 @@ def test_among_equal_batches_the_one_served_last_is_last_so_that_one_slot_goes_r
         served[jid] = number
         order.append(jid)
     assert "".join(order) == "ABCABC"
-
-
-@settings(deadline=None)
-@given(st.integers(1, 6), st.lists(st.integers(1, 25), min_size=1, max_size=6), st.randoms(use_true_random=False))
-def test_no_batch_starves_whenever_room_becomes_free(total, sizes, chance):
-    left = {f"B{number}": size for number, size in enumerate(sizes)}
-    flying, served = collections.Counter(), collections.Counter()
-    waited = collections.Counter()
-    for number in range(1, 1000):
-        if not any(left.values()) and not flying.total():
-            break
-        demands = {jid: Demand(flying[jid], count, served[jid]) for jid, count in left.items()}
-        for jid, count in share(total - flying.total(), demands).items():
-            left[jid] -= count
-            flying[jid] += count
-            served[jid] = number
-            waited[jid] = 0
-        assert flying.total() == min(total, flying.total() + sum(left.values())), "room is left over"
-        assert max(waited.values(), default=0) <= 2 * len(sizes), "a batch starves"
-        ending = chance.choice([jid for jid in sorted(flying) if flying[jid]])
-        flying[ending] -= 1
-        waited.update(jid for jid, count in left.items() if count and not flying[jid])
-    assert not any(left.values())

@@ -28,6 +28,15 @@ def test_a_batch_runs_to_its_end_and_says_so(bench):
     assert bench.master.jobs()[0] == "ab"
 
 
+def test_progress_is_announced_at_most_once_a_second(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion(f"m{number:02d}", 0.2) for number in range(60)]) as bench:
+        bench.begin(batch="1")
+        took = bench.end().finished - bench.master.minions["m00"].begun[0][1]
+        kinds = [tag.rsplit("/", 1)[1] for tag, _ in bench.bus.fired]
+        assert (kinds[0], kinds[-1], set(kinds[1:-1])) == ("new", "complete", {"progress"})
+        assert took / 2 < len(kinds) - 2 <= took + 1
+
+
 def test_a_stop_is_answered_when_the_publish_under_way_has_ended(bench):
     publish, held = bench.master.publish, []
 

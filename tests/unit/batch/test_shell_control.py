@@ -102,6 +102,8 @@ def test_a_minion_that_runs_too_long_is_asked_to_end_then_killed_and_its_slot_is
         bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
         bench.run(99.0)
         assert bench.kills() == []
+        assert bench.run(60.0, bench.kills)
+        bench.restart(after=5.0)
         bench.end()
         assert bench.kills() == ["saltutil.term_job", "saltutil.kill_job"]
         assert (bench.states(), bench.master.most) == ({"a": "timed_out", "b": "completed"}, 1)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
-from saltext.jobs.core import compat
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.summary import minions as minions_of
-from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, NotNow
-from tests.faults import full_disk
-from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -48,15 +41,6 @@ def test_a_minion_that_comes_back_while_the_batch_runs_is_sent_to(tmp_path):
         assert bench.states() == {"a": "completed", "b": "completed"}
 
 
-def test_a_minion_that_answers_slowly_is_not_left_out(tmp_path):
-    slow = FakeMinion("b")
-    slow.latency = 14.0
-    with bench_of(tmp_path, "a", slow) as bench:
-        bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
-        bench.end()
-        assert bench.states() == {"a": "completed", "b": "completed"}
-
-
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
@@ -77,26 +61,6 @@ def test_after_a_restart_of_the_master_no_minion_is_sent_to_before_it_has_connec
         bench.end()
         assert set(bench.states().values()) == {"completed"}
         assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
-
-
-@pytest.mark.parametrize("heard", [True, False])
-def test_a_minion_that_restarts_after_a_publish_of_unknown_outcome_is_not_sent_to_again(tmp_path, heard):
-    minion = FakeMinion("a", seconds=1000)
-    minion.acknowledges = False
-    with bench_of(tmp_path, minion) as bench:
-        bench.begin("a", "1", timeout=10.0)
-        bench.run(2)
-        if heard:
-            bench.master.restart_minion("a")
-        bench.shell.close()
-        if not heard:
-            bench.run(2)
-            bench.master.restart_minion("a", heard=False)
-        bench.master_age = 1.0
-        bench.start()
-        bench.end()
-        assert bench.states() == {"a": "lost"}
-        assert len(minion.begun) == 1
 
 
 def test_returns_of_given_up_minions_that_came_while_no_engine_ran_are_found(tmp_path):
@@ -318,28 +282,6 @@ def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_fail
         assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
 
 
-def test_minions_are_handed_over_once_the_request_can_be_written(tmp_path):
-    with away(tmp_path) as bench:
-        opts = {"id": "bench_master", "cachedir": str(tmp_path)}
-        is_full = [True]
-
-        def queue(request):
-            with full_disk() if is_full else contextlib.nullcontext():
-                if is_full:
-                    requests.ask(opts, JOB_RETRY, request)
-            bench.queue(request)
-
-        bench.shell.close()
-        bench.start(queue=queue)
-        bench.begin("abc", "2", presence="ping", offline="queue")
-        assert bench.run(120.0, lambda: bench.batch().asked_queue)
-        bench.run(300.0)
-        assert bench.queued == []
-        is_full.clear()
-        assert not bench.end().queue_refused
-        assert bench.queued == ["b", "c"]
-
-
 @pytest.mark.parametrize(
     "error", [NotNow("the job cache cannot be read"), EngineAbsent("the engine did not answer in time: it is busy")]
 )
@@ -415,62 +357,6 @@ def test_a_batch_that_is_stopped_takes_back_the_request_that_waits_for_the_retry
         assert box[-1] == {"do": "cancel", "jid": JID, "minions": ["b", "c"]}
 
 
-class SlowWorker(FakeWorker):
-    """A thread that takes five seconds for each call, one after the other."""
-
-    def __init__(self):
-        self._last, self.calls = None, 0
-
-    async def call(self, function, *args):
-        self.calls += 1
-        before, own = self._last, compat.Future()
-        self._last = own
-        if before is not None:
-            await before
-        await compat.sleep(5.0)
-        own.set_result(None)
-        return function(*args)
-
-
-def test_a_batch_is_closed_only_when_its_hand_over_has_been_taken_back(tmp_path):
-    """Nothing would repeat that for a closed batch if the engine died meanwhile."""
-    box = []
-    with away(tmp_path) as bench:
-        bench.shell.close()
-        bench.start(queue=lambda request: box.append(request["do"]), queue_worker=SlowWorker())
-        bench.begin("abc", "2", presence="ping", offline="queue")
-        assert bench.run(120.0, lambda: bench.batch().asked_queue)
-        bench.ask("stop", jid=JID)
-        assert bench.run(60.0, lambda: not bench.shell.live)
-        assert box[-1] == "cancel"
-
-
-def test_a_hand_over_that_succeeds_after_the_batch_was_stopped_is_taken_back_though_the_engine_dies_meanwhile(tmp_path):
-    before, after, worker = [], [], SlowWorker()
-    with away(tmp_path) as bench:
-        bench.shell.close()
-        bench.start(queue=lambda request: before.append(request["do"]), queue_worker=worker)
-        bench.begin("abc", "2", presence="ping", offline="queue")
-        assert bench.run(120.0, lambda: worker.calls)
-        bench.ask("stop", jid=JID)
-        assert bench.run(30.0, lambda: before == ["enqueue"])
-        bench.run(1.0)
-        bench.restart(queue=lambda request: after.append(request["do"]))
-        bench.run(60.0)
-        assert after == ["cancel"] and not bench.shell.live
-
-
-def test_a_minion_whose_job_was_killed_while_the_retry_queue_is_gone_is_not_handed_over_afterwards(tmp_path):
-    box = []
-    with away(tmp_path) as bench:
-        handing_over(bench, box)
-        bench.shell.live[JID].step(facts.Signalled(("b",)))
-        bench.run(10.0)
-        asked = [(request["do"], *request["minions"]) for request in box]
-        assert asked[0] == ("enqueue", "b", "c") and ("cancel", "b") in asked
-        assert set(asked[asked.index(("cancel", "b")) + 1 :]) == {("enqueue", "c")}
-
-
 @pytest.mark.parametrize("is_back", [True, False])
 def test_a_batch_that_is_paused_while_the_retry_queue_is_gone_hands_over_when_it_is_resumed(tmp_path, is_back):
     with away(tmp_path) as bench:
@@ -520,13 +406,6 @@ def test_a_look_up_that_fails_oddly_is_tried_again(tmp_path):
         bench.end()
         assert not failures
         assert bench.states() == {"a": "completed"}
-
-
-def test_an_announcement_that_fails_stops_nothing(tmp_path):
-    with bench_of(tmp_path, "a") as bench:
-        bench.bus.fire = lambda tag, data: (_ for _ in ()).throw(TypeError("odd"))
-        bench.begin("a", "1")
-        assert bench.end().success is True
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

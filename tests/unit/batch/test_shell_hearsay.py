@@ -41,18 +41,6 @@ def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
         assert not bench.bus.errors
 
 
-def test_a_genuine_return_counts_as_the_job_cache_has_it(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=30, retcode=7), "b") as bench:
-        bench.begin("ab", "2")
-        bench.run(29.5)
-        for _ in range(20):
-            forge(bench, "a")
-            bench.run(0.1)
-        bench.end()
-        assert bench.states() == {"a": "failed", "b": "completed"}
-        assert bench.batch().outcomes["a"][2] == 7
-
-
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 4.0])
 def test_a_return_that_is_stored_after_its_event_counts_once_it_is_stored(tmp_path, seconds, caplog):
     slow = FakeMinion("a", seconds=1)
@@ -72,16 +60,6 @@ def test_many_returns_are_proven_by_one_look_up(tmp_path):
         assert sum(map(len, bench.master.cache.looked)) == 150
         assert len(bench.master.cache.looked) <= 3
         assert set(bench.states().values()) == {"completed"}
-
-
-def test_a_look_up_delays_the_next_publish_by_no_more_than_a_moment(tmp_path):
-    ends = {}
-    for unproven in ("", "it cannot tell"):
-        minions = [FakeMinion(name, seconds=5) for name in "abcd"]
-        with bench_of(tmp_path / (unproven or "proven"), *minions, unproven=unproven) as bench:
-            bench.begin("abcd", "1")
-            ends[unproven] = bench.end().finished
-    assert ends[""] - ends["it cannot tell"] < 4 * 0.06
 
 
 def test_the_event_counts_if_the_job_cache_cannot_tell(tmp_path):
@@ -106,29 +84,6 @@ def test_while_the_job_cache_is_down_nothing_counts_and_afterwards_all_of_it_doe
         assert 1 <= sum("waits for the job cache" in line for line in caplog.messages) <= 3
 
 
-def test_a_job_cache_that_fails_in_an_unforeseen_way_stops_no_batch(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "1")
-        true, bench.master.cache.returned = bench.master.cache.returned, None  # calling it is a TypeError
-        bench.run(3)
-        bench.master.cache.returned = true
-        bench.end(20)
-        assert set(bench.states().values()) == {"completed"}
-
-
-def test_a_flood_of_forged_returns_costs_few_look_ups_and_few_lines(tmp_path, caplog):
-    with bench_of(tmp_path, *(FakeMinion(name, seconds=60) for name in "abcd"), "e") as bench:
-        bench.begin("abcde", "4", timeout=600.0)
-        for _ in range(1000):
-            for minion in "abcd":
-                forge(bench, minion)
-            bench.run(0.05)
-        assert len(bench.master.cache.looked) < 40
-        assert len(doubts(caplog)) <= 2
-        bench.end()
-        assert set(bench.states().values()) == {"completed"}
-
-
 def test_a_forged_return_of_a_minion_that_was_given_up_corrects_nothing(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", there=False), FakeMinion("b", seconds=500)) as bench:
         bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0)
@@ -141,28 +96,6 @@ def test_a_forged_return_of_a_minion_that_was_given_up_corrects_nothing(tmp_path
         forge(bench, "a")
         bench.run(20)
         assert bench.states() == {"a": "offline", "b": "completed"}
-
-
-def test_a_genuine_return_that_is_heard_while_the_batch_ends_corrects_its_record_all_the_same(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", there=False), FakeMinion("b", seconds=500)) as bench:
-        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0)
-        assert bench.run(1000, lambda: "b" in bench.states())
-        assert JID in bench.shell.live, "it has not been closed"
-        forge(bench, "a")
-        bench.master.cache.returns[JID]["a"] = 3
-        bench.end()
-        bench.run(20)
-        assert bench.states() == {"a": "failed", "b": "completed"}
-
-
-def test_a_return_that_was_heard_before_the_engine_died_is_found_by_the_next_one(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "1", timeout=600.0)
-        assert bench.run(5, lambda: "a" in bench.master.cache.returns.get(JID, {}))
-        assert bench.states() == {}, "it was heard, and is not proven yet"
-        bench.restart()
-        bench.end(10)
-        assert bench.states() == {"a": "completed", "b": "completed"}
 
 
 def test_the_disk_is_full_when_a_return_is_proven_and_nothing_is_forgotten(tmp_path):
@@ -234,17 +167,6 @@ def test_a_kill_counts_as_the_job_cache_has_it(tmp_path, state, unproven, killed
         bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
         bench.end()
         assert bench.states() == {"a": state, "b": "completed"}
-
-
-def test_a_minion_is_handed_over_only_once_a_kill_that_was_heard_has_been_looked_for(tmp_path):
-    for stored in (False, True):
-        with bench_of(tmp_path / str(stored), FakeMinion("a", there=False), "b") as bench:
-            bench.begin("ab", "2", presence="none", offline="queue", timeout=5.0, gather_job_timeout=1.0)
-            assert bench.run(60.0, lambda: bench.batch().asked_queue)
-            kill(bench, stored=stored)
-            bench.end()
-            assert bench.queued == ([] if stored else ["a"])
-            assert bench.states() == {"a": "killed" if stored else "offline", "b": "completed"}
 
 
 @pytest.mark.parametrize("seed", range(25))

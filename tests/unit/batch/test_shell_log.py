@@ -7,7 +7,6 @@ import random
 import pytest
 
 from saltext.jobs.core.log.records import Returned
-from tests.database import begin_another_log, database_of
 from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -50,30 +49,6 @@ def test_a_batch_whose_returns_are_not_heard_takes_no_longer_than_another(tmp_pa
             assert set(bench.states().values()) == {"completed"}
             assert bench.master.cache.looked == []
     assert took[1] - took[0] < 3 * 0.6
-
-
-def test_no_return_is_decoded_and_nothing_is_looked_up(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "2", presence="none")
-        assert not bench.shell.wants(f"salt/job/{JID}/ret/a")
-        assert bench.shell.wants(f"salt/job/{JID}/start/a")
-        bench.end()
-        assert bench.master.cache.looked == []
-        assert not bench.shell.wants(f"salt/job/{JID}/ret/a")
-
-
-def test_a_flood_of_forged_returns_changes_nothing_and_costs_no_look_up(tmp_path, caplog):
-    with bench_of(tmp_path, FakeMinion("a", seconds=30, retcode=7), "b") as bench:
-        bench.begin("ab", "1", presence="none")
-        for _ in range(200):
-            for minion in "ab":
-                forge(bench, minion)
-            bench.run(0.1)
-        assert bench.states() == {}
-        bench.end()
-        assert bench.states() == {"a": "failed", "b": "completed"}
-        assert bench.master.cache.looked == []
-        assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
 def test_a_return_of_another_function_is_no_proof_that_the_job_has_run(tmp_path):
@@ -120,44 +95,6 @@ def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):
         assert set(bench.states().values()) == {"completed"}
         assert len(bench.master.cache.looked) <= 2
         assert sum("may lack records" in line for line in caplog.messages) == 1
-
-
-def test_a_disk_that_stays_full_has_the_job_cache_read_every_few_seconds(tmp_path):
-    with bench_of(tmp_path, *(FakeMinion(name, seconds=seconds) for seconds, name in enumerate("abcdefghij"))) as bench:
-        bench.begin("abcdefghij", "10", presence="none", timeout=600.0)
-        bench.master.cache.log = None
-        for _ in range(30):
-            assert bench.site.tables.note_gap()
-            bench.run(0.5)
-        assert set(bench.states().values()) == {"completed"}
-        assert len(bench.master.cache.looked) <= 6
-
-
-def test_a_log_that_is_damaged_in_the_middle_of_a_batch_costs_one_look(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "1", presence="none", timeout=600.0)
-        with database_of(bench.opts) as sql:
-            sql.execute("INSERT INTO saltext_jobs_log (body) VALUES (?)", (b"\xc1",))
-        bench.end(60)
-        assert set(bench.states().values()) == {"completed"}
-
-
-def test_a_log_removed_in_the_middle_of_a_batch_costs_no_return(tmp_path):
-    with bench_of(tmp_path, *"abcd") as bench:
-        bench.begin("abcd", "1", presence="none", timeout=600.0)
-        bench.run(0.5)
-        begin_another_log(bench.opts)
-        bench.end(60)
-        assert set(bench.states().values()) == {"completed"}
-
-
-def test_returns_from_while_no_engine_ran_are_found_at_its_start(tmp_path):
-    with bench_of(tmp_path, *(FakeMinion(name, seconds=5) for name in "abc")) as bench:
-        bench.begin("abc", "3", presence="none", timeout=600.0)
-        bench.run(1)
-        bench.restart(after=20)
-        bench.end(30)
-        assert set(bench.states().values()) == {"completed"}
 
 
 @pytest.mark.parametrize("seed", range(30))

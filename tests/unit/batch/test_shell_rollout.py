@@ -21,19 +21,6 @@ def utc(after):
     return datetime.datetime.fromtimestamp(BEGIN + after, datetime.timezone.utc).strftime("%H:%M")
 
 
-# -- max_runtime -------------------------------------------------------------------------------------------------------
-
-
-def test_an_engine_that_dies_between_the_two_signals_sends_the_second(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9), FakeMinion("b")]) as bench:
-        bench.master.minions["a"].stubborn = True
-        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
-        assert bench.run(300, lambda: ("saltutil.term_job", ("a",)) in bench.master.published)
-        bench.restart(after=5)
-        bench.end()
-        assert bench.states() == {"a": "timed_out", "b": "completed"}
-
-
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
@@ -54,34 +41,20 @@ def test_a_clock_that_is_set_shuts_an_open_window_before_the_next_publish(tmp_pa
         bench.end()
 
 
-def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_does_not_go_out(tmp_path):
-    with ShellBench(tmp_path, "ab") as bench:
-        bench.begin("ab", "1")
-        bench.run(0.5)
-        live = bench.shell.live[JID]
-        live.unwritten = True  # as after a write that has failed
-        bench.run(2)
-        assert bench.batch().is_publishing()
-        bench.ask("pause", jid=JID, user="ann")
-        bench.run(10)
-        assert bench.master.jobs() == ["a"]
-        assert bench.batch().pending() == ["b"]
-        assert bench.batch().waits_for() == Pause(PausedBy.OPERATOR, "ann")
-        bench.ask("resume", jid=JID, user="ann")
-        bench.end()
-        assert bench.master.jobs() == ["a", "b"]
-
-
-def test_a_publish_that_the_disk_held_up_until_the_batch_was_stopped_does_not_go_out(tmp_path):
+@pytest.mark.parametrize("verb", ["pause", "stop"])
+def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_does_not_go_out(tmp_path, verb):
     with ShellBench(tmp_path, "ab") as bench:
         bench.begin("ab", "1")
         bench.run(0.5)
         bench.shell.live[JID].unwritten = True  # as after a write that has failed
         bench.run(2)
         assert bench.batch().is_publishing()
-        bench.ask("stop", jid=JID, user="ann", kill=False)
-        assert bench.end().pending() == ["b"]
-        assert bench.master.jobs() == ["a"]
+        bench.ask(verb, jid=JID, user="ann")
+        bench.run(10)
+        assert (bench.master.jobs(), bench.batch().pending()) == (["a"], ["b"])
+        if verb == "pause":
+            bench.reply("resume")
+            assert bench.end().success
 
 
 def test_a_batch_runs_in_its_windows_only(tmp_path):

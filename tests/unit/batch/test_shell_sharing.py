@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import journal_name
-from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import PublishFailed
-from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 
 A, B, C = (f"2026051610111213{number}" for number in (1001, 1002, 1003))
@@ -71,37 +68,15 @@ def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path
         assert bench.end(jid=B).success
 
 
-def test_a_limit_that_is_removed_holds_no_batch_from_the_next_start_on(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=1) as bench:
-        bench.begin(EIGHT, "8", jid=A)
+@pytest.mark.parametrize(("before", "after", "most"), [(1, None, 8), (None, 1, 1), (None, 2, 2)])
+def test_another_limit_counts_for_running_batches_from_the_next_start_on(tmp_path, before, after, most):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=before) as bench:
+        bench.begin(EIGHT, "1,7", jid=A)
         bench.run(0.5)
-        bench.settings = type(bench.settings)()
+        bench.settings = type(bench.settings)(max_in_flight=after)
         bench.restart()
         bench.end(jid=A)
-    assert bench.master.most == 8
-
-
-def test_how_long_a_batch_takes_is_not_known_while_others_have_the_room(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=2) as bench:
-        bench.begin(EIGHT, "2", jid=A)
-        bench.run(3)
-        assert summary(bench.batch(A), bench.clock.now())["eta_seconds"] is not None
-        bench.begin(EIGHT, "8", jid=B)
-        bench.run(3)
-        assert summary(bench.batch(B), bench.clock.now())["eta_seconds"] is None
-
-
-def test_a_lowered_limit_counts_for_running_batches_from_the_next_start_on(tmp_path):
-    with ShellBench(tmp_path, EIGHT) as bench:
-        bench.begin(EIGHT, "4", jid=A)
-        bench.run(0.5)
-        bench.master.most = 0
-        bench.settings = type(bench.settings)(max_in_flight=1)
-        bench.restart()
-        bench.run(30, lambda: not bench.batch(A).flights)
-        bench.master.most = 0
-        bench.end(jid=A)
-        assert bench.master.most == 1
+        assert bench.master.most == min(most, 7)
 
 
 def test_a_minion_in_doubt_takes_its_room_until_it_is_given_up(tmp_path):
@@ -172,19 +147,3 @@ def test_a_request_that_waited_for_the_engine_lets_no_batch_send_beyond_its_new_
         bench.start()
         assert bench.end(jid=A).success
     assert bench.master.most == 2
-
-
-@pytest.mark.parametrize(("before", "after"), [(2, None), (None, 2)])
-def test_a_batch_that_has_not_begun_goes_by_the_options_of_the_engine_that_begins_it(tmp_path, before, after):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=before) as bench:
-        batch = Batch(spec(EIGHT, "8", jid=A, fun="state.apply"), bench.clock.now())
-        batch.room.shared = before is not None
-        bench.shell.close()
-        journal = bench.store.new_journal(A)
-        journal.begin_rewrite(batch.snapshot())
-        journal.finish_rewrite()
-        journal.close()
-        bench.settings = type(bench.settings)(max_in_flight=after)
-        bench.start()
-        assert bench.end(jid=A).success
-    assert bench.master.most == (2 if after else 8)

@@ -135,6 +135,62 @@ def test_a_batch_that_is_refused_leaves_nothing_that_could_run_later(bench, monk
     assert bench.master.jobs() == []
 
 
+class Marking(FakeWorker):
+    """A thread that says whether it is at work."""
+
+    works = False
+
+    async def call(self, function, *args):
+        self.works = True
+        try:
+            return function(*args)
+        finally:
+            self.works = False
+
+
+def test_what_is_published_is_on_the_disk_before_and_only_a_thread_waits_for_the_disk(tmp_path, monkeypatch):
+    with ShellBench(tmp_path, "abcd") as bench:
+        thread = Marking()
+        bench.restart(disk_worker=thread)
+        true, works, publish, durable = os.fsync, [], bench.master.publish, []
+
+        def sync(handle):
+            works.append(thread.works)
+            true(handle)
+
+        async def publishes(fun, arg, minions, *args, **more):
+            durable.append(set(minions) <= set(bench.store.read(JID).flights))
+            return await publish(fun, arg, minions, *args, **more)
+
+        bench.master.publish = publishes
+        monkeypatch.setattr(os, "fsync", sync)
+        bench.begin("abcd", "2")
+        assert bench.end().success
+        assert (set(durable), set(works)) == ({True}, {True})
+
+
+def test_a_disk_that_keeps_nothing_holds_all_publishes_until_it_does(tmp_path, monkeypatch):
+    with ShellBench(tmp_path, "abcd") as bench:
+        bench.begin("abcd", "1")
+        bench.run(0.5)
+        with failing_syncs(monkeypatch):
+            bench.run(60)
+            assert bench.master.jobs() == ["a"]
+        assert bench.end(60).success
+        assert bench.master.jobs() == ["a", "b", "c", "d"]
+
+
+def test_a_journal_that_has_outgrown_its_snapshot_is_rewritten(bench):
+    bench.master.minions["a"].seconds = 100.0
+    bench.begin("abcd", "1", timeout=600.0)
+    for _ in range(100):
+        bench.reply("pause", user="x" * 5000)
+        bench.reply("resume")
+    bench.run(10)
+    assert bench.shell.live[JID].journal.size < 10_000
+    assert bench.end().success
+
+
 class SlowSync(FakeWorker):
     """A disk that takes a while for a sync of the journal."""
 
@@ -172,41 +228,6 @@ def test_a_batch_that_was_closed_but_not_renamed_when_the_engine_died_is_not_lef
     bench.start()
     bench.end(seconds=10)
     assert (bench.store.open_jids(), bench.store.ended_jids()) == ([], [JID])
-
-
-def test_one_batch_that_cannot_be_caught_up_after_lost_events_harms_no_other(bench):
-    bench.master.minions["a"].seconds = 300.0
-    bench.begin("ab", "2", timeout=600.0)
-    bench.begin("cd", "2", timeout=600.0, jid=OTHER)
-    bench.run(0.5)
-    bench.bus.deliver, deliver = lambda *_: None, bench.bus.deliver
-    bench.run(5)  # the others return, and no event tells of it
-    bench.bus.deliver = deliver
-    broken = bench.shell.live[JID]
-    broken.batch = None
-    bench.bus.lose()
-    bench.run(1)
-    assert bench.has_ended(OTHER)
-
-
-class OneByOne(FakeWorker):
-    """A thread that takes a moment for each call."""
-
-    async def call(self, function, *args):
-        await compat.sleep(0.01)
-        return function(*args)
-
-
-def test_a_stop_of_a_batch_with_nothing_in_flight_is_answered_by_the_engine_that_takes_over(bench):
-    bench.begin("ab", "1", presence="ping", timeout=60.0)
-    bench.ask("pause", jid=JID, user="ann")
-    bench.run(30)
-    bench.shell.close()
-    bench.inbox.waiting.append(("stop", {"do": "stop", "jid": JID, "user": "ann"}))
-    bench.start(disk_worker=OneByOne())
-    bench.end(60)
-    bench.run(5)
-    assert (bench.batch().halted, bench.inbox.replies.get("stop")) == ("stop", ("answer", True))
 
 
 def test_a_user_with_limited_rights_leaves_only_so_many_batches_waiting(bench):

@@ -8,9 +8,10 @@ import re
 import pytest
 
 from saltext.jobs.core.batch import summary, tables, words
+from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
-from tests.unit.batch.bench import Bench
+from tests.unit.batch.bench import spec
 from tests.unit.display.test_text import HARMFUL
 
 NOW = 1_779_000_000.0  # 2026-05-17 06:40:00 UTC
@@ -19,33 +20,15 @@ JID = "20260516101112131415"
 
 def standing(**more):
     """A summary as ``batch.status`` returns it: with the keys of the real one."""
-    found = summary.summary(Bench().batch, NOW)
     about = {"jid": JID, "fun": "state.apply", "tgt": "web*", "tgt_type": "glob", "user": "root", "state": "running"}
-    counts = {
-        "total": 104,
-        "completed": 38,
-        "active": 10,
-        "pending": 50,
-        "failed": 2,
-        "offline": 4,
-        "lost": 0,
-        "killed": 0,
-    }
+    counts = {"total": 104, "completed": 38, "active": 10, "pending": 50, "failed": 2, "offline": 4}
+    counts |= dict.fromkeys(("lost", "killed", "timed_out"), 0) | dict.fromkeys(("paused_by", "paused_reason"))
     times = {"created": NOW - 200, "last_progress": NOW - 4, "rate": 12.0, "eta_seconds": 300.0, "finished": None}
-    facts = {
-        **about,
-        **counts,
-        **times,
-        "timed_out": 0,
-        "batch_size": 10,
-        "stage": 2,
-        "stages": 3,
-        "paused_by": None,
-        "paused_reason": None,
-        "options": {},
-    }
-    assert facts.keys() <= found.keys()
-    return {**found, **facts, "engine": True, **more}
+    pace = {"batch_size": 10, "stage": 2, "stages": 3, "publishes": 2, "options": {}}
+    known = {**about, **counts, **times, **pace}
+    found = summary.summary(Batch(spec(), NOW), NOW)
+    assert known.keys() <= found.keys()
+    return {**found, **known, "engine": True, **more}
 
 
 def drawn(draw, data, width=80):
@@ -80,10 +63,6 @@ def test_a_batch_is_one_line():
     ]
 
 
-def test_without_failures_the_next_step_is_a_look_at_a_batch():
-    assert drawn(tables.listed, [standing(failed=0)])[-1] == "Next: salt-run batch.status JID (or watch, minions, stop)"
-
-
 @pytest.mark.parametrize(
     ("more", "word"),
     [
@@ -115,13 +94,6 @@ def test_a_batch_that_has_not_succeeded_is_never_green(success, colour):
     assert set(re.findall(r"\x1b(\[3.m)", page.text())) == {colour}
 
 
-def test_a_scheduled_batch_is_shown_with_its_start_and_as_not_begun():
-    waits = {"state": "paused", "paused_by": "start", "paused_reason": "before its start time", "opens_at": NOW + 5400}
-    lines = drawn(tables.standing, standing(**waits, publishes=0))
-    assert "  scheduled: before its start time; begins 2026-05-17 08:10:00 (in 1 h)" in lines
-    assert "  asked for 2026-05-17 06:36:40 (3 min ago), and not begun" in lines
-
-
 def test_a_list_says_what_each_batch_waits_for():
     rows = [
         standing(state="paused", paused_by="approval", paused_reason="waits for approval"),
@@ -141,10 +113,6 @@ def test_a_list_says_what_each_batch_waits_for():
     assert drawn(tables.listed, rows[:1] * 30)[-2] == "… and 20 more that wait; --out=json shows all"
 
 
-def test_all_batches_that_were_asked_for_are_shown():
-    assert len(drawn(tables.listed, [standing()] * 100)) == 103
-
-
 def test_among_very_many_batches_under_way_those_that_need_an_operator_come_first():
     waits = standing(state="paused", failed=0)
     lines = drawn(tables.active, [standing(failed=0)] * 499 + [waits])
@@ -157,11 +125,6 @@ def test_among_very_many_batches_under_way_those_that_need_an_operator_come_firs
 def test_an_empty_list_of_batches_says_so():
     assert drawn(tables.active, [])[0] == "No batch is under way."
     assert drawn(tables.listed, [])[0] == "No batch matches."
-
-
-def test_a_missing_engine_is_reported_once():
-    lines = drawn(tables.active, [standing(engine=False)] * 3)
-    assert lines.count("No batch_manager engine runs: nothing goes on until one does.") == 1
 
 
 def test_a_highstate_is_distinguished_from_the_run_of_one_formula():
@@ -273,28 +236,10 @@ def test_the_last_line_is_what_to_call_next(more, command):
     assert drawn(tables.standing, standing(**more))[-1] == f"Next: salt-run {command}"
 
 
-def test_while_a_batch_is_held_nothing_is_said_of_its_pace():
-    held = drawn(
-        tables.standing, standing(state="paused", paused_by="approval", approve=1, rate=0.05, eta_seconds=None)
-    )
-    assert "  stage 2 of 3, 10 at a time" in held
-
-
 def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
     none = dict.fromkeys(("completed", "active", "failed", "offline"), 0)
     lines = drawn(tables.standing, standing(state="halted", **none, pending=104, publishes=0, finished=NOW - 10), 100)
     assert "  asked for 2026-05-17 06:36:40, sent to no minion, ended 2026-05-17 06:39:50 (10 s ago)" in lines
-
-
-def test_a_batch_of_salts_own_is_shown_by_what_is_known_of_it():
-    state = {"jid": "1", "fun": "test.ping", "all_minions": ["a"], "pending": ["a"], "driver": "master"}
-    lines = drawn(tables.standing, summary.native_summary(state, NOW))
-    assert lines[0] == "1  running  test.ping on None"
-    assert drawn(tables.listed, [summary.native_summary(state, NOW)])[2].startswith("1    running   0/1")
-
-
-def test_a_target_of_very_many_names_takes_no_page():
-    assert len(drawn(tables.standing, standing(tgt=[f"web{n}" for n in range(50_000)], tgt_type="list"))) < 12
 
 
 # -- the minions of a batch ---------------------------------------------------------------------------------------------
@@ -311,14 +256,6 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
         "completed, 3: completed0, completed1, completed2",
         "Next: salt-run batch.failures JID (or retry, jobs.lookup_jid)",
     ]
-
-
-def test_the_minion_that_has_run_longest_comes_first():
-    found = minions(active=4)
-    for number, name in enumerate(found):
-        found[name]["since"] = None if number == 1 else NOW - 60 * (number + 1)
-    told = "active (sent to, or running it, the first for 4 min), 4: active3, active2,"
-    assert drawn(tables.minions, found)[1:3] == [told, "    active0, active1"]
 
 
 def test_failures_with_different_exit_codes_are_distinguished():

@@ -49,16 +49,6 @@ def test_on_80_columns_nothing_that_matters_is_missing():
         assert part in line
 
 
-def test_on_40_columns_what_has_failed_is_still_in_sight():
-    assert progress_line(SUMMARY, 39) == "1470/5000 running, 17 failed, 3 lost"
-
-
-def test_a_short_line_has_its_whole_bar():
-    assert progress_line({**SUMMARY, "rate": None, "eta_seconds": None}, 200) == progress_line(
-        {**SUMMARY, "rate": None, "eta_seconds": None}
-    )
-
-
 def test_a_batch_that_has_ended_well_has_a_full_bar():
     counts = {**dict.fromkeys(SUMMARY, 0), "total": 2, "completed": 2}
     ended = {**counts, "state": "complete", "halted": False, "success": True}
@@ -98,22 +88,10 @@ def lines_of(*looks, stream=None):
     return stream.getvalue().splitlines()
 
 
-def test_a_pipe_gets_no_control_code_and_a_line_for_each_change():
-    changing = [({**SUMMARY, "rate": rate, "completed": 1200 + rate // 5}, {}) for rate in range(10)]
-    lines = lines_of(*changing)
-    assert len(lines) == 2
-    assert all(line.isprintable() for line in lines)
-
-
 def test_a_batch_that_waits_for_others_says_why_and_stops_saying_it_when_it_sends():
     told = "waits for room: 5 of 5 minions are in flight over all batches, {} of them of this"
     looks = [({**SUMMARY, "active": active, "blocked_reason": told.format(active)}, {}) for active in (3, 2, 0, 0)]
     assert [line for line in lines_of(*looks) if "room" in line] == [told.format(0)]
-
-
-def test_a_terminal_that_cannot_redraw_a_line_gets_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    assert all(line.isprintable() for line in lines_of((SUMMARY, {}), stream=Terminal()))
 
 
 def test_the_bar_has_no_colours(monkeypatch):
@@ -150,12 +128,6 @@ def test_no_name_of_a_minion_acts_on_the_terminal(harmful):
     assert all(line.isprintable() for line in lines)
 
 
-def test_a_missing_engine_is_reported():
-    assert "(no engine)" in progress_line({**SUMMARY, "engine": False}, 79)
-    assert "no engine" not in progress_line(SUMMARY, 79)
-    assert "no engine" not in progress_line({**SUMMARY, "engine": None}, 79)
-
-
 def answers(*summaries):
     left = list(summaries)
     return lambda: ((left.pop(0) if len(left) > 1 else left[0]), {})
@@ -164,11 +136,6 @@ def answers(*summaries):
 def quickly(*summaries, timeout=None, display=None, **more):
     """Follow a batch that stands as these say, one after the other."""
     return follow("1", answers(*summaries), ("complete",), timeout, display, poll=0.01, **more)
-
-
-def test_a_batch_is_followed_to_its_end():
-    over = {**SUMMARY, "state": "complete"}
-    assert quickly(SUMMARY, SUMMARY, over) == over
 
 
 def test_the_wait_ends_when_its_time_is_up():
