@@ -109,14 +109,6 @@ def test_a_runner_is_a_check_only_for_a_user_who_may_call_it(tmp_path, who, allo
 # -- layout ------------------------------------------------------------------------------------------------------------
 
 
-def test_without_groups_minions_stay_in_their_order():
-    assert rollout.layout_of({}, {"max_failures": "50%"}, "1,50%", ("a", "b", "c", "d")) == {
-        "minions": ("a", "b", "c", "d"),
-        "sizes": (1, 2),
-        "failures_allowed": 2.0,
-    }
-
-
 def test_a_retry_keeps_the_groups_of_the_minions_that_it_is_for():
     first = spec(
         "abcdef", "50%", by="grains:g", groups=(("x", 2), ("y", 3), ("z", 1)), group_failures_allowed=(1.0, 1.5, 0.5)

@@ -97,10 +97,6 @@ def test_a_runner_reads_nothing_from_its_standard_input(call):
     assert call("survey.reads") == ("", True)
 
 
-def test_false_is_an_answer(call):
-    assert call("survey.no") == (False, True)
-
-
 def test_a_runner_that_fails_is_no_success(call):
     _, success = call("survey.broken")
     assert success is not True
@@ -124,9 +120,3 @@ def test_a_runner_that_hangs_is_killed(call):
     began = time.monotonic()
     assert call("test.sleep", "300", timeout=0.5) == (None, "no answer within 0.5 s")
     assert time.monotonic() - began < stretched(60)
-
-
-def test_a_runner_that_cannot_be_called_is_no_success(call):
-    value, success = call("survey.no", python="/nonexistent/python")
-    assert value is None
-    assert "cannot be called" in success

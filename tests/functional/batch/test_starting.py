@@ -279,10 +279,3 @@ def test_a_check_that_would_never_be_made_is_refused(opts, check, more):
 def test_a_check_by_a_runner_function_that_is_not_there_is_refused(opts, fun):
     with pytest.raises(Refused, match=f"check is runner:{fun}, and this master has no such runner function"):
         asked_for(opts, "*", batch="1,100%", check=f"runner:{fun} {{jid}}")
-
-
-def test_a_preview_of_groups_shows_their_order_and_the_sizes_of_the_first(opts):
-    grouped = {**opts, "nodegroups": {"canary": "L@web2", "rest": "*"}}
-    found = preview(asked_for(grouped, "*", batch="1,100%", by="nodegroups:[canary,rest]"))
-    assert (found["groups"], found["sizes"]) == ([["canary", 1], ["rest", 2]], [1, 1])
-    assert found["minions"] == ["web2", "1001", "web1"]

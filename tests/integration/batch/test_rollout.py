@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 import pytest
 
@@ -97,19 +95,6 @@ def test_a_batch_goes_by_a_grain_that_the_master_knows(run, command, finish, tmp
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.story
-def test_a_batch_waits_for_its_window_and_says_when_it_opens(run, look, complaint):
-    day = {"Mon": "Tue", "Tue": "Wed", "Wed": "Thu", "Thu": "Fri", "Fri": "Sat", "Sat": "Sun", "Sun": "Mon"}
-    tomorrow = day[time.strftime("%a", time.gmtime())]
-    jid = run("batch.start", "c*", "test.ping", f"window={day[tomorrow]} 02:00-05:00", "timezone=UTC")["jid"]
-    found = wait_for(lambda: (found := look("batch.status", jid))["opens_at"] and found, what="it knows when it opens")
-    assert (found["state"], found["paused_by"], found["publishes"]) == ("paused", "window", 0)
-    assert time.gmtime(found["opens_at"])[3:6] == (2, 0, 0)
-    assert 0 < found["opens_at"] - time.time() < 3 * 86400
-    assert "it is waiting: outside its window" in complaint("batch.resume", jid)
-    assert run("batch.stop", jid) is True
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

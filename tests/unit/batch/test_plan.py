@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from saltext.jobs.core.batch.plan import (
     NOT_KNOWN,
@@ -107,23 +105,6 @@ def test_minions_without_the_value_come_after_all_others_and_those_not_known_las
 def test_a_minion_of_several_groups_is_in_the_first_of_them():
     assert groups_of("a", {"a": ["eu", "canary"]}, ("canary", "eu")) == (Group("canary", ("a",)),)
     assert groups_of("a", {"a": ["web", "db"]}) == (Group("db", ("a",)),)
-
-
-names = st.sampled_from(["r1", "r2", "r10", "eu", "01", "1", "", "é", "²", "9" * 5000, WITHOUT])
-any_labels = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(names.filter(bool), max_size=3))
-
-
-@given(any_labels, st.lists(names.filter(bool), unique=True, max_size=3))
-def test_every_minion_is_in_one_group_and_the_order_does_not_depend_on_theirs(labels, order):
-    groups = groups_of("abcdefgh", labels, order)
-    assert sorted(minion for group in groups for minion in group.minions) == list("abcdefgh")
-    assert all(group.minions for group in groups) and len({group.name for group in groups}) == len(groups)
-    backwards = groups_of("hgfedcba", labels, order)
-    assert [group.name for group in backwards] == [group.name for group in groups]
-    assert [set(group.minions) for group in backwards] == [set(group.minions) for group in groups]
-    unknown = {minion for minion in "abcdefgh" if minion not in labels}
-    if unknown and NOT_KNOWN not in order:
-        assert set(groups[-1].minions) == unknown
 
 
 # -- stages ------------------------------------------------------------------------------------------------------------

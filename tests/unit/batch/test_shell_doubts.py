@@ -63,20 +63,6 @@ def test_after_a_restart_of_the_master_no_minion_is_sent_to_before_it_has_connec
         assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
 
 
-def test_returns_of_given_up_minions_that_came_while_no_engine_ran_are_found(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=300), FakeMinion("b", seconds=2000)) as bench:
-        bench.begin("ab", "2", timeout=10.0, gather_job_timeout=5.0)
-        bench.run(1)
-        bench.master.minions["a"].there = False
-        bench.run(100, lambda: bench.states() == {"a": "lost"})
-        bench.shell.close()
-        bench.run(300)
-        bench.start()
-        bench.run(5)
-        assert bench.states() == {"a": "completed"}
-        bench.end()
-
-
 def test_an_engine_that_starts_looks_for_failures_before_it_sends_on(tmp_path):
     minions = [FakeMinion(name, seconds=10.0, retcode=1) for name in "ab"]
     with bench_of(tmp_path, *minions, *"cdef") as bench:
@@ -104,19 +90,6 @@ def test_an_engine_that_lives_for_two_seconds_at_a_time_makes_progress(tmp_path)
         assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
 
 
-def test_answers_that_came_before_a_crash_are_not_asked_for_again(tmp_path):
-    minions = [FakeMinion(name, seconds=1000) for name in "abc"]
-    with bench_of(tmp_path, *minions) as bench:
-        bench.begin("abc", "3", timeout=10.0, gather_job_timeout=20.0)
-        bench.run(1)
-        minions[2].latency = 5.0
-        bench.run(11)
-        assert [sorted(asked) for asked in questions(bench, "saltutil.find_job")] == [["a", "b", "c"]]
-        bench.restart()
-        bench.run(1)
-        assert questions(bench, "saltutil.find_job")[1:] == ["c"]
-
-
 def test_a_bus_that_lost_events_makes_silence_no_evidence(tmp_path):
     silent = FakeMinion("a", seconds=10_000)
     silent.acknowledges = False
@@ -128,18 +101,6 @@ def test_a_bus_that_lost_events_makes_silence_no_evidence(tmp_path):
         bench.end()
         assert bench.states() == {"a": "lost"}
         assert bench.master.jobs() == ["a"]
-
-
-def test_a_job_that_the_minion_never_received_is_sent_once_more(tmp_path):
-    with bench_of(tmp_path, "a") as bench:
-        minion = bench.master.minions["a"]
-        minion.there = False
-        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
-        bench.run(0.5)
-        minion.there = True
-        bench.end()
-        assert bench.states() == {"a": "completed"}
-        assert bench.master.jobs() == ["a", "a"]
 
 
 # -- what minions have on record ----------------------------------------------------------------------------------------
@@ -392,30 +353,7 @@ def test_an_exception_while_an_effect_is_performed_becomes_a_fact(tmp_path, name
         assert bench.states() == {"a": "completed", "b": "completed"}
 
 
-def test_a_look_up_that_fails_oddly_is_tried_again(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=20)) as bench:
-        returned, failures = bench.master.cache.returned, [OverflowError("cannot convert float infinity to integer")]
-
-        def odd(*args):
-            if failures:
-                raise failures.pop()
-            return returned(*args)
-
-        bench.master.cache.returned = odd
-        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
-        bench.end()
-        assert not failures
-        assert bench.states() == {"a": "completed"}
-
-
 # -- options -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_engine_s_own_options_hold_for_a_batch(tmp_path):
-    with bench_of(tmp_path, "a", probe_attempts=7, publish_retries=2) as bench:
-        bench.begin("a", "1")
-        spec = bench.batch().spec
-        assert (spec.probe_attempts, spec.publish_retries, spec.acks) == (7, 2, True)
 
 
 @pytest.mark.parametrize("begins", [True, False])

@@ -120,19 +120,21 @@ def checked_by(bench, answer):
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("check", "answer", "reason"),
     [
-        ((False, 0), "a: returned False"),
-        (("died", 2), "a: exit code 2"),
-        (({"result": False}, 0), "a: returned result: False"),
-        (({"retcode": 3}, 0), "a: returned retcode: 3"),
+        (FUNCTION, (False, 0), "service.status: a: returned False"),
+        (FUNCTION, ("died", 2), "service.status: a: exit code 2"),
+        (RUNNER, (None, "no answer within 300 s"), "survey.healthy: no answer within 300 s"),
+        (RUNNER, ("no such host", "it failed"), "survey.healthy: it failed: no such host"),
+        (RUNNER, (False, True), "survey.healthy: returned False"),
     ],
 )
-def test_an_answer_that_says_no_halts_the_batch(tmp_path, answer, reason):
+def test_a_check_that_says_no_halts_the_batch(tmp_path, check, answer, reason):
     with ShellBench(tmp_path, "ab") as bench:
         checked_by(bench, answer)
-        bench.begin("ab", "1,1", check=FUNCTION)
-        assert bench.end().halted == f"check service.status: {reason}"
+        bench.runners["survey.healthy"] = answer
+        bench.begin("ab", "1,1", check=check)
+        assert bench.end().halted == f"check {reason}"
         assert not bench.master.minions["b"].begun
 
 
@@ -144,21 +146,6 @@ def test_a_minion_that_does_not_answer_halts_the_batch(tmp_path):
         bench.run(600, lambda: len(bench.master.minions["b"].begun) and not bench.master.minions["b"].runs)
         bench.master.minions["b"].there = False
         assert bench.end().halted == "check service.status: b: no answer within 30 s"
-
-
-@pytest.mark.parametrize(
-    ("told", "reason"),
-    [
-        ((None, "no answer within 300 s"), "no answer within 300 s"),
-        (("no such host", "it failed"), "it failed: no such host"),
-        ((False, True), "returned False"),
-    ],
-)
-def test_a_runner_that_says_no_halts_the_batch(tmp_path, told, reason):
-    with ShellBench(tmp_path, "ab") as bench:
-        bench.runners["survey.healthy"] = told
-        bench.begin("ab", "1,1", check=RUNNER)
-        assert bench.end().halted == f"check survey.healthy: {reason}"
 
 
 def test_a_runner_is_told_which_batch_and_stage_it_is_about(tmp_path):

@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore, journal_name
 from tests.faults import failing_syncs, full_disk
@@ -191,24 +190,6 @@ def test_a_journal_that_has_outgrown_its_snapshot_is_rewritten(bench):
     assert bench.end().success
 
 
-class SlowSync(FakeWorker):
-    """A disk that takes a while for a sync of the journal."""
-
-    async def call(self, function, *args):
-        result = function(*args)
-        if function.__name__ == "sync":
-            await compat.sleep(0.25)
-        return result
-
-
-def test_the_end_is_announced_even_if_maintenance_comes_during_the_last_sync(tmp_path):
-    with ShellBench(tmp_path, interval=0.1) as bench:
-        bench.restart(disk_worker=SlowSync())
-        bench.begin("a", "1")
-        bench.end()
-        assert bench.bus.kinds() == ["new", "complete"]
-
-
 def test_a_batch_whose_closing_fails_is_closed_as_soon_as_possible(bench):
     bench.store.fails_at, bench.store.trouble = "end", OSError(errno.ENOSPC, "No space left on device")
     bench.begin("ab", "2")
@@ -217,17 +198,6 @@ def test_a_batch_whose_closing_fails_is_closed_as_soon_as_possible(bench):
     bench.store.trouble = None
     bench.end(seconds=10)
     assert bench.bus.kinds() == ["new", "complete"]
-
-
-def test_a_batch_that_was_closed_but_not_renamed_when_the_engine_died_is_not_left_among_the_live_ones(bench):
-    bench.store.fails_at, bench.store.trouble = "end", OSError(errno.ENOSPC, "No space left on device")
-    bench.begin("ab", "2")
-    bench.run(3)
-    bench.shell.close()
-    bench.store.trouble = None
-    bench.start()
-    bench.end(seconds=10)
-    assert (bench.store.open_jids(), bench.store.ended_jids()) == ([], [JID])
 
 
 def test_a_user_with_limited_rights_leaves_only_so_many_batches_waiting(bench):

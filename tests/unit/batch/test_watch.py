@@ -94,13 +94,6 @@ def test_a_batch_that_waits_for_others_says_why_and_stops_saying_it_when_it_send
     assert [line for line in lines_of(*looks) if "room" in line] == [told.format(0)]
 
 
-def test_the_bar_has_no_colours(monkeypatch):
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.setenv(name, "1")
-        drawn = "".join(lines_of((SUMMARY, {"a": {"state": "failed"}}), stream=Terminal()))
-        assert drawn.replace("\x1b[K", "").isprintable()
-
-
 def test_the_first_of_many_absent_minions_are_named():
     away = {f"m{number}": {"state": "offline"} for number in range(5000)}
     lines = lines_of((SUMMARY, away), (SUMMARY, {**away, "late": {"state": "offline"}}))
@@ -146,12 +139,6 @@ def test_the_wait_ends_when_its_time_is_up():
 def test_no_command_waits_for_ever_for_an_engine_that_is_gone():
     with pytest.raises(Refused, match="No engine drives batch 1"):
         quickly({**SUMMARY, "engine": False}, engine_patience=0.05)
-
-
-def test_an_engine_that_comes_back_in_time_ends_no_wait():
-    over = {**SUMMARY, "state": "complete"}
-    away = {**SUMMARY, "engine": False}
-    assert quickly(away, SUMMARY, away, over, engine_patience=0.5) == over
 
 
 def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was():
