@@ -31,11 +31,14 @@ NOBODY = Caller("", grants=())
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return the findings about an engine's process, files, disk and masters, and about how the master is configured."""
-    path = site_of(opts, engine).path(engine)
+    site = site_of(opts, engine)
+    path = site.path(engine)
+    kept = [] if path is None else [path, pathlib.Path(site.folder(engine).tables.place)]
     return [
         *about_engine(opts, engine),
         *_about_format(opts, engine),
-        *([] if path is None else [*about_folders(opts, path), *about_disk(path)]),
+        *about_folders(opts, *kept),
+        *(finding for folder in kept[:1] for finding in about_disk(folder)),
         *about_peers(opts),
         *about_masters(opts, engine),
     ]
@@ -58,8 +61,8 @@ def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any
 
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
     """
-    Return a finding if other users may read or write the given folders, which are private to the master, or write to the
-    folders above, up to the cache directory. Returns at most one finding, because one command fixes them all.
+    Return a finding if other users may read or write the given folders and files, which are private to the master, or write
+    to the folders above, up to the cache directory. Returns at most one finding, because one command fixes them all.
     """
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]
@@ -85,12 +88,13 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
     process, user = requests.process_of(opts, engine), str(opts.get("user") or "root")
+    site = site_of(opts, engine)
     other = requests.other_version(opts, engine)
     if process is None or process.user == user:
         return [other] if other else []
     return [
         f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read the "
-        f"engine's files: end that process, and make {user} the owner of {site_of(opts, engine).folder(engine).where()}"
+        f"engine's files: end that process, and make {user} the owner of {site.path(engine) or site.place}"
     ]
 
 

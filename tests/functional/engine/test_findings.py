@@ -65,6 +65,13 @@ def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, 
     assert around(opts) == [f"{path} can be {what} by others than {USER}: chmod -R {advice} {folder}"]
 
 
+def test_a_database_that_others_may_read_is_named(opts):
+    path = pathlib.Path(FileSite(opts).tables.place)
+    assert around(opts) == []
+    path.chmod(0o604)
+    assert around(opts) == [f"{path} can be read by others than {USER}: chmod -R go= {path}"]
+
+
 def test_a_disk_that_is_nearly_full_is_reported(opts, monkeypatch):
     real = os.statvfs
     nearly = {"f_bavail": 100 << 8, "f_frsize": 4096, "f_files": 1000, "f_favail": 10}
