@@ -24,11 +24,9 @@ class Mutant(NamedTuple):
     tests: str
 
 
-#: Simulated worlds with their own ground truth: one batch, one in which a thing goes wrong often, several batches, and the
-#: retry queue.
+#: Simulated worlds with their own ground truth: one batch, one in which a thing goes wrong often, and the retry queue.
 WORLD = "tests/unit/batch/test_world.py -k 'every_way or once_went'"
 PROFILES = "tests/unit/batch/test_profiles.py -k 'often or once_went'"
-SHARED = "tests/unit/batch/test_shared_worlds.py -k 'in_a_world or rollouts_of'"
 QUEUE = "tests/worlds/test_adversary.py -k 'not many'"
 #: Batches and the queue in one world.
 TOGETHER = "tests/worlds/test_together.py -k 'not many'"
@@ -174,7 +172,7 @@ _TABLE = (
         "core/batch/sharing.py",
         "while heap and given.total() < free:",
         "while heap and given.total() <= free:",
-        SHARED,
+        TOGETHER,
     ),
     (
         "a halted batch hands minions over to the retry queue",

@@ -215,10 +215,9 @@ class Both(World):
         """Ask for a batch of state.apply."""
         minions = tuple(minions)
         options = {"fun": "state.apply", "arg": (), "kwargs": {}, "tgt": "*", "tgt_type": "glob", "user": "root"}
-        options |= {"timeout": 10.0, "gather_job_timeout": 5.0, "publish_window": 0.1, **more}
-        self.specs[jid] = spec = Spec(
-            jid=jid, minions=minions, batch=batch, sizes=tuple(sizes_of(batch, len(minions))), **options
-        )
+        options |= {"timeout": 10.0, "gather_job_timeout": 5.0, "publish_window": 0.1}
+        options |= {"sizes": tuple(sizes_of(batch, len(minions))), **more}
+        self.specs[jid] = spec = Spec(jid=jid, minions=minions, batch=batch, **options)
         self.ask_batches("start", told, spec=spec.as_dict())
 
     def batch(self, jid):

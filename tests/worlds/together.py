@@ -9,12 +9,16 @@ The judge knows what operators were told and what minions did. It never looks at
 
 from __future__ import annotations
 
+import collections
 import math
 import random
 
+from saltext.jobs.core.batch.plan import sizes_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
+from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.master import events
 from saltext.jobs.core.retry.entry import ENDED, State
 from tests import many_worlds
 from tests.worlds.both import Both
@@ -28,6 +32,9 @@ PASSED_ON = 30.0
 READ = 1.0
 #: Seconds for which everybody waits in the end, while minions are still away.
 CALM = 300.0
+#: A window that is open for two of four minutes in the first three hours, and from then on.
+_MINUTES = [f"{at // 60:02}:{at % 60:02}-{at // 60:02}:{at % 60 + 2:02}" for at in range(0, 180, 4)]
+TWO_OF_FOUR = "; ".join([*_MINUTES, "03:00-24:00"])
 SETTLED = ENDED | {State.HELD}
 
 
@@ -44,6 +51,8 @@ class Together(Both):
         *("crash_queue", "crash_batches", "die_queue", "die_queue", "die_batches", "die_batches"),
         *("gap", "store", "cache", "refuse"),
     )
+    #: No batch makes a minion begin a job twice. After a power cut it may, if it was not known to have begun.
+    is_careful = True
     #: The share of events that are lost, one of these.
     LOSSES = (0.0, 0.0, 0.1, 0.4)
 
@@ -55,11 +64,14 @@ class Together(Both):
         self.paused = {}  # jid -> the same of a pause, unless somebody has asked to resume it
         self.turned_down = set()  # batches that their operator was told do not begin
         self.killed_at = {}  # (minion, jid) -> when an operator killed a job that the minion had been sent
+        self.ending = set()  # batches that an operator wants to end
+        self.is_calm = False  # nothing goes wrong any more
         self.offered = set()  # (minion, jid) that a batch has asked the retry queue to take
         self.sent = set()  # (minion, jid) that a batch has sent
         self.begins_heard = set()  # (minion, jid) of which an engine that drives the job has heard that it has begun
         self.unseen = set()  # (minion, jid) that the minion began, or still runs, where no engine could know it
         self.gone = set()  # (minion, jid) that an operator has given up
+        self.ignored = collections.Counter()  # (minion, job) -> questions in a row that it has not answered
         self._die_at = {JOB_RETRY: None, BATCH_MANAGER: None}
         self.limit = chance.choice([None, None, 1, 2, 3])
         super().__init__(
@@ -77,6 +89,8 @@ class Together(Both):
             minion.keeps = chance.random() < 0.4
             minion.is_stubborn = chance.random() < 0.3
             minion.cache_jobs = chance.random() < 0.3
+        shyness = random.Random(f"{seed}, shy")
+        self.shy = {name for name in self.minions if shyness.random() < 0.2}
 
     # -- what must not happen -----------------------------------------------------------------------------------------
 
@@ -89,6 +103,7 @@ class Together(Both):
         again = self.runs[key] > 1
         self.must(not (again and self.minions[name].keeps), f"{key} begins twice, and the minion keeps records")
         self.must(not (again and key in self.begins_heard), f"{key} begins twice, and that it had begun was known")
+        self.must(not (again and origin == BATCH_MANAGER and self.is_careful), f"{key} begins twice by its batch")
         if origin != BATCH_MANAGER:
             self.unseen.add(key)
         self.must(origin != JOB_RETRY or key in self.offered, f"{key} begins by the queue, and its batch has kept it")
@@ -145,6 +160,15 @@ class Together(Both):
             self.later(self.random.uniform(0.1, 6.0), self.notice)
             return
         super().hear_return(name, jid)
+
+    def ask(self, fun, arg, question, names, kept):
+        """A shy minion leaves two questions in a row about a job unanswered, but no kill."""
+        is_kill, about = isinstance(fun, str) and fun in KILLS, str(arg[:1])
+        deaf = set()
+        for name in self.shy & set(names) if not (is_kill or self.is_calm) else ():
+            self.ignored[name, about] = (self.ignored[name, about] + 1) % 3
+            deaf |= {name} if self.ignored[name, about] else set()
+        super().ask(fun, arg, question, frozenset(names) - deaf, kept)
 
     def out_of_sight(self, name):
         """No engine can know what a minion does from now on."""
@@ -280,6 +304,7 @@ class Together(Both):
                 self.stopped.setdefault(jid, self.now)
 
         if jid:
+            self.ending.add(jid)
             self.ask_batches("stop", told, jid=jid, kill=kill)
 
     def do_pause(self):
@@ -347,7 +372,7 @@ class Together(Both):
         """Do many random things; then end all trouble, wait, let all minions come back, and wait until all is over."""
         for _ in range(steps):
             self.act()
-        self.store_up = self.cache_up = True
+        self.store_up = self.cache_up = self.is_calm = True
         self.lossy, self.publishing = 0.0, []
         self._die_at = dict.fromkeys(self._die_at)
         if self.life is None:
@@ -414,6 +439,7 @@ class Cuts(Together):
     """The power of the master is cut again and again, and both engines start anew."""
 
     KINDS = (*Together.KINDS, "power", "power", "power")
+    is_careful = False
 
     def do_power(self):
         self.crash()
@@ -429,7 +455,142 @@ class Cuts(Together):
         self.later(wait, lambda: self.batch_life is None and self.boot_batches(), engine=False)
 
 
-PROFILES = (Together, Quiet, Cuts)
+class Restarts(Together):
+    """Minions start anew all the time, and the events that say so are lost."""
+
+    KINDS = (*Together.KINDS, *("start_minion",) * 6)
+
+    def fire(self, tag, data):
+        if not (events.is_start(tag) and self.random.random() < 0.7):
+            super().fire(tag, data)
+
+
+class Rollouts(Together):
+    """
+    Groups, windows, checks, approvals, budgets and limits of run time, all at once. Minions forge that others have begun.
+    """
+
+    KINDS = (*Together.KINDS, *("approve",) * 4, "forge", "forge")
+
+    def __init__(self, seed):
+        self.plans = random.Random(f"{seed}, plans")
+        self.checked = set()  # batches of which a check was passed, or that were approved
+        self.sent_at, self.began_at = {}, {}
+        self.returned_at = {}
+        super().__init__(seed)
+        for minion in self.minions.values():
+            if self.plans.random() < 0.2:
+                minion.seconds = 5000.0
+            minion.retcode = int(self.plans.random() < 0.3)
+
+    def begin(self, jid, minions, batch="2", told=lambda value: None, **more):
+        chance, count = self.plans, len(minions)
+        if chance.random() < 0.4 and count > 1:
+            first = chance.randint(1, count - 1)
+            more |= {"by": "grains:region", "groups": (("eu", first), ("us", count - first))}
+            sizes = [size for part in (first, count - first) for size in sizes_of(batch, part)]
+            more |= {"sizes": tuple(sizes), "group_failures_allowed": (float(chance.randint(0, 1)), 1.0)}
+            more["failures_allowed"] = None
+        if chance.random() < 0.3:
+            more |= {"window": TWO_OF_FOUR, "timezone": "UTC"}
+        if chance.random() < 0.5:
+            kind = chance.choice(["function", "approve"])
+            fun = "a.check" if kind == "function" else ""
+            more |= {"check": {"kind": kind, "fun": fun, "arg": [jid], "kwargs": {}}, "check_timeout": 20.0}
+        more["max_runtime"] = chance.choice([None, 30.0, 60.0])
+        if any(self.minions[name].seconds > 1000.0 for name in minions):
+            more["max_runtime"] = 30.0
+        super().begin(jid, minions, batch, told, **more)
+
+    # -- what must not happen -----------------------------------------------------------------------------------------
+
+    def wants_part(self, jid, names):
+        super().wants_part(jid, names)
+        spec = self.specs[jid]
+        self._is_in_window(jid, f"{sorted(names)} are sent {jid}")
+        failed = {name for name in spec.minions if self._has_failed(name, jid)}
+        if spec.failures_allowed is not None:
+            self.must(len(failed) <= spec.failures_allowed, f"{failed} have failed {jid}, and it goes on")
+        groups = iter([name for name, count in spec.groups for _ in range(count)])
+        group_of = {name: next(groups, "") for name in spec.minions}
+        order = [name for name, _ in spec.groups]
+        turn = max((order.index(group_of[name]) for name in names), default=0) if order else 0
+        for group, allowed in zip(order[:turn], spec.group_failures_allowed, strict=False):
+            bad = {name for name in failed if group_of[name] == group}
+            self.must(len(bad) <= allowed, f"{bad} of group {group} have failed {jid}, and the next one begins")
+        done = [name for name in spec.minions if self._is_late(self.returned_at.get((name, jid)), HEEDED)]
+        has_waves = len(spec.sizes) > max(1, len(spec.groups))  # nothing is checked after the last stage of a group
+        if spec.check and has_waves and len(done) >= spec.sizes[0]:
+            self.must(jid in self.checked, f"{sorted(names)} are sent {jid}, and nothing was checked")
+        self.sent_at.update({(name, jid): self.now for name in names})
+
+    def _has_failed(self, name, jid):
+        return self.minions[name].retcode and self._is_late(self.returned_at.get((name, jid)), HEEDED)
+
+    def _is_in_window(self, jid, what):
+        if self.specs[jid].window:
+            minutes = [(self.wall() - ago) % 86400 // 60 for ago in (0.0, 1.0)]
+            self.must(any(at >= 180 or at % 4 < 2 for at in minutes), f"{what}, and the window is shut")
+
+    def has_begun(self, name, jid, origin):
+        super().has_begun(name, jid, origin)
+        if jid in self.specs and origin:
+            self.began_at[name, jid] = self.now
+            self._is_in_window(jid, f"{name} begins {jid} by {origin}")
+
+    def store_return(self, name, jid):
+        self.returned_at.setdefault((name, jid), self.now)
+        super().store_return(name, jid)
+
+    def finish(self, name, jid, life):
+        limit = self.specs[jid].max_runtime if jid in self.specs else None
+        if limit is not None and jid in self.minions[name].running and (name, jid) not in self.unseen:
+            began = max(self.began_at[name, jid], self.trouble_at)
+            self.must(self.now < began + limit + 300.0, f"{name} runs {jid} for {self.now - began:.0f} s")
+        super().finish(name, jid, life)
+
+    def ask(self, fun, arg, question, names, kept):
+        if fun in ("saltutil.term_job", "saltutil.kill_job") and arg[0] not in self.ending:
+            limit = self.specs[arg[0]].max_runtime
+            for name in names:
+                since = self.now - self.sent_at[name, arg[0]]
+                self.must(
+                    limit is not None and since >= limit, f"{name} is killed {since:.0f} s after it was sent {arg[0]}"
+                )
+        super().ask(fun, arg, question, names, kept)
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def answer(self, name, fun, arg):
+        if fun != "a.check":
+            return super().answer(name, fun, arg)
+        self.checked.add(arg[0])
+        return self.plans.random() < 0.9
+
+    def do_approve(self):
+        jid = self._batch()
+        if jid and self.specs[jid].check.get("kind") == "approve":
+            self._approve(jid, self.plans.randint(0, 1))
+
+    def _approve(self, jid, stage):
+        self.ask_batches("approve", lambda is_so: is_so and self.checked.add(jid), jid=jid, stage=stage)
+
+    def do_forge(self):
+        """A minion forges that others have begun a job, or have started."""
+        jid, name = self._batch(), self._name()
+        if jid:
+            self.fire(f"salt/job/{jid}/start/{name}", {"id": name, "jid": jid})
+            self.fire(f"salt/minion/{name}/start", {"id": name})
+
+    def do_resume(self):
+        super().do_resume()
+        for jid, spec in self.specs.items():
+            if self.is_calm and spec.check.get("kind") == "approve":
+                for stage in range(6):
+                    self._approve(jid, stage)
+
+
+PROFILES = (Together, Quiet, Cuts, Restarts, Rollouts)
 
 
 def live_through(profile, seed):
