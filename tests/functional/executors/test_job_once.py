@@ -229,13 +229,6 @@ def test_a_state_run_that_the_minion_queues_for_itself_is_run_when_its_turn_come
     assert minion.runs() == 2
 
 
-def test_a_rerun_that_the_minion_queues_for_itself_runs_when_its_turn_comes(minion, trace, jid):
-    minion.interrupt(jid)
-    minion.deliver(jid, "probe.queued", trace, executor_opts={"job_once": {"rerun": True}})
-    assert minion.deliver(jid, "probe.give", trace, "state") == ("state", 0)  # Salt's queue has lost the options
-    assert minion.runs() == 3
-
-
 def _with_a_state_run_between(minion, jid):
     """Have a job of three functions arrive: what each returns."""
     calls = [("probe.give", "one", 3), ("probe.queued", str(minion.gate)), ("probe.give", "three")]
@@ -430,17 +423,6 @@ def test_a_record_that_cannot_be_read_counts_as_begun(minion, trace, jid, conten
     assert minion.seen(jid)[jid]["state"] == "ended"
 
 
-def test_a_record_of_a_later_version_is_left_as_it_is_and_its_job_is_not_run_again(minion, trace, jid):
-    minion.deliver(jid, "probe.give", trace, "first")
-    (path,) = minion.records()
-    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
-    before = path.read_bytes()
-    assert minion.seen(jid)[jid]["state"] == "interrupted"
-    text, retcode = minion.deliver(jid, "probe.give", trace)
-    assert ("was interrupted" in text, retcode, minion.runs()) == (True, 1, 1)
-    assert path.read_bytes() == before
-
-
 # -- disks -------------------------------------------------------------------------------------------------------------
 
 
@@ -624,12 +606,6 @@ echo '{{"local": {{"return": "by '$2'", "retcode": 3}}}}'
         minion.start()
     assert minion.runs() == 1
     assert minion.seen(jid)[jid]["return"] == "by somebody"
-
-
-def test_a_state_run_that_fails_before_the_runs_of_its_resources_counts_as_ended(minion, trace, jid):
-    data = {"jid": jid, "fun": "state.apply", "arg": [], "resource_targets": [{"id": "r", "type": "dummy"}]}
-    minion.call(data, "probe.give", [trace, ["rendering failed"], 1])
-    assert minion.seen(jid)[jid]["state"] == "ended"
 
 
 # -- what is dropped ---------------------------------------------------------------------------------------------------

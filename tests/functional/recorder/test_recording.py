@@ -75,14 +75,6 @@ def test_a_minion_cannot_bring_a_return_in_by_what_the_return_says(stage, jid):
     assert [found for found, _ in stage.returner.loads] == [other]
 
 
-def test_whether_a_question_that_no_job_cache_keeps_is_recorded_depends_on_its_event(stage, jid):
-    stage.bus.bring(f"salt/job/{jid}/new", {"jid": jid, "fun": "saltutil.find_job", "minions": ["m1"] * 1000})
-    stage.event(jid, "m1", {}, fun="saltutil.find_job")
-    stage.settle()
-    assert stage.returns == []
-    assert stage.returner.loads == []
-
-
 def test_while_the_job_cache_is_down_returns_are_recorded_and_loads_when_it_is_back(stage, jid):
     stage.job_cache.publish(jid, "cmd.run")
     stage.job_cache.is_down = True
@@ -312,16 +304,6 @@ def test_records_in_memory_when_the_engine_ends_are_delivered_by_the_next_one(ma
         stage.event(jid, "m1", "x")
     stage = make(flush=60)
     assert stage.until(lambda: len(stage.returns) == 30)
-
-
-def test_a_question_in_memory_is_not_recorded_when_the_engine_ends(make, jid):
-    stage = make(flush=60)
-    stage.await_search()
-    stage.bus.bring(f"salt/job/{jid}/new", {"jid": jid, "fun": "test.ping", "minions": ["m1"]})
-    stage.event(jid, "m1", True, fun="test.ping")
-    stage = make(flush=60)
-    stage.run(0.5)
-    assert stage.returns == []
 
 
 def test_a_disk_that_is_full_at_the_start_keeps_nothing_from_being_delivered(make, jid):

@@ -7,10 +7,8 @@ must keep to its own.
 
 from __future__ import annotations
 
-import gc
 import os
 import pathlib
-import sys
 
 import pytest
 import salt.cache
@@ -19,8 +17,6 @@ import salt.loader
 import salt.version
 
 from saltext.jobs.core.master.job_cache import OwnLoad
-from saltext.jobs.core.recorder.returner import ReturnerModule
-from saltext.jobs.core.store.store import Store
 
 pytestmark = pytest.mark.story  # the loader differs between the releases
 
@@ -63,30 +59,6 @@ def test_a_cache_keeps_its_own_file_once_another_one_was_loaded(options, tmp_pat
     first.store("bank", "key", 3)
     assert (first.fetch("bank", "key"), second.fetch("bank", "key")) == (3, 2)
     assert [name for name in "ab" if os.path.exists(f"{tmp_path}/{name}/cache.sqlite")] == []
-
-
-@pytest.mark.skipif("mmap_cache" not in DRIVERS, reason="Salt 3008 brought the driver")
-def test_no_job_is_lost_where_another_loader_has_other_sizes_of_mmap_cache(options):
-    opts = options("a", cache="mmap_cache")
-    store = Store(opts)
-    store.store("jobs/loads", JID, LOAD)
-    salt.cache.Cache(options("b", cache="mmap_cache", mmap_cache_size=5000)).store("jobs/loads", "other", {"x": 1})
-    assert store.fetch("jobs/loads", JID) == LOAD
-    store.store("jobs/loads", "later", {"y": 2})
-    assert sorted(store.keys("jobs/loads")) == sorted([JID, "later"])
-    assert sorted(salt.cache.Cache(opts).list("jobs/loads")) == sorted([JID, "later"])
-
-
-def test_a_returner_that_is_gone_leaves_no_module_behind(options):
-    def modules():
-        return {name for name in sys.modules if name.startswith("saltext_jobs.")}
-
-    gc.collect()
-    before, returner = modules(), ReturnerModule(options("a"), "local_cache")
-    assert returner.has("returner")
-    assert modules() > before
-    del returner
-    assert modules() == before
 
 
 def test_functions_carried_by_a_permitted_function_are_logged(options, caplog):

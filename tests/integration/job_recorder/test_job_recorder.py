@@ -109,17 +109,6 @@ def test_the_return_of_a_minion_is_in_every_returner_with_its_complete_load(mast
     assert figures["returners"]["pgjsonb"]["queued"] == 0
 
 
-def test_probes_and_presence_pings_are_left_out(load, postgresql):
-    ping = load.publish(["m1"], fun="test.ping")
-    load.give_back(ping, "m1", fun="test.ping")
-    probe = load.publish(["m1"], fun="saltutil.find_job")
-    load.give_back(probe, "m1", fun="saltutil.find_job")
-    last = load.publish(["m1"])
-    load.give_back(last, "m1")
-    wait_for(lambda: pg_returns(postgresql, {last}), what="the last return")
-    assert not pg_returns(postgresql, {ping, probe})
-
-
 def test_no_secret_reaches_a_returner(load, postgresql):
     jid = load.publish(["m1"])
     load.give_back(jid, "m1", ret_kwargs={"host": "evil"}, tok="secret")
@@ -131,65 +120,7 @@ def test_no_secret_reaches_a_returner(load, postgresql):
     assert "ret_kwargs" not in full
 
 
-def test_a_job_without_returns_leaves_its_load(load, postgresql):
-    jid = load.publish(["m1"])
-    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
-    assert stored["user"] == "anna"
-    assert "source" not in stored
-
-
-def test_a_load_that_only_an_event_reports_says_so(load, postgresql):
-    jid = load.publish(["m1"], cached=False)
-    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
-    assert stored["source"] == "event"
-
-
-def test_a_return_that_comes_twice_is_recorded_once(load, postgresql, file):
-    jid = load.publish(["m1"])
-    load.give_back(jid, "m1")
-    load.give_back(jid, "m1")
-    load.give_back(jid, "m2")
-    wait_for(lambda: len(pg_returns(postgresql, {jid})) >= 2, what="the returns")
-    assert pg_returns(postgresql, {jid}) == [(jid, "m1"), (jid, "m2")]
-    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2")], what="the lines")
-
-
 # -- faults -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_postgresql_that_stops_under_load_loses_nothing_and_delays_nothing_else(
-    load, run, look, master, postgresql, redis, file
-):
-    seconds, rate = 20, 30
-
-    def disturb(elapsed):
-        if 3 < elapsed < 3 + seconds and postgresql.process is not None:
-            postgresql.stop()
-        if elapsed >= 3 + seconds and postgresql.process is None:
-            postgresql.start()
-
-    load.run(rate=rate, seconds=seconds - 2, while_running=disturb)
-    figures = run("job_recorder.stats")["returners"]
-    assert figures["pgjsonb"]["trouble"]
-    # How much is made in this time depends on the machine; most of it was made while the server was away.
-    assert figures["pgjsonb"]["queued"] > len(load.made) / 2
-    assert figures["pgjsonb"]["lag"] > 10
-    wait_for(lambda: raw_returns(file, jids_of(load)) == sorted(load.made), what="all lines while the database is down")
-    load.run(rate=rate, seconds=8, while_running=lambda elapsed: disturb(elapsed + seconds - 2))
-    disturb(float("inf"))  # on a machine so busy that the load left it no moment to
-    wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
-    assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)
-    assert bulk_returns(postgresql, jids_of(load)) == sorted(load.made)
-    assert redis_returns(redis, master, jids_of(load)) == sorted(load.made)
-
-    def figures_of_it():
-        return look("job_recorder.stats")["returners"]["pgjsonb"]
-
-    # Loads are no rows of returns. One that Salt was just storing, in several files, is looked up again later.
-    wait_for(lambda: figures_of_it()["queued"] == 0, what="nothing waits any more")
-    figures = figures_of_it()
-    assert (figures["dropped"], figures["set_aside"], figures["trouble"]) == (0, 0, None)
 
 
 @pytest.mark.slow

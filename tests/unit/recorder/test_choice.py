@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.recorder.choice import Recent, digest, is_wanted
+from saltext.jobs.core.recorder.choice import Recent, is_wanted
 from saltext.jobs.core.settings import RecorderSettings
 
 # -- what is recorded -------------------------------------------------------------------------------------------------
@@ -54,10 +54,6 @@ def test_questions_of_the_engines_are_left_out_by_default(question):
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
-
-
-def test_digests_distinguish_jobs_minions_and_loads():
-    assert len({digest("1", "a"), digest("1", "b"), digest("2", "a"), digest("1"), digest("1a")}) == 5
 
 
 def test_recent_digests_are_remembered_and_old_ones_are_not():
