@@ -229,12 +229,12 @@ class Stage:
         for jid, minions in jobs.items():
             load = {"jid": jid, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root"}
             at = time.time()
-            snapshot = {"owner": "bench_master", "published_at": at, "load": load, "minions": minions}
+            snapshot = {"published_at": at, "load": load}
             changes[Key(Kind.JOB, jid)] = snapshot
             for minion in minions:
                 entry = Entry(minion, jid, at, at + 86400, "was away")
                 changes[Key(Kind.ENTRY, jid, minion)] = entry.as_record()
-        RetryStore(self.opts).write(changes)
+        RetryStore(site_of(self.opts).tables).write(changes)
 
     def go_on(self, until, limit):
         """Run the loop until a condition holds, and return whether it did."""

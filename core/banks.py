@@ -16,7 +16,6 @@ RETURNS = "jobs/returns"  # with a bank below it for each job
 ENDTIMES = "jobs/endtimes"
 NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
-OWED = "job_retry/jobs"  # the retry queue's: jobs that are owed to minions; keys are jids
 
 
 def plain_bank(bank: Any) -> str:

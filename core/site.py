@@ -136,9 +136,6 @@ class FileSite:
             self._masters = log.writers(self.tables)
         return master in self._masters
 
-    def banks(self, lease: Lease) -> None:
-        """Return the banks of ``cache:``, which only the leader may write; None if Salt's driver is used instead."""
-
     def keep_log(self, reader: str, position: Position | None) -> None:
         """Keep the log from this position on, for an engine that will begin there. :raises OSError:"""
         if position is not None:

@@ -42,9 +42,9 @@ from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.notices.webhook import Webhook
 from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import NoticesSettings, is_configured, read_settings
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -84,7 +84,7 @@ def _wired(settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
     socket.setdefaulttimeout(_PATIENCE)
     targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
     file, store = LedgerFile(opts, lease), BatchStore(opts)
-    queue = RetryStore(opts, read_only=True) if is_configured(opts, JOB_RETRY) else None
+    queue = RetryStore(site_of(opts).tables) if is_configured(opts, JOB_RETRY) else None
     ledger = Ledger(opts["id"], settings.kinds, settings.console, list(targets), file.read())
     ports = Ports(
         loop=loop,
@@ -96,7 +96,7 @@ def _wired(settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
         file=file,
         jids=lambda: [*store.open_jids(), *store.ended_jids()],
         look=lambda jid: _look(store, jid),
-        given_up=lambda: {} if queue is None else _given_up(queue, owner_of(opts)),
+        given_up=lambda: {} if queue is None else _given_up(queue),
         silent=lambda: {name: requests.silent_for(opts, name) for name in (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER)},
         targets=targets,
     )
@@ -145,13 +145,12 @@ def _look(store: BatchStore, jid: str) -> Seen | None:
     return Seen({**found, "halted_reason": words.why_halted(found)}, summary.minions(batch))
 
 
-def _given_up(queue: RetryStore, owner: str) -> dict[str, GivenUp]:
-    """Return the jobs of the retry queue that were given up for some minions. :raises StateError: when it cannot be read."""
-    found = {}
-    for jid, snapshot in queue.snapshots(owner):
-        dead = {entry.minion: entry.reason for entry in queue.entries(jid, snapshot) if entry.state is State.DEAD}
-        if dead:
+def _given_up(queue: RetryStore) -> dict[str, GivenUp]:
+    """Return the jobs of the retry queue that were given up for some minions. :raises OSError: when it cannot be read."""
+    dead, names = dict[str, dict[str, str]](), dict[str, str]()
+    for entry, snapshot in queue.entries():
+        if entry.state is State.DEAD:
             fun = snapshot["load"].get("fun")
-            name = ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)
-            found[jid] = GivenUp(jid, name, dead)
-    return found
+            names[entry.jid] = ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)
+            dead.setdefault(entry.jid, {})[entry.minion] = entry.reason
+    return {jid: GivenUp(jid, names[jid], minions) for jid, minions in dead.items()}

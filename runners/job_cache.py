@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import Refused, StateError
+from saltext.jobs.core.errors import Refused
 
 if TYPE_CHECKING:
     from saltext.jobs.core.master import caller
@@ -57,8 +57,9 @@ def _store() -> Store:
 
 def _queue() -> RetryStore:
     from saltext.jobs.core.retry.store import RetryStore
+    from saltext.jobs.core.site import site_of
 
-    return RetryStore(__opts__, read_only=True)
+    return RetryStore(site_of(__opts__).tables)
 
 
 def _sees() -> Callable[[Mapping[str, Any]], bool]:
@@ -212,11 +213,9 @@ def outcome(jid: object) -> dict[str, Any]:
 
 def _owed(jid: str) -> dict[str, str] | None:
     """Return ``{minion: state}`` of a job's entries in the retry queue; None if the queue cannot be read."""
-    queue = _queue()
     try:
-        snapshot = queue.snapshot(jid)
-        return {entry.minion: entry.state.value for entry in queue.entries(jid, snapshot)} if snapshot else {}
-    except StateError as exc:
+        return {entry.minion: entry.state.value for entry, _ in _queue().entries(jid=jid)}
+    except OSError as exc:
         runner.note(globals(), f"It is not known which minions are owed the job: {exc}")
         return None
 
@@ -331,18 +330,13 @@ def _replays() -> dict[str, dict[str, Any]]:
     """Return the replays under way in the retry queue, by jid, and since when."""
     from saltext.jobs.core.retry.entry import State
 
-    queue = _queue()
     found: dict[str, dict[str, Any]] = {}
     try:
-        for jid, snapshot in queue.snapshots():
-            if not snapshot:
-                continue
-            sent = [
-                entry.sent_at for entry in queue.entries(jid, snapshot) if entry.state in (State.SENT, State.RUNNING)
-            ]
-            if sent:
-                found[jid] = {"kind": "replay", "since": min((at for at in sent if at), default=None)}
-    except StateError as exc:
+        for entry, _ in _queue().entries():
+            if entry.state in (State.SENT, State.RUNNING):
+                replay = found.setdefault(entry.jid, {"kind": "replay", "since": entry.sent_at})
+                replay["since"] = min((at for at in (replay["since"], entry.sent_at) if at), default=None)
+    except OSError as exc:
         runner.note(globals(), f"It is not known which jobs are replays: {exc}")
     return found
 

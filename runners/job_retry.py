@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError, StateError
+from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError
 
 if TYPE_CHECKING:
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.retry.entry import Entry
     from saltext.jobs.core.retry.load import Waiting
-    from saltext.jobs.core.retry.store import RetryStore
 
 __virtualname__ = JOB_RETRY
 __func_alias__ = {"list_": "list"}
@@ -57,7 +56,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         ``claimed``, ``sent``, ``running``, ``held``, ``expired``, ``cancelled``, ``dead``.
 
     Returns a list of dicts with ``minion``, ``jid``, ``fun``, ``state``, ``reason``, ``attempts`` (count), ``queued_at``
-    and ``expires_at`` (Unix time in seconds, as all times here) and ``owner`` (the master that published the job).
+    and ``expires_at`` (Unix time in seconds, as all times here).
     While the job's window is shut, ``waits_for`` names it, and ``opens_at`` is when it opens next; otherwise both are
     None. If ``not_before`` is set, the entry is not tried again before that time.
 
@@ -129,12 +128,12 @@ def stats() -> dict[str, Any]:
     """
     Return figures about the queue.
 
-    Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states``, ``functions`` and ``owners`` (counts of
-    entries by name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused``, ``engine`` (whether it
-    runs) and ``engine_master`` (if a site has several masters, the one whose engine drives the queue). ``set_aside`` names
-    the damaged records of the queue, which are kept in the bank ``job_retry/corrupt``. ``outside_window`` counts the entries
-    that wait for a window; ``opens_at`` is when the first of these windows opens. ``metrics`` are the engine's figures since
-    its start, as it writes them for Prometheus (option ``metrics_dir``); None if the engine does not answer.
+    Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states`` and ``functions`` (counts of entries by
+    name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused``, ``engine`` (whether it
+    runs) and ``engine_master`` (if a site has several masters, the one whose engine drives the queue).
+    ``outside_window`` counts the entries that wait for a window; ``opens_at`` is when the first of these windows opens.
+    ``metrics`` are the engine's figures since its start, as it writes them for Prometheus (option ``metrics_dir``); None
+    if the engine does not answer.
 
     CLI Example:
 
@@ -145,7 +144,7 @@ def stats() -> dict[str, Any]:
     from saltext.jobs.core.engine import requests
     from saltext.jobs.core.engine.masters import driver_of
 
-    states, functions, owners = (collections.Counter[str]() for _ in range(3))
+    states, functions = collections.Counter[str](), collections.Counter[str]()
     minions, jobs, openings = set[str](), set[str](), list[float]()
     oldest: float | None = None
     outside, waiting = 0, _waiting()
@@ -155,7 +154,6 @@ def stats() -> dict[str, Any]:
         openings += [opens] if opens is not None else []
         states[entry.state.value] += 1
         functions[_fun(snapshot)] += 1
-        owners[snapshot["owner"]] += 1
         minions.add(entry.minion)
         jobs.add(entry.jid)
         oldest = entry.queued if oldest is None else min(oldest, entry.queued)
@@ -165,9 +163,7 @@ def stats() -> dict[str, Any]:
         "minions": len(minions),
         "states": dict(states),
         "functions": dict(functions),
-        "owners": dict(owners),
         "oldest": oldest,
-        "set_aside": _set_aside(),
         "outside_window": outside,
         "opens_at": min(openings, default=None),
         "paused": _is_paused(),
@@ -473,27 +469,12 @@ def _tell_of_a_pause() -> None:
 
 
 def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[str, Any]]]:
-    store = _queue()
-    try:
-        snapshots: Iterable[tuple[str, dict[str, Any]]] = [(jid, store.snapshot(jid))] if jid else store.snapshots()
-        for name, snapshot in snapshots:
-            if snapshot:
-                for entry in store.entries(name, snapshot, minion):
-                    yield entry, snapshot
-    except StateError as exc:
-        raise Refused(f"The retry queue cannot be read: {exc}") from exc
-
-
-def _queue() -> RetryStore:
     from saltext.jobs.core.retry.store import RetryStore
+    from saltext.jobs.core.site import site_of
 
-    return RetryStore(__opts__, read_only=True)
-
-
-def _set_aside() -> list[str]:
     try:
-        return _queue().set_aside()
-    except StateError as exc:
+        yield from RetryStore(site_of(__opts__).tables).entries(minion, jid)
+    except OSError as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
@@ -521,7 +502,6 @@ def _row(entry: Entry, snapshot: Mapping[str, Any], waiting: Waiting) -> dict[st
         "attempts": entry.attempts,
         "queued_at": entry.queued,
         "expires_at": entry.expires_at,
-        "owner": snapshot["owner"],
         "waits_for": waits_for,
         "opens_at": opens,
         "not_before": entry.next_at or None,

@@ -112,7 +112,6 @@ SHELLS = {
         "checkpoint",
         "doctor",
         "effects",
-        "owner",
         "ports",
         "reader",
         "shell",

@@ -11,8 +11,6 @@ It must never conclude from a missing record that there was no return: if the lo
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -36,16 +34,6 @@ POLL = 0.5
 _LOOKING = 0.005
 #: Seconds between two searches of the job cache that gaps in the log cause, and before another look after a failed one.
 GAP_PAUSE = 5.0
-
-
-@dataclasses.dataclass(frozen=True)
-class CatchUp:
-    """
-    The records from before the engine's start are being told, because the log cannot be continued where it was last read.
-    Those from before the Unix time ``since`` are left out; -inf leaves out none.
-    """
-
-    since: float
 
 
 class Listener(Protocol):
@@ -91,8 +79,8 @@ class Proof:
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._search_after_gap)
         self._searched_at = -GAP_PAUSE
-        #: None if the log had no gap at the start, and once all records from before the start have been told.
-        self.catch_up: CatchUp | None = None
+        #: The log had a gap at the start, and records from before the start are being told.
+        self.catches_up = False
         self._quiet = Quiet(log)
 
     @property
@@ -105,20 +93,16 @@ class Proof:
         """The place in the log before which all records have been told; None if there is no log."""
         return self._tail.position
 
-    def start(self, since: float = -math.inf) -> str:
+    def start(self) -> str:
         """
         Begin to read the log where ``tail`` begins.
 
-        :param since: Unix time. If the log cannot be continued where it was last read, records from before ``since`` are
-            left out. A log that was made again is told in full, whatever its times are.
         :return: why earlier records may be missing; then the caller must look for what they would have told. Empty if none
             are missing.
         """
-        before = self.position
         news = self._next_of_log()
         gap = "it cannot be read" if news is None else news.gap
-        is_new = before is not None and self.position is not None and before.log != self.position.log
-        self.catch_up = CatchUp(-math.inf if is_new else since) if gap else None
+        self.catches_up = bool(gap)
         self._tell(news)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
         return gap
@@ -170,12 +154,10 @@ class Proof:
     def _tell(self, news: News | None) -> None:
         if news is None:
             return
-        since = self.catch_up.since if self.catch_up else -math.inf
         for record in news.records:
-            if record.at >= since:
-                self._hand_over(record)
+            self._hand_over(record)
         if not news.more:
-            self.catch_up = None
+            self.catches_up = False
             self._listener.on_read()
 
     def _hand_over(self, record: Record) -> None:

@@ -8,6 +8,7 @@ The tables of a site, and all differences between the two databases that keep th
 ``saltext_jobs_readers``   up to which place of the log each engine is done
 ``saltext_jobs_files``     the engines' files, each in one or more parts; the time is in seconds of Unix time
 ``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
+``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
 =========================  =========================================================================================
 
 A place in PostgreSQL's log is a time in microseconds, so a place that was lost in a crash of the server is never used again.
@@ -19,7 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-SITE, MASTERS, READERS, FILES, LOG = (f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log"))
+SITE, MASTERS, READERS, FILES, LOG, QUEUE = (
+    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log", "queue")
+)
+#: Asks for the site's unique name.
+NAME = f"SELECT id FROM {SITE}"
 #: Carries out a statement, which has a question mark for each value.
 Execute: TypeAlias = Callable[[str, Sequence[Any]], Any]
 Result = TypeVar("Result")
@@ -66,6 +71,9 @@ class Tables(Protocol):
     def place(self) -> str:
         """Where they are, for people."""
 
+    def name(self) -> str:
+        """Return the site's unique name, which another database does not have."""
+
     def open(self) -> None:
         """:raises StateError: if the database cannot be used before somebody changes something."""
 
@@ -104,6 +112,8 @@ def statements(dialect: Dialect) -> Iterable[str]:
         f"""CREATE TABLE {FILES} (
             engine {text} NOT NULL, name {text} NOT NULL, part bigint NOT NULL, body {blob} NOT NULL,
             modified double precision NOT NULL, PRIMARY KEY (engine, name, part))""",
+        f"""CREATE TABLE {QUEUE} (kind integer NOT NULL, jid {text} NOT NULL, minion {text} NOT NULL, body {blob} NOT NULL,
+            PRIMARY KEY (kind, jid, minion))""",
         f"CREATE TABLE {LOG} (place {place} PRIMARY KEY, body {blob})",
         f"""CREATE TABLE {SITE} (
             id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,

@@ -261,33 +261,6 @@ class Banks:
         return self._connections.run(work, seconds)
 
 
-class LedBanks(Banks):
-    """
-    Banks to which only a leader writes.
-
-    :param options: where the server is; the lease must be on the same one.
-    :param renew: runs the first statement of each transaction; raises OSError if this process does not lead any more.
-    """
-
-    def __init__(self, options: CacheOptions, renew: Callable[[Patient], None]) -> None:
-        super().__init__(options)
-        self._renew = renew
-
-    def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
-        """As ``Banks.run``, in one transaction, as long as this process leads. :raises OSError: when it does not."""
-
-        def in_lead(connection: Patient) -> Result:
-            with connection.transaction():
-                self._renew(connection)
-                return work(connection)
-
-        return super().run(in_lead, seconds)
-
-    def rows(self, query: str, values: Sequence[Any] = (), seconds: float | None = None) -> Rows:
-        """As ``Banks.rows``: a process need not lead to read."""
-        return super().run(lambda connection: _do(connection, query, values), seconds)
-
-
 class _Row:
     """The row of one value, as :py:mod:`cache_tables` describes it."""
 

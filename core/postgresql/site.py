@@ -20,7 +20,6 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.folder import Folder
 from saltext.jobs.core.ledger.log import SIZE, Position, Reader, Writer, keep, writers
 from saltext.jobs.core.postgresql import tables
-from saltext.jobs.core.postgresql.banks import LedBanks
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.lease import TableLease
 from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
@@ -136,29 +135,30 @@ class PostgresqlSite:
         found: float | None = self._one(_ALIVE, engine)
         return found
 
+    @property
+    def tables(self) -> PostgresqlTables:
+        """The tables of the site."""
+        return PostgresqlTables(self._server)
+
     def folder(self, engine: str, lease: Any = None) -> Folder:
         """Return the files of an engine."""
-        return Folder(PostgresqlTables(self._server), engine, lease)
-
-    def banks(self, lease: Any) -> LedBanks:
-        """Return the banks of the cache, to which this process writes only while it leads."""
-        return LedBanks(read_cache_options(self.opts), lease.renewed)
+        return Folder(self.tables, engine, lease)
 
     def log(self, position: Position | None = None) -> Reader:
         """Return the log of all masters."""
-        return Reader(PostgresqlTables(self._server), position)
+        return Reader(self.tables, position)
 
     def keep_log(self, reader: str, position: Position | None) -> None:
         """Keep the log from this position on."""
         if position is not None:
-            keep(PostgresqlTables(self._server), reader, position)
+            keep(self.tables, reader, position)
 
     def shares(self, master: str) -> bool:
         """Tell whether another master writes to the log."""
         return master in self._masters or self._is_new(master)
 
     def _is_new(self, master: str) -> bool:
-        self._masters = writers(PostgresqlTables(self._server))
+        self._masters = writers(self.tables)
         return master in self._masters
 
     def log_writer(self, size: int = SIZE) -> Writer:

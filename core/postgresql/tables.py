@@ -11,7 +11,7 @@ import psycopg
 
 from saltext.jobs.core import formats
 from saltext.jobs.core.errors import SiteAway, StateError
-from saltext.jobs.core.ledger.tables import POSTGRESQL, SITE, Execute, Result, statements
+from saltext.jobs.core.ledger.tables import NAME, POSTGRESQL, SITE, Execute, Result, statements
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 
 #: The format of the tables: see ``core/formats.py``.
@@ -39,6 +39,9 @@ class PostgresqlTables:
     @property
     def place(self) -> str:
         return f"PostgreSQL at {self._server.place}"
+
+    def name(self) -> str:
+        return str(self.read(NAME)[0][0])
 
     def open(self) -> None:
         """Do nothing: an engine without its server waits for it."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
-from saltext.jobs.core.engine.findings import NOBODY, about_folders, about_minions, about_returns, around, standing
+from saltext.jobs.core.engine.findings import NOBODY, about_minions, about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import JobCacheError, SettingsError, StateError
+from saltext.jobs.core.errors import JobCacheError, SettingsError
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import PAUSED
@@ -68,28 +68,15 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     :param who: returns the caller. With hot-hot masters minions are asked what they keep, if the caller may ask them.
     :return: engine (whether it runs), process (its pid, user and host; None if unknown),
         job_cache (the one that gets the returns), answers_proven (whether a minion's answer must be in the job cache before
-        it counts), set_aside (names of records of the queue that were damaged), refused (``{jid: reason}`` of jobs that the
-        store refuses), findings (one sentence for each thing that may need a change), and retcode (1 if a finding is more
+        it counts), findings (one sentence for each thing that may need a change), and retcode (1 if a finding is more
         than advice).
     """
-    store, cache = RetryStore(opts, read_only=True), JobCache(opts)
-    aside, refused = list[str](), dict[str, str]()
-    banks = pathlib.Path(opts["cachedir"], "job_retry")  # there are such files with localfs only
-    found = [*_about_options(opts), *around(opts, JOB_RETRY), *about_folders(opts, banks)]
-    try:
-        aside, refused = store.set_aside(), store.refused()
-    except (StateError, OSError) as exc:
-        found.append(f"the queue cannot be read, and is not written either: {exc}")
-    if aside:
-        found.append(f"{len(aside)} records of the queue were damaged; they are kept in the bank job_retry/corrupt")
-    if refused:
-        some = ", ".join(sorted(refused)[:5])
-        found.append(f"{len(refused)} jobs are not kept, since the store refuses their records: {some}")
+    cache, found = JobCache(opts), [*_about_options(opts), *around(opts, JOB_RETRY)]
     if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
     found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *about_minions(opts, who)]
     more = {"job_cache": cache.name, "answers_proven": not cache.why_unauthenticated}
-    return standing(opts, JOB_RETRY, found, **more, set_aside=aside, refused=refused)
+    return standing(opts, JOB_RETRY, found, **more)
 
 
 def _about_options(opts: Mapping[str, Any]) -> list[str]:
@@ -105,22 +92,19 @@ def _about_options(opts: Mapping[str, Any]) -> list[str]:
 
 def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
     """Return what is wrong with ids to which jobs are owed."""
-    store, now = RetryStore(opts, read_only=True), time.time()
+    now = time.time()
     # Any minion can report as a syndic, so only an operator can say which ones are.
     syndics = {path.name for path in pathlib.Path(opts["cachedir"], "syndics").glob("*")}  # by Salt's master
     owed, keyless, late = set[str](), set[str](), set[str]()
     try:
         accepted, _ = compat.minion_keys(opts)
-        for jid, snapshot in store.snapshots():
-            names = set(snapshot["minions"])
-            owed |= names
+        for entry, snapshot in RetryStore(site_of(opts).tables).entries():
+            owed.add(entry.minion)
             is_late = now > snapshot["published_at"] + settings.ttl / 2 and not settings.window
-            for name in names if is_late else names - accepted:
-                for entry in store.entries(jid, snapshot, name):
-                    if entry.state is State.PENDING:
-                        (late if name in accepted else keyless).add(name)
-    except (StateError, OSError):
-        return []  # it is told that the queue, or the keys, cannot be read
+            if entry.state is State.PENDING and (is_late or entry.minion not in accepted):
+                (late if entry.minion in accepted else keyless).add(entry.minion)
+    except OSError as exc:
+        return [f"the queue, or the keys, cannot be read: {exc}"]
     found, unnamed = list[str](), owed & syndics - set(settings.syndics)
     if unnamed:
         found.append(f"{_some(unnamed)}: a syndic, to which jobs are owed; name it in {JOB_RETRY}: syndics")

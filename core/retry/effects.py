@@ -43,7 +43,7 @@ class Effects:
     ) -> None:
         """``learn`` takes each outcome."""
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
-        self._learn, self._owner, self._opts = learn, ports.owner, opts
+        self._learn, self._opts = learn, opts
         self._timeout, self._look = answer_time(opts), ports.cache_worker.call
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
         # releases.
@@ -99,14 +99,14 @@ class Effects:
     # -- the store ----------------------------------------------------------------------------------------------------
 
     def _save(self, effect: facts.Save) -> None:
-        self._writer.put(key._replace(of=self._owner) if key.kind is Kind.NOTE else key for key in effect.keys)
+        self._writer.put(effect.keys)
 
     def save_all(self) -> None:
         """Store again all that the machine knows."""
         machine = self._machine
         self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
         self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
-        self._writer.put(Key(Kind.NOTE, jid, self._owner) for jid in machine.notes)
+        self._writer.put(Key(Kind.NOTE, jid) for jid in machine.notes)
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Effects:
 
     def _claim(self, effect: facts.Claim) -> None:
         claimed = facts.Claimed(effect.jid, effect.minions)
-        self._writer.claim(effect.jid, lambda: self._loop.spawn_callback(self._learn, claimed))
+        self._writer.claim(effect.jid, effect.minions, lambda: self._loop.spawn_callback(self._learn, claimed))
 
     async def _publish(self, effect: facts.Publish) -> facts.Fact:
         job = self._machine.jobs[effect.jid]

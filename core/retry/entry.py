@@ -41,20 +41,19 @@ class State(str, enum.Enum):
 
 
 class Kind(enum.IntEnum):
-    """What is stored. A lower number is written first; a job is removed last."""
+    """What is stored; by the numbers of core/ledger/queue.py."""
 
-    JOB = 1  # its load, and the minions that are owed it
-    CLAIMS = 2  # when the job was claimed, by minion; may be newer than the entries
-    ENTRY = 3
-    NOTE = 4  # what is known of minions without an entry
+    JOB = 1
+    ENTRY = 2
+    NOTE = 3  # what is known of a job's minions without an entry
 
 
 class Key(NamedTuple):
-    """The key of a stored record. ``of``: the minion of an entry, or the master of a note."""
+    """The key of a stored record; only that of an entry has a minion."""
 
     kind: Kind
     jid: str
-    of: str = ""
+    minion: str = ""
 
 
 #: The states to which an entry may go, by the state that it is in.

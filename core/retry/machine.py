@@ -88,7 +88,7 @@ class Retry:
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
-        self.claims_of, self.notes = self.queue.claims_of, self._notes.by_jid
+        self.notes = self._notes.by_jid
 
         replays, capture, owing = self.replays, self.capture, self.owing
         # A handler that may need several steps returns Work.

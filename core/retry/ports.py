@@ -22,7 +22,6 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.checkpoint import Checkpoint
-from saltext.jobs.core.retry.owner import settle_owner
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import Folder, Log, site_of
@@ -34,7 +33,7 @@ class Ports:
     ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
     ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
-    given places. ``owner``: the name under which entries are stored. ``folder``: the engine's own. ``wall``: returns Unix
+    given places. ``folder``: the engine's own. ``wall``: returns Unix
     time by the wall clock. ``restart``: ends the engine's process, which Salt starts anew.
     """
 
@@ -50,7 +49,6 @@ class Ports:
     acks: bool
     inbox: Inbox
     checkpoint: Checkpoint
-    owner: str
     folder: Folder
     log: Callable[[Position | None], Log]
     wall: Callable[[], float] = time.time
@@ -78,18 +76,17 @@ def ports_of(
     :param others: bus, publisher and questions, and any port that is to replace one made here.
     """
     site = site_of(opts)
-    folder, banks = site.folder(JOB_RETRY, lease), site.banks(lease) if lease else None
+    folder = site.folder(JOB_RETRY, lease)
     made = {
         "cache": cache,
         "reader": JobReader(opts, cache),
-        "store": RetryStore(opts, open_banks=(lambda: banks) if banks else None),
+        "store": RetryStore(site.tables, lease),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),
         "clock": Clock(steady=since_boot),
         "acks": compat.HAS_START_EVENT,
         "inbox": Inbox(opts, JOB_RETRY, lease),
         "checkpoint": Checkpoint(site, folder),
-        "owner": settle_owner(folder, str(opts["id"])),
         "folder": folder,
         "log": site.log,
     }

@@ -77,14 +77,6 @@ class Queue:
         """Return for how many seconds the minions that are owed a job wait for each other; 0 for one that is alone."""
         return self.settings.gather if len(self._members.get(jid, ())) > 1 else 0.0
 
-    def claims_of(self, jid: str) -> dict[str, float]:
-        """
-        Return ``{minion: when it was last claimed}`` for all entries of a job that were ever claimed. The record of claims
-        names them all, since the entries themselves may not be stored yet.
-        """
-        entries = (self.backlogs[minion].entries[jid] for minion in self._members.get(jid, ()))
-        return {entry.minion: entry.sent_at for entry in entries if entry.sent_at is not None}
-
     def has(self, minion: str, jid: str) -> bool:
         """Tell whether a minion is owed a job."""
         return self.entry(minion, jid) is not None

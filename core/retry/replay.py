@@ -132,7 +132,7 @@ class Replays:
         entry.acknowledged = entry.acknowledged and not decision.forget
         if decision.unsent:
             entry.sent_at = known.sent_before
-            self._queue.changed[Key(Kind.CLAIMS, entry.jid)] = None
+            self._queue.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
 
     def _try_again(self, known: Knowledge, decision: Decision) -> None:
         """

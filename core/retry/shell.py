@@ -20,7 +20,7 @@ from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import JobCacheError, StateError
+from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
@@ -29,10 +29,9 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
 from saltext.jobs.core.retry.effects import Effects, answer_time
-from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
+from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
-from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
@@ -79,7 +78,6 @@ class RetryShell:
         maintenance: float = MAINTENANCE,
     ) -> None:
         self._loop, self._ports, self.maintenance = loop, ports, maintenance
-        self._owner = ports.owner
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
         self.restored = False  # the queue has been taken up
@@ -87,7 +85,7 @@ class RetryShell:
         # Claimed starts of jobs that are not known yet: the log tells of a publish a moment after the bus.
         self._early: list[tuple[str, str]] = []
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
-        self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
+        self.writer = Writer(loop, self._store_worker, ports.store, self._record_of)
         self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
         self._checkpoint = ports.checkpoint
         self._checkpoint.read(ports.clock.now())
@@ -99,6 +97,7 @@ class RetryShell:
         verbs = Verbs(ports, self.request, self.writer.is_stored)
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
+        self._stored_in = ""  # the name of the database
         self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come
         self._told: collections.Counter[str] = collections.Counter()
         self._untold: collections.deque[facts.Effect] = collections.deque()  # announcements that wait for the bus
@@ -130,8 +129,10 @@ class RetryShell:
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the checkpoint, then requests."""
-        jobs, entries = await self._of_store(read_queue, self._ports, self._owner)
-        notes = await self._of_store(self._ports.store.notes, self._owner)
+        self._stored_in = await self._of_store(self._ports.store.name)
+        await self._of_store(self._ports.store.tidy)
+        jobs, entries = await self._of_store(read_queue, self._ports)
+        notes = await self._of_store(self._ports.store.notes)
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
             self.machine.take_up(jobs, part, self._ports.clock.now())
@@ -140,7 +141,7 @@ class RetryShell:
         now = self._ports.clock.now()
         self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
         self.restored = True
-        gap, since = self._proof.start(self._checkpoint.at), self._checkpoint.at
+        gap, since = self._proof.start(), self._checkpoint.at
         if self._checkpoint.search < math.inf:
             gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
         if gap:
@@ -161,8 +162,8 @@ class RetryShell:
         while True:
             try:
                 return await self._store_worker.call(read, *args)
-            except StateError as exc:
-                log.error("The retry queue waits for its store: %s", exc)
+            except OSError as exc:
+                log.error("The retry queue waits for its database: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
 
     # -- facts in -----------------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ class RetryShell:
     def _take_return(self, record: Returned) -> None:
         job = self.machine.jobs.get(record.jid)
         is_the_job = record.first and (job is None or record.functions == ",".join(job.funs))
-        if self._proof.catch_up and is_the_job:
+        if self._proof.catches_up and is_the_job:
             # The job cache may have lost the return, and may be asked later who has not returned the job.
             self.step(facts.Returned(record.jid, frozenset([record.minion]), keep=True))
         elif self.waits_for(record.jid, record.minion):
@@ -337,18 +338,13 @@ class RetryShell:
     def _record_of(self, key: Key) -> dict[str, Any] | None:
         """Return what is to be stored under a key; None to remove what is there."""
         machine, jid = self.machine, key.jid
-        if key.kind is Kind.CLAIMS:
-            return machine.claims_of(jid)
         if key.kind is Kind.JOB:
             if jid not in machine.jobs:
                 return None
-            job, minions = machine.jobs[jid], machine.minions_of(jid)
-            return {"owner": self._owner, "published_at": job.published_at, "load": dict(job.load), "minions": minions}
-        kept = machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.of, jid)
+            job = machine.jobs[jid]
+            return {"published_at": job.published_at, "load": dict(job.load)}
+        kept = machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.minion, jid)
         return None if kept is None else kept.as_record()
-
-    def _refused(self, jid: str, reason: str) -> None:
-        self.step(facts.Refused(jid, reason))
 
     def request(self, fact: facts.Fact) -> Any:
         """Take what an operator asks for. Returns a future of the answer, which resolves once all changes are stored."""
@@ -376,40 +372,19 @@ class RetryShell:
         self.take_requests()
         self.service.sweep(self._ports.wall())
         self._write_checkpoint()
-        sample = self._sample()
-        self.writer.when_durable(lambda: self._loop.spawn_callback(self._look_for_stored, sample))
+        self._loop.spawn_callback(self._look_at_store)
 
-    def _sample(self) -> dict[Key, Job | Entry | Note]:
-        """Return one record of each kind that the store should have."""
-        machine, found = self.machine, dict[Key, Job | Entry | Note]()
-        for entry in machine.entries():
-            its = Key(Kind.JOB, entry.jid), Key(Kind.ENTRY, entry.jid, entry.minion)
-            if all(map(self.writer.is_stored, its)):
-                found.update(zip(its, (machine.jobs[entry.jid], entry), strict=True))
-                break
-        for jid, note in machine.notes.items():
-            if self.writer.is_stored(key := Key(Kind.NOTE, jid, self._owner)):
-                found[key] = note
-                break
-        return found
-
-    async def _look_for_stored(self, sample: Mapping[Key, Any]) -> None:
-        """If records were removed from the store, store all that the engine knows again."""
+    async def _look_at_store(self) -> None:
+        """If another database has taken the place of the one in use, such as a damaged one, store all that is known."""
         try:
-            is_whole = await self._store_worker.call(self._ports.store.has_all, sample)
-        except StateError as exc:
+            name = await self._store_worker.call(self._ports.store.name)
+        except OSError as exc:
             log.debug("The store cannot be looked at: %s", exc)
             return
-        # The engine itself may have removed some in the meantime.
-        if not is_whole and all(self._has(key, record) for key, record in sample.items()):
-            log.error("Records of the retry queue were removed from the store; what the engine knows is written again")
+        if name != self._stored_in:
+            log.error("The retry queue has another database than before; what the engine knows is written into it")
+            self._stored_in = name
             self._effects.save_all()
-
-    def _has(self, key: Key, record: object) -> bool:
-        machine, jid = self.machine, key.jid
-        if key.kind is Kind.JOB:
-            return machine.jobs.get(jid) is record
-        return (machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.of, jid)) is record
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""

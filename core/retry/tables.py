@@ -108,7 +108,7 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
         "why": why or None,
         "arguments": found.get("arg") or None,
         "target": f"{found.get('tgt')} ({found.get('tgt_type')})",
-        "published": f"{page.when(found.get('published_at'))} by {found.get('user')}, from {found.get('owner')}",
+        "published": f"{page.when(found.get('published_at'))} by {found.get('user')}",
         "queued": page.when(found["queued_at"]) + (f" by {found['asked_for_by']}" if found.get("asked_for_by") else ""),
         "expires": page.when(found["expires_at"]),
         "last sent": page.when(found["last_sent_at"]) if found.get("last_sent_at") else None,

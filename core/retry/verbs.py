@@ -24,6 +24,8 @@ from saltext.jobs.core.retry.reader import job_of
 Request = Mapping[str, Any]
 Given = Mapping[str, Any]
 _Make = Callable[[Request], Given | Awaitable[Given]]
+#: Entries that are read before the collector is told of them.
+_PART = 2000
 
 
 class Verbs:
@@ -39,7 +41,7 @@ class Verbs:
         take: Callable[[facts.Fact], Any],
         is_stored: Callable[[Key], bool],
     ) -> None:
-        self._ports, self._owner, self._take, self._is_stored = ports, ports.owner, take, is_stored
+        self._ports, self._take, self._is_stored = ports, take, is_stored
         self._last: Any = None  # resolves when the last request has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -116,8 +118,8 @@ class Verbs:
         return {**given, "named": named is not None, **_wish(request)}
 
     async def _take_up(self, request: Request) -> Given:
-        """Take up entries that ``job_cache.recover`` has brought back into this master's own queue."""
-        jobs, found = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
+        """Take up entries that ``job_cache.recover`` has brought back into the queue."""
+        jobs, found = await self._ports.store_worker.call(read_queue, self._ports)
         # Entries that have changed since may have been removed.
         entries = [entry for entry in found if self._is_stored(Key(Kind.ENTRY, entry.jid, entry.minion))]
         return {"jobs": jobs, "entries": entries}
@@ -132,21 +134,13 @@ def _wish(request: Request) -> Given:
     return {"asker": Asker.from_record(request.get("asker")), "wanted_at": request["asked_at"]}
 
 
-def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, Job], list[Entry]]:
-    """
-    Return what the store holds of a master's queue: the jobs, by jid, and the entries. Blocks.
-
-    :param tidy: whether snapshots without entries are removed. Never while the engine runs: the first entry may be about to
-        follow.
-    :raises StateError: when the store cannot be read.
-    """
+def read_queue(ports: Ports) -> tuple[dict[str, Job], list[Entry]]:
+    """Return what the store holds: the jobs, by jid, and the entries. Blocks. :raises OSError: when it cannot be read."""
     jobs, entries = dict[str, Job](), list[Entry]()
-    for jid, snapshot in ports.store.snapshots(owner):
-        found = list(ports.store.entries(jid, snapshot))
-        if found:
-            jobs[jid] = job_of(jid, snapshot["load"], float(snapshot["published_at"]))
-            entries += found
+    for entry, snapshot in ports.store.entries():
+        if entry.jid not in jobs:
+            jobs[entry.jid] = job_of(entry.jid, snapshot["load"], float(snapshot["published_at"]))
+        entries.append(entry)
+        if len(entries) % _PART == 0:
             gc.freeze()  # these live for long: a pass of the collector, which stops all else, must not walk through them
-        elif tidy:
-            ports.store.write({Key(Kind.JOB, jid): None})
     return jobs, entries

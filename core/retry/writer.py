@@ -1,20 +1,18 @@
 """
 Writes the retry queue in the store's thread: many changes at once, and only the newest of each key.
 
-Claims are written first and alone, because publishes wait for them. The writer must never lose a change: it keeps those that
-cannot be written now, and tries again.
+Claims are written first, because publishes wait for them. The writer must never lose a change: it keeps those that cannot be
+written now, and tries again.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import Changes, RetryStore
 
@@ -24,7 +22,7 @@ log = lines.logger(__name__)
 _PAUSE, _LONGEST_PAUSE = 1.0, 15.0
 #: Seconds for which changes are gathered, unless a caller waits for them.
 _GATHER = 1.0
-#: Most entries and notes that are written in one go.
+#: Most entries and notes that are written in one transaction, which keeps the master's workers from writing.
 _PART = 500
 
 
@@ -33,25 +31,17 @@ class Writer:
     All methods are called on the thread of ``loop``. The store is used in ``worker``.
 
     :param record_of: returns the present record of a key; None if there is none. Called just before the write.
-    :param refused: called with (jid, reason) if the store refuses a record of a job.
     """
 
     def __init__(
-        self,
-        loop: Any,
-        worker: Worker,
-        store: RetryStore,
-        record_of: Callable[[Key], dict[str, Any] | None],
-        refused: Callable[[str, str], None],
+        self, loop: Any, worker: Worker, store: RetryStore, record_of: Callable[[Key], dict[str, Any] | None]
     ) -> None:
-        self._loop, self._worker, self._store = loop, worker, store
-        self._record_of, self._refused = record_of, refused
-        # The keys that have changed.
+        self._loop, self._worker, self._store, self._record_of = loop, worker, store, record_of
+        # The keys that have changed: of claimed entries, of jobs, and of all else.
         self._claims, self._jobs, self._rest = dict[Key, None](), dict[Key, None](), dict[Key, None]()
         self._writing: Changes = {}
-        self._lacking = set[str]()  # jids with a record that the store refused at the last write
         self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
-        self._busy = False
+        self._busy, self._is_synced = False, True
         self._timer: Any = None
 
     def put(self, keys: Iterable[Key]) -> None:
@@ -62,9 +52,9 @@ class Writer:
         if self._timer is None and not self._busy:
             self._timer = self._loop.call_later(_GATHER, self._begin)
 
-    def claim(self, jid: str, call: Callable[[], None]) -> None:
-        """Store all claims of a job before anything else, then call back."""
-        self._claims[Key(Kind.CLAIMS, jid)] = None
+    def claim(self, jid: str, minions: Iterable[str], call: Callable[[], None]) -> None:
+        """Store these entries of a job before anything else, durably, then call back."""
+        self._claims.update((Key(Kind.ENTRY, jid, minion), None) for minion in minions)
         self._claimed.append(call)
         self._begin()
 
@@ -74,9 +64,8 @@ class Writer:
         self._begin()
 
     def is_stored(self, key: Key) -> bool:
-        """Tell whether the last change of a record is in the store. False if the store refuses a record of its job."""
-        changed = (self._jobs, self._rest, self._writing)
-        return key.jid not in self._lacking and not any(key in each for each in changed)
+        """Tell whether the last change of a record is in the store."""
+        return not any(key in each for each in (self._claims, self._jobs, self._rest, self._writing))
 
     @property
     def idle(self) -> bool:
@@ -93,51 +82,41 @@ class Writer:
 
     async def _write(self) -> None:
         while self._claimed or self._jobs or self._rest or self._waiting:
-            calls: list[Callable[[], None]] = []
-            if self._claimed:
-                changes: Changes = {key: self._record_of(key) for key in self._claims}
-                self._claims = {}
+            changes, calls = self._take(), list[Callable[[], None]]()
+            if not self._claims:
                 calls, self._claimed = self._claimed, calls
-            else:
-                changes = self._take()
-                # Callers that wait for everything are called once no earlier change is left.
-                if not self._jobs and not self._rest:
-                    calls, self._waiting = self._waiting, calls
+            if not (self._claims or self._jobs or self._rest):
+                calls, self._waiting = calls + self._waiting, []
             await self._write_one(changes, calls)
         self._busy = False
 
     def _take(self) -> Changes:
         """Take a limited number of changes, so that a claim need not wait long for them."""
-        keys = list(itertools.islice(self._rest, _PART))
+        keys = list(dict.fromkeys(itertools.islice(itertools.chain(self._claims, self._rest), _PART)))
         for key in keys:
-            del self._rest[key]
+            self._claims.pop(key, None)
+            self._rest.pop(key, None)
         changes = {key: self._record_of(key) for key in (*self._jobs, *keys)}
         # A job is written before its first entry, and removed after its last.
-        self._jobs = {key: None for key in self._jobs if changes[key] is None} if self._rest else {}
+        self._jobs = {key: None for key in self._jobs if changes[key] is None} if self._rest or self._claims else {}
         return {key: record for key, record in changes.items() if key not in self._jobs}
 
     async def _write_one(self, changes: Changes, calls: list[Callable[[], None]]) -> None:
         pause, self._writing = 0.0, changes
-        refused: dict[str, str] = {}
-        while changes:
+        while changes or (calls and not self._is_synced):
             try:
-                refused = await self._worker.call(self._store.write, changes)
+                await self._worker.call(self._store.write, changes, bool(calls))
+                self._is_synced = bool(calls)
                 break
-            except StateError as exc:
+            except OSError as exc:
                 if not pause:
                     log.error("The retry queue cannot be written, and is kept in memory until it can be: %s", exc)
                 pause = min(2 * pause or _PAUSE, _LONGEST_PAUSE)
                 await compat.sleep(pause)
-        self._lacking.difference_update(key.jid for key in changes)
-        self._lacking.update(refused)
         self._writing = {}
         if pause:
             log.warning("The retry queue can be written again")
-        for jid, reason in refused.items():
-            log.error("Job %s cannot be kept: %s", jid, reason)
-        # Report refusals first: what follows must not go on with a refused record.
-        told: list[Callable[[], None]] = [functools.partial(self._refused, *item) for item in refused.items()]
-        for call in told + calls:
+        for call in calls:
             try:
                 call()
             except Exception:

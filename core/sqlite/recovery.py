@@ -14,29 +14,38 @@ from urllib.parse import quote
 
 from saltext.jobs.core.banks import plain_bank
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger import queue
+from saltext.jobs.core.ledger.tables import QUEUE, Tables
 from saltext.jobs.core.sqlite import stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 _PART = 1000  # rows read and written at a time
 _KINDS: tuple[Any, ...] = (str, str, int, (int, type(None)), bytes)
-_QUERY = """SELECT banks.name, key, updated, expires, value FROM records JOIN banks ON banks.id = bank
+_RECORDS = """SELECT banks.name, key, updated, expires, value FROM records JOIN banks ON banks.id = bank
     WHERE records.id >= ? AND records.id < ?"""
+_QUEUE = f"SELECT kind, jid, minion, body FROM {QUEUE} WHERE rowid >= ? AND rowid < ?"
 
 
-def recover(path: str, banks: SqliteBanks) -> dict[str, int]:
+def recover(path: str, banks: SqliteBanks, tables: Tables) -> dict[str, int]:
     """
-    Store the records of a damaged file that can be read and whose places are free.
+    Store the records of a damaged file, and the rows of its retry queue, that can be read and whose places are free.
 
-    :return: ``read`` and ``written``, the numbers of these records.
+    :return: ``read`` and ``written``, the numbers of these.
     :raises StateError: if nothing can be read.
     """
     read = written = 0
     with tempfile.TemporaryDirectory(dir=os.path.dirname(banks.path), prefix=".recover-") as folder:
-        for part in _parts(_rebuilt(path, folder) or path):
+        source = _rebuilt(path, folder) or path
+        for part in _parts(source, "records", _RECORDS):
             whole = list(filter(_is_whole, part))
             read += len(whole)
             written += banks.add_rows(whole)
             banks.give_way()
+        with contextlib.suppress(StateError):  # nothing of the queue can be read
+            for part in _parts(source, QUEUE, _QUEUE):
+                read += len(part)
+                written += queue.add(tables, part)
+                banks.give_way()
     return {"read": read, "written": written}
 
 
@@ -49,21 +58,21 @@ def _rebuilt(path: str, folder: str) -> str | None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as found:
         subprocess.run([command, target], stdin=found.stdout, capture_output=True, check=False)
     with contextlib.suppress(StateError):
-        return None if next(_parts(target), None) is None else target
+        return None if next(_parts(target, "records", _RECORDS), None) is None else target
     return None
 
 
-def _parts(path: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield rows (bank, key, updated, expires, value), and leave out ranges that cannot be read. :raises StateError:"""
+def _parts(path: str, table: str, query: str) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a table, and leave out ranges that cannot be read. :raises StateError:"""
     with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as sql:
         try:
-            ((end,),) = sql.execute("SELECT coalesce(max(id), 0) + 1 FROM records").fetchall()
+            ((end,),) = sql.execute(f"SELECT coalesce(max(rowid), 0) + 1 FROM {table}").fetchall()
         except sqlite3.Error as exc:
             raise StateError(f"nothing of {path} can be read: {exc}") from exc
         at, step = 0, _PART
         while at < end:
             try:
-                yield sql.execute(_QUERY, (at, at + step)).fetchall()
+                yield sql.execute(query, (at, at + step)).fetchall()
             except sqlite3.DatabaseError:
                 if step > 1:
                     step //= 10

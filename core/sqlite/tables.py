@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.errors import SiteAway, StateError
-from saltext.jobs.core.ledger.tables import SQLITE, Execute, Result
+from saltext.jobs.core.ledger.tables import NAME, SQLITE, Execute, Result
 from saltext.jobs.core.sqlite.banks import database_of
 from saltext.jobs.core.sqlite.database import Database
 
@@ -48,6 +48,9 @@ class SqliteTables:
     def _mark(self) -> str:
         """The file that processes touch to note a gap, which works even on a full disk."""
         return f"{self.place}.lock"
+
+    def name(self) -> str:
+        return str(self.read(NAME)[0][0])
 
     def open(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # it may pass

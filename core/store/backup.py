@@ -42,7 +42,7 @@ def recover(store: Store, path: Any) -> dict[str, int]:
     from saltext.jobs.core.sqlite.recovery import recover as recovered
 
     try:
-        return recovered(path, banks)
+        return recovered(path, banks, store.site.tables)
     except Exception as exc:  # SQLite and the disk raise many kinds
         raise Refused(f"{path} cannot be brought back: {exc}") from exc
 

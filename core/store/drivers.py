@@ -17,7 +17,7 @@ import salt.payload
 import salt.utils.msgpack
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import LOADS, OWED
+from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.ids import jid_at, jid_time
@@ -296,12 +296,6 @@ class Mmap(Driver):
         super().drop_bank(bank)
         with contextlib.suppress(OSError):
             os.rmdir(f"{self._root}/{bank}")
-
-    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        # The retry queue has a bank for each minion, and is kept in files.
-        return (
-            super().present(bank, keys) if bank != OWED else set(keys).intersection(LocalBanks(self._root).list(bank))
-        )
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
         if self._opened is None:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import LOADS, OWED, RETURNS
+from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.site import Site
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.records import BANKS, drop_older
@@ -114,8 +115,9 @@ def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:
 
     :raises SaltCacheError: when that cannot be told.
     """
-    owed = store.driver.present(OWED, keys) if keys else set()
+    jids = {key: store.decode(key) for key in keys}
     try:
-        return [key for key in keys if key not in owed and not is_batch(store.site, store.decode(key), OPEN)]
+        owed = queue.owed(store.site.tables, jids.values())
+        return [key for key, jid in jids.items() if jid not in owed and not is_batch(store.site, jid, OPEN)]
     except OSError as exc:
-        raise SaltCacheError(f"Batches cannot be looked up: {exc}") from exc
+        raise SaltCacheError(f"It cannot be told which jobs the engines need: {exc}") from exc

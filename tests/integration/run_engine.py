@@ -22,14 +22,13 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core.batch import store as batch_store
-from saltext.jobs.core.disk import local_banks
 from saltext.jobs.core.engine import feeder, requests
 from saltext.jobs.core.ledger import folder
 from saltext.jobs.core.master import bus, publisher, questions
-from saltext.jobs.core.postgresql import banks
 from saltext.jobs.core.retry import checkpoint
 from saltext.jobs.core.retry import reader as retry_jobs
 from saltext.jobs.core.retry import store as retry_store
+from saltext.jobs.core.retry.entry import Kind
 
 
 class Point(NamedTuple):
@@ -40,14 +39,13 @@ class Point(NamedTuple):
     counts: Callable[..., bool] = lambda *args, **kwargs: True
 
 
-def _in_bank(verb: str, bank: str) -> Point:
-    """What is done to one of the retry queue's banks, which is on the disk in these tests."""
-    return Point(local_banks.LocalBanks, verb, lambda banks, where, *args: where.startswith(bank))
-
-
-def _in_table(verb: str, bank: str) -> Point:
-    """The same with a site on PostgreSQL."""
-    return Point(banks.LedBanks, verb, lambda banks, where, *args: where.startswith(bank))
+def _stored(kind: Kind, is_meant: Callable[[Any], bool]) -> Point:
+    """A write of the retry queue, by a record in it."""
+    return Point(
+        retry_store.RetryStore,
+        "write",
+        lambda _self, changes, *_args: any(key.kind is kind and is_meant(changes[key]) for key in changes),
+    )
 
 
 def _question(function: str) -> Point:
@@ -78,12 +76,10 @@ POINTS = {
         "look": Point(retry_jobs.JobReader, "look_up"),
         # Minions are asked about one job, or at once about all of theirs.
         "question": Point(questions.Questions, "find_either find_running"),
-        "snapshot": _in_bank("store", retry_store.JOBS),
-        "entry": _in_bank("store", retry_store.QUEUE),
-        "claim": _in_bank("store", retry_store.CLAIMS),
-        "claim in a table": _in_table("store", retry_store.CLAIMS),
-        "entry removal": _in_bank("flush", retry_store.QUEUE),
-        "snapshot removal": _in_bank("flush", retry_store.JOBS),
+        "snapshot": _stored(Kind.JOB, bool),
+        "entry": _stored(Kind.ENTRY, bool),
+        "claim": _stored(Kind.ENTRY, lambda record: bool(record) and record["state"] == "claimed"),
+        "entry removal": _stored(Kind.ENTRY, lambda record: not record),
         "publish": Point(publisher.Publisher, "publish", lambda *args, **kwargs: not kwargs.get("question")),
         "checkpoint": Point(checkpoint.Checkpoint, "write"),
         "request removal": Point(requests.Inbox, "answer"),

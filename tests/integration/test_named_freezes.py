@@ -52,7 +52,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
 POINTS = {
     "before the intent is durable, and after the claim": {
         BATCH_MANAGER: "before sync 1",
-        JOB_RETRY: "after claim in a table 1",
+        JOB_RETRY: "after claim 1",
     },
     "between intent and publish, and just before the publish": {
         BATCH_MANAGER: "before publish 1",

@@ -235,7 +235,7 @@ _TABLE = (
     (
         "a claim is not stored",
         "core/retry/effects.py",
-        "self._writer.claim(effect.jid, lambda: self._loop.spawn_callback(self._learn, claimed))",
+        "self._writer.claim(effect.jid, effect.minions, lambda: self._loop.spawn_callback(self._learn, claimed))",
         "self._loop.spawn_callback(self._learn, claimed)",
         QUEUE,
     ),

@@ -15,7 +15,7 @@ import random
 import zoneinfo
 
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import PublishFailed
+from saltext.jobs.core.errors import PublishFailed, SiteAway
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
@@ -25,7 +25,6 @@ from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.steps import Step
-from saltext.jobs.core.retry.store import ASIDE, JOBS, QUEUE
 from tests import many_worlds
 from tests.worlds.truth import Truth
 from tests.worlds.world import World, is_sent
@@ -36,8 +35,6 @@ STEPS = 0.2
 KILL_NOTED = 8.0
 #: Seconds after which the engine searches for publishes that it did not hear and that were stored late.
 STORED_LATE = LATEST + 10.0
-#: Seconds for which the checkpoint knows a kill at least.
-REMEMBERED = 600.0
 #: Seconds from the loss of a right until the engine must heed it.
 RIGHT_NOTED = 30.0
 #: A window that is open for half of the time.
@@ -99,7 +96,6 @@ class Adversary(World):
         self.kills_are_late = False
         self.truth = Truth()
         self.keeps_order = True  # the engine can tell in which order publishes and kills were made
-        self.unstored = set()  # jids of which the driver has refused a record
         self._die_at = None  # effects until the engine dies
         names = tuple("abcd"[: self.random.randint(1, 4)])
         drawn = {
@@ -582,14 +578,11 @@ class Adversary(World):
                     and entry.state is State.CANCELLED
                     and entry.reason.startswith(("killed by", "by an operator"))
                 ):
-                    is_over = not self.keeps_order or jid in self.unstored or self.truth.is_over(key)
+                    is_over = not self.keeps_order or self.truth.is_over(key)
                     assert is_over, f"{key} was wanted after it: {entry.reason}"
         assert all(runs <= 6 for runs in self.runs.values()), "a loop"
-        # An entry counts only if the stored job names its minion.
-        named = {(name, jid) for jid, job in self.banks[JOBS].items() for name in job["minions"]}
-        stored = {key for key in named.intersection(self.stored) if key[1] not in self.unstored}
-        there = {(entry.minion, entry.jid) for entry in self.machine.entries() if entry.jid not in self.unstored}
-        assert stored == there, "it is not what is stored"
+        there = {(entry.minion, entry.jid) for entry in self.machine.entries()}
+        assert self.stored.keys() == there, "it is not what is stored"
 
 
 class CutOff(Adversary):
@@ -696,7 +689,7 @@ class Operators(CutOff):
         # A frozen minion may run what it got late, and the store does not have that: the job is still in the queue.
         stored = self.stored
         for key in self.killed_with_all:
-            if stored.get(key, {}).get("state") == State.PENDING and key[0] not in self.claims.get(key[1], ()):
+            if stored.get(key, {}).get("state") == State.PENDING:
                 self.killed_at.pop(key, None)
 
     def _limit(self, jid, name):
@@ -987,38 +980,25 @@ class Failing(CutOff):
 
     def uses_store(self):
         if self.failing.random() < self.share:
-            raise ConnectionError("the store is busy")
+            raise SiteAway("the store is busy")
 
     def calm(self):
         super().calm()
         self.share = 0.0
 
-    def judge(self):
-        """A job is set aside, with an error, if the store did not give its record many times while it gave others."""
-        aside = {jid for jid in self.published if f"{JOBS.replace('/', '.')}.{jid}" in self.banks[ASIDE]}
-        self.lost |= {(name, jid) for jid in aside for name in self.minions}
-        super().judge()
-
 
 class Power(CutOff):
     """
-    A world in which the master loses power. Each record that was not synced may be lost on its own: returns and the queue's
-    records are not synced, only its claims are. The log loses its last part, or everything.
+    A world in which the master loses power. Of what was not synced, the site's database loses one suffix: claims and
+    publishes are synced, returns and most of the queue's records are not. The job cache, another store, may lose returns.
     """
 
     KINDS = (*CutOff.KINDS, "power", "power", "power")
 
     def __init__(self, seed):
         self.fate = random.Random(f"{seed}, power")
-        self.unsynced = {}  # (bank, key) -> [(when it was overwritten, the old value)]
         self.returned_at = {}
         super().__init__(seed)
-
-    def writes(self, bank, key, before, durably):
-        if durably:
-            self.unsynced.pop((bank, key), None)
-        else:
-            self.unsynced.setdefault((bank, key), []).append((self.now, before))
 
     def store_return(self, name, jid):
         self.returned_at.setdefault((name, jid), self.now)
@@ -1027,66 +1007,23 @@ class Power(CutOff):
     def do_power(self):
         """The master's machine loses power, and is back a moment later. The engine starts later."""
         self.crash()
-        older = {place: self._of_disk(versions) for place, versions in self.unsynced.items()}
-        self.unsynced = {}
-        older = {place: version for place, version in older.items() if version is not None}
-        if ("checkpoint", "") in older:
-            self.checkpoint = older.pop(("checkpoint", ""))[0]
-        self._forget_removed(older)
-        gone = set()
-        for (bank, key), (record,) in older.items():
-            if record is None:
-                self.banks[bank].pop(key, None)
-            else:
-                self.banks[bank][key] = record
-            gone.add(key)
         for key, at in list(self.returned_at.items()):
             if self.now - at < SYNCED and self.fate.random() < 0.5:
                 del self.returned_at[key]
                 self.returned.discard(key)
                 self.lost.add(key)
-        if self.fate.random() < 0.5:
-            self.lose_log()
         self.keeps_order, self.truth.stopped = False, {}
-        synced = sum(record.at < self.now - SYNCED for record in self.doings)
-        self.reboot(self.fate.randint(synced, len(self.doings)))
-        self._forget(gone)
+        self.disk.cut_power()
+        self._forget()
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
 
-    def _forget_removed(self, older):
-        """
-        What is lost of an entry that ended may be owed again, unless the checkpoint knows its kill: the entry itself, its
-        job, or the note that it was removed.
-        """
-        for (bank, jid), (before,) in older.items():
-            newest = self.banks[bank].get(jid) or {}
-            if self.banks[bank] is self.notes:
-                names = set(newest.get("settled", ())).difference(before["settled"] if before else ())
-            else:
-                names = newest.get("minions", ()) if bank == JOBS else [bank[len(QUEUE) + 1 :]]
-            for name in names:
-                if self.now > self.last_kill.get((name, jid), self.now) + REMEMBERED:
-                    self.killed_at.pop((name, jid), None)
-
-    def _of_disk(self, versions):
-        """Return the version of a record on the disk, in a tuple; None if it is the newest."""
-        recent = [before for at, before in versions if self.now - at < SYNCED]
-        return (self.fate.choice(recent),) if recent and self.fate.random() < 0.5 else None
-
-    def _forget(self, jids):
-        """The stored state of these jobs is lost. Recently published jobs are found in the job cache."""
-        since = self.checkpoint["at"] if self.checkpoint else self.now
-        still_open = self.checkpoint["open"] if self.checkpoint else {}
+    def _forget(self):
+        """What the engine had stored of jobs that have begun may be lost."""
         stored = self.stored
-        for name, jid in list(self.known):
-            is_named = name in self.banks[JOBS].get(jid, {"minions": ()})["minions"]
-            record = stored.get((name, jid)) if is_named else None
+        for key in list(self.known):
+            record = stored.get(key)
             if not (record and (record["state"] in ("running", "held") or record["acknowledged"])):
-                self.known.discard((name, jid))
-        for jid in jids & self.published.keys():
-            last = self.recorded.get(jid, (0.0, math.inf))[1]
-            if last < since and jid not in still_open:
-                self.lost |= {(name, jid) for name in self.minions}
+                self.known.discard(key)
 
 
 class PowerOnce(Power):

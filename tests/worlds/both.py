@@ -23,11 +23,10 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.errors import EngineAbsent, NotNow
 from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.ledger.log import News
+from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
 from saltext.jobs.core.site import read_msgpack
-from tests.worlds.site import MemoryReader
 from tests.worlds.world import LATENCY, Bus, JobCache, Life, Publisher, Worker, World
 
 #: Seconds between two looks of a runner for the answer to its request.
@@ -54,11 +53,11 @@ class Permission:
         return dict(limits)
 
 
-class Log(MemoryReader):
+class Log(Reader):
     """Tells a killed engine nothing."""
 
     def __init__(self, life):
-        super().__init__(life.world.disk, None)
+        super().__init__(life.world.site.tables)
         self._life = life
 
     def read(self):

@@ -1,55 +1,46 @@
 """
-A site in memory (``saltext.jobs.core.site``), which forgets what is not durable when its power is cut: each file on its own,
-at any byte of what was appended, and the last records of the log.
+A site in memory (``saltext.jobs.core.site``): the real tables and their statements, in a database that forgets what is not
+durable when its power is cut. What is lost is one common suffix of everything that was written.
 
 It is given to the extension under the option ``saltext_jobs_site``.
 """
 
 from __future__ import annotations
 
-import collections
 import itertools
 import random
+import sqlite3
 import time
-from typing import NamedTuple
-
-import msgpack
 
 from saltext.jobs.core.disk.lease import Lease, this_process
-from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ledger.log import News, Position
-from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.errors import SiteAway
+from saltext.jobs.core.ledger import tables
+from saltext.jobs.core.ledger.folder import Folder
+from saltext.jobs.core.ledger.log import SIZE, Reader, Writer, keep, writers
+from saltext.jobs.core.log import records
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
 SYNCED = 30.0
-#: Bytes of records from which on a journal is rewritten.
-LARGE = 256 << 10
 
 
-class File:
-    """``data``: what a reader sees; ``kept``: what a power cut leaves of it at least, None for nothing."""
+class Database:
+    """
+    :param now: returns Unix time.
+    :param name: of the site that it begins.
+    """
 
-    def __init__(self):
-        self.data, self.kept, self.at = b"", None, 0.0
+    def __init__(self, now, name):
+        self.sql = sqlite3.connect(":memory:", isolation_level=None)
+        self.sql.create_function("world_now", 0, now)
+        for statement in tables.statements(DIALECT):
+            self.sql.execute(statement)
+        self.sql.execute(f"INSERT INTO {tables.SITE} (id, number) VALUES (?, 1)", (name,))
 
-    def write(self, data, durable, now):
-        self.settle(now)
-        self.data, self.at = data, now
-        if durable:
-            self.kept = data
+    def copy_to(self, other):
+        self.sql.backup(other.sql)
 
-    def settle(self, now):
-        if self.at and now - self.at > SYNCED:
-            self.kept = self.data
 
-    def lose(self, fate, now):
-        """Forget what is not durable, or some of it, or nothing."""
-        self.settle(now)
-        if self.kept is not None and self.data.startswith(self.kept):
-            self.data = self.data[: fate.randint(len(self.kept), len(self.data))]
-        elif fate.random() < 0.5:
-            self.data = self.kept
-        self.kept = self.data
+DIALECT = tables.SQLITE._replace(now="world_now()")
 
 
 class Disk:
@@ -62,33 +53,153 @@ class Disk:
 
     def __init__(self, now=time.time, fate=None):
         self.now, self.fate = now, fate or random.Random(0)
-        self.files = collections.defaultdict(dict)  # engine -> {name: File}
         self.leases, self.leaders, self.beats = {}, {}, {}
         self.written = lambda engine, name, data: None  # called for each file that was written
-        self.names = (f"log {number}" for number in itertools.count(1))
-        self.boots = "1"  # the boot id of the machine
-        self.lose_log()
+        self.stores = lambda: None  # called before and after a transaction of an engine; it may raise
+        self._at = None  # the time of a transaction that is carried out again
+        self._names = (f"database {number}" for number in itertools.count(1))
+        self.boots, self.gaps, self.is_writable = "1", 0, True
+        self.begin()
+
+    def begin(self):
+        """Begin another database, as after the one in use was set aside."""
+        name = next(self._names)
+        self.live, self.kept = (Database(self._time, name) for _ in range(2))
+        self.pending = []  # (when, statements) of the transactions that are not on the disk yet
+        self._now_open = None  # the statements of the transaction that is open
+
+    def _time(self):
+        return self.now() if self._at is None else self._at
 
     @property
-    def synced(self):
-        """How many records of the log a power cut leaves at least: a publish is synced, with all before it."""
-        return max((number for number, record in enumerate(self.log, 1) if isinstance(record, Published)), default=0)
+    def name(self):
+        return self.read(tables.NAME)[0][0]
 
-    def lose_log(self):
-        """The log is removed, and begins anew."""
-        self.log, self.log_name, self.is_writable = [], next(self.names), True
+    @property
+    def log(self):
+        """The records of the log."""
+        return [records.read(body) for (body,) in self.read(f"SELECT body FROM {tables.LOG} ORDER BY place") if body]
 
-    def reboot(self, records):
-        """The machine reboots. The log keeps so many records, and all up to the last publish."""
-        self.log, self.boots = self.log[: max(records, self.synced)], f"{self.boots}1"
+    def read(self, query, values=()):
+        return self.live.sql.execute(query, values).fetchall()
+
+    def transaction(self, work, durable):
+        """Carry out ``work`` with a function that carries out statements: all of it, or nothing."""
+        if self._now_open is not None:  # a part of the one that is open
+            return work(self._execute)
+        self._now_open = []
+        self.live.sql.execute("BEGIN")
+        try:
+            found = work(self._execute)
+            self.live.sql.execute("COMMIT")
+            self.pending.append((self.now(), self._now_open))
+        except BaseException:
+            self.live.sql.execute("ROLLBACK")
+            raise
+        finally:
+            self._now_open = None
+        self.sync(self.now() if durable else self.now() - SYNCED)
+        return found
+
+    def _execute(self, statement, values=()):
+        self._now_open.append((statement, tuple(values)))
+        return self.live.sql.execute(statement, values)
+
+    def sync(self, until):
+        """What was written up to a time is on the disk."""
+        count = sum(1 for _ in itertools.takewhile(lambda each: each[0] <= until, self.pending))
+        self._keep(count)
+
+    def _keep(self, count):
+        for at, statements in self.pending[:count]:
+            self._at = at
+            for statement, values in statements:
+                self.kept.sql.execute(statement, values)
+        self._at = None
+        del self.pending[:count]
 
     def cut_power(self):
-        for files in self.files.values():
-            for name, file in list(files.items()):
-                file.lose(self.fate, self.now())
-                if file.data is None:
-                    del files[name]
-        self.reboot(self.fate.randint(self.synced, len(self.log)))
+        """The machine loses power, and reboots."""
+        self.reboot(self.fate.randint(0, len(self.pending)))
+
+    def reboot(self, count):
+        """The machine reboots, with so many of the transactions that were not on the disk yet."""
+        self._keep(count)
+        self.pending = []
+        self.kept.copy_to(self.live)
+        self.boots = f"{self.boots}1"
+
+    def reboot_after(self, records):
+        """The same, when the log has so many records, or those that were synced."""
+        ((had,),) = self.kept.sql.execute(f"SELECT count(*) FROM {tables.LOG}").fetchall()
+        count = 0
+        for _, statements in self.pending:
+            had += sum(statement == DIALECT.append for statement, _ in statements)
+            if had > records:
+                break
+            count += 1
+        self.reboot(count)
+
+    def lose_log(self):
+        """The log's records are gone before they were read."""
+        last = self.read(f"SELECT coalesce(max(place), 0) FROM {tables.LOG}")[0][0]
+
+        def work(execute):
+            execute(f"INSERT INTO {tables.LOG} (place, body) VALUES (?, NULL)", (last + 1,))
+            execute(f"DELETE FROM {tables.LOG} WHERE place <= ?", (last,))
+            execute(f"UPDATE {tables.SITE} SET removed = ?", (last,))
+
+        self.transaction(work, durable=False)
+
+
+class MemoryTables:
+    """
+    What the methods do is said in ``saltext.jobs.core.ledger.tables.Tables``.
+
+    :param engine: whose they are; None for those of the master's workers, and of runners.
+    """
+
+    dialect, is_far, place = DIALECT, False, "memory"
+
+    def __init__(self, disk, engine=None):
+        self.disk, self._engine = disk, engine
+
+    def name(self):
+        return self.disk.name
+
+    def open(self):
+        pass
+
+    def read(self, query, values=()):
+        return self.disk.read(query, values)
+
+    def run(self, query, values=(), durable=False):
+        self.write(lambda execute: execute(query, values), None, durable)
+
+    def write(self, work, lease=None, durable=True):
+        if not self.disk.is_writable and self._engine is None:
+            raise SiteAway("the disk is full")
+        if lease is not None:
+            lease.check()
+        if self._engine:
+            self.disk.stores()
+        found = self.disk.transaction(work, durable)
+        if self._engine:
+            self.disk.stores()
+        return found
+
+    def tell(self, execute, engine):
+        pass
+
+    def boot(self):
+        return self.disk.boots
+
+    def gaps(self):
+        return self.disk.gaps
+
+    def note_gap(self):
+        self.disk.gaps += 1
+        return True
 
 
 class MemoryLease(Lease):
@@ -124,6 +235,18 @@ class MemoryLease(Lease):
             del self._disk.leases[self._engine]
 
 
+class MemoryFolder(Folder):
+    """Tells the disk of each file that is written as a whole."""
+
+    def __init__(self, disk, engine, lease):
+        super().__init__(MemoryTables(disk), engine, lease)
+        self._disk, self._of = disk, engine
+
+    def write(self, name, data, durable=False):
+        super().write(name, data, durable)
+        self._disk.written(self._of, name, data)
+
+
 class MemorySite:
     """
     :param master: the id of the master that sees it.
@@ -134,6 +257,10 @@ class MemorySite:
 
     def __init__(self, master, disk):
         self._master, self.disk = master, disk
+
+    @property
+    def tables(self):
+        return MemoryTables(self.disk)
 
     def now(self):
         return self.disk.now()
@@ -163,213 +290,14 @@ class MemorySite:
         return MemoryFolder(self.disk, engine, lease)
 
     def log(self, position=None):
-        return MemoryReader(self.disk, position)
+        return Reader(self.tables, position)
 
-    def log_writer(self, size=0):
-        return MemoryWriter(self.disk)
+    def log_writer(self, size=SIZE):
+        return Writer(self.tables, self._master, size)
 
     def shares(self, master):
-        return master == self._master
-
-    def banks(self, lease):
-        return None
+        return master in writers(self.tables)
 
     def keep_log(self, reader, position):
-        pass
-
-
-class MemoryFolder:
-    """The files of one engine."""
-
-    def __init__(self, disk, engine, lease):
-        self._disk, self._engine, self._lease = disk, engine, lease
-        self._files = disk.files[engine]
-
-    def check(self):
-        if self._lease is not None:
-            self._lease.check()
-
-    def where(self, name=""):
-        return f"{self._engine}/{name}"
-
-    def file(self, name):
-        if name not in self._files:
-            raise FileNotFoundError(name)
-        return self._files[name]
-
-    def read(self, name):
-        return self.file(name).data
-
-    def write(self, name, data, durable=False):
-        self.check()
-        self._files.setdefault(name, File()).write(data, durable, self._disk.now())
-        self._disk.written(self._engine, name, data)
-
-    def names(self, below):
-        return sorted(name for name in self._files if name.startswith(f"{below}/"))
-
-    def modified(self, name):
-        return self.file(name).at
-
-    def rename(self, old, new):
-        self.check()
-        file = self.file(old)
-        del self._files[old]
-        self._files[new] = file
-
-    def set_aside(self, name):
-        if self.exists(name):
-            self.rename(name, f"{name}.corrupt")
-            self._files[f"{name}.corrupt"].at = self._disk.now()
-        return self.where(f"{name}.corrupt")
-
-    def remove(self, name):
-        self.check()
-        return self._files.pop(name, None) is not None
-
-    def exists(self, *names):
-        return any(name in self._files for name in names)
-
-    def sweep(self, below):
-        pass
-
-    def journal(self, name):
-        return MemoryJournal(self, name)
-
-
-class Content(NamedTuple):
-    snapshot: object
-    records: list
-    length: int
-    begin: int
-
-
-class MemoryJournal:
-    """A snapshot, and records that are appended to it."""
-
-    def __init__(self, folder, name):
-        self._folder, self._name = folder, name
-        self._begin, self._is_open, self._fresh = 0, False, None
-
-    def read(self):
-        data, values, ends = self._folder.read(self._name), [], []
-        unpacker = msgpack.Unpacker(strict_map_key=False)
-        unpacker.feed(data)
-        while True:
-            try:
-                values.append(unpacker.unpack())
-            except msgpack.OutOfData:  # what is torn was not acted on
-                break
-            ends.append(unpacker.tell())
-        if not all(isinstance(value, (list, dict)) for value in values[:1]) or not values:
-            raise StateError(f"{self._folder.where(self._name)} holds no snapshot")
-        return Content(values[0], values[1:], ends[-1], ends[0])
-
-    def open(self, content):
-        self._write(self._folder.read(self._name)[: content.length], True)
-        self._begin, self._is_open = content.begin, True
-
-    def _write(self, data, durable):
-        self._folder.write(self._name, data, durable)
-
-    @property
-    def whole(self):
-        return self._is_open
-
-    @property
-    def behind(self):
-        return False
-
-    @property
-    def size(self):
-        return len(self._folder.read(self._name)) if self._is_open else 0
-
-    @property
-    def overgrown(self):
-        return self._is_open and self._fresh is None and self.size - self._begin > LARGE
-
-    def append(self, record):
-        if not self._is_open and self._fresh is None:
-            raise OSError(f"{self._name} is not open")
-        data = msgpack.packb(record)
-        if self._is_open:
-            self._write(self._folder.read(self._name) + data, False)
-        if self._fresh is not None:
-            self._fresh += data
-
-    def begin_rewrite(self, snapshot):
-        self._fresh = msgpack.packb(snapshot)
-        self._next = len(self._fresh)
-
-    def finish_rewrite(self):
-        if self._fresh is None:
-            raise OSError(f"{self._name} is not being rewritten")
-        fresh, self._fresh = self._fresh, None
-        self._write(fresh, True)
-        self._begin, self._is_open = self._next, True
-
-    def rewrite(self, snapshot):
-        self.begin_rewrite(snapshot)
-        self.finish_rewrite()
-
-    def sync(self):
-        if not self._is_open:
-            raise OSError(f"{self._name} is not open")
-        self._write(self._folder.read(self._name), True)
-
-    def close(self):
-        self._is_open = False
-
-
-class MemoryWriter:
-    """Appends to the log."""
-
-    def __init__(self, disk):
-        self._disk = disk
-
-    def append(self, record, durable=False):
-        if self._disk.is_writable:
-            self._disk.log.append(record)
-        return self._disk.is_writable
-
-    def close(self):
-        pass
-
-
-class MemoryReader:
-    """
-    Reads the log from a position, or from its end.
-
-    :param part: most records that are read at once.
-    """
-
-    def __init__(self, disk, begin, part=10_000):
-        self._disk, self.part = disk, part
-        self._gap = "" if begin and begin.boot == disk.boots else "it may lack records"
-        self._log, self._boot, self._offset = disk.log_name, disk.boots, 0
-        if begin is None:
-            self._offset = len(disk.log)
-        elif not self._gap or begin.log != disk.log_name:
-            self._log, self._offset = begin.log, begin.offset
-
-    @property
-    def there(self):
-        return self._disk.is_writable
-
-    @property
-    def position(self):
-        return Position(self._log, self._offset, 0, self._boot)
-
-    def read(self):
-        if self._log != self._disk.log_name:
-            self._log, self._offset, self._gap = self._disk.log_name, 0, "it was removed"
-        log, end = self._disk.log, self._offset + self.part
-        found, self._offset = log[self._offset : end], min(end, len(log))
-        gap, self._gap = self._gap, ""
-        return News(found, gap, self._offset < len(log))
-
-    def look(self):
-        return lambda: True
-
-    def close(self):
-        pass
+        if position is not None:
+            keep(self.tables, reader, position)

@@ -7,7 +7,6 @@ single records for good.
 
 from __future__ import annotations
 
-import collections
 import datetime
 import errno
 import fnmatch
@@ -15,11 +14,9 @@ import math
 import random
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Limits, State
-from saltext.jobs.core.retry.store import CLAIMS, JOBS, NOTES, QUEUE
+from saltext.jobs.core.retry.entry import Limits
 from tests import many_worlds
-from tests.worlds.adversary import HALF_HOURS, Operators, Power, live_through
-from tests.worlds.world import OPTS
+from tests.worlds.adversary import HALF_HOURS, Operators, live_through
 
 #: A window that is open at other minutes of each second hour.
 SECOND_HOURS = "; ".join(f"{hour:02}:{10 + hour % 2 * 25}-{hour:02}:{30 + hour % 2 * 25}" for hour in range(24))
@@ -167,97 +164,7 @@ class Sites(Operators):
         self.lost_zones.clear()
 
 
-class Refusals:
-    """
-    A store that refuses single records for good: a load, the claims of a job, an entry or a note. Sometimes an operator
-    mends that.
-    """
-
-    def __init__(self, seed):
-        self.spite = random.Random(f"{seed}, refusals")
-        self.refusing = {}  # (bank, key) -> the error
-        self.hindered = collections.Counter()  # (bank, key) -> how often that was tried in vain
-        self.given_up = {}  # (minion, jid) -> when its job was given up because of a refusal, unless it was queued since
-        super().__init__(seed)
-
-    def do_spoil(self):
-        """A record can no longer be written, perhaps one that is not there yet."""
-        jid = self._job() if self.spite.random() < 0.7 else self._next_jid()
-        entries = [f"{QUEUE}/{name}" for name in sorted(self.targets[jid] or self.minions)]
-        banks = [JOBS, CLAIMS, f"{NOTES}/{OPTS['id']}", *entries]
-        if jid:
-            self.refusing[self.spite.choice(banks), jid] = self.spite.choice(list(ERRORS))
-
-    def do_mend(self):
-        self.refusing.clear()
-
-    def uses_record(self, do, bank, key):
-        error = self.refusing.get((bank, key))
-        if do not in ERRORS.get(error, ()):
-            return
-        self.unstored.add(key)
-        self.lost |= {(name, key) for name in self.minions}
-        self.hindered[bank, key] += 1
-        if do == "fetch":
-            self._forget_unstored()
-        raise OSError(error, "it cannot be used")
-
-    def hears(self, effects):
-        super().hears(effects)
-        for effect in effects:
-            if isinstance(effect, facts.Announce) and effect.kind == "dead" and effect.reason.startswith(REFUSED):
-                self.given_up[effect.minion, effect.jid] = self.now
-            elif isinstance(effect, facts.Announce) and effect.kind == "queued":
-                self.given_up.pop((effect.minion, effect.jid), None)
-
-    def crash(self):
-        super().crash()
-        self._forget_unstored()
-        given_up = {key for key, record in self.stored.items() if record["state"] == State.DEAD}
-        # An entry whose removal was refused is there again.
-        gone = {(name, jid) for jid, note in self.notes.items() for name in note["settled"]}
-        given_up |= gone - self.stored.keys()
-        self.given_up = {key: at for key, at in self.given_up.items() if key in given_up}
-
-    def _forget_unstored(self):
-        """What a record that cannot be used was to say is known to no later engine."""
-        self.known = {key for key in self.known if key[1] not in self.unstored}
-        self.killed_at = {key: at for key, at in self.killed_at.items() if key[1] not in self.unstored}
-        self.truth.stopped = {key: at for key, at in self.truth.stopped.items() if key[1] not in self.unstored}
-        for name, jid in self.truth.ends_at:
-            # The store may have what it had before an operator asked for the job.
-            if jid in self.unstored:
-                self.truth.ends_at[name, jid] = self.end_of(jid, self.published[jid][2])
-
-    def judge(self):
-        super().judge()
-        most = max(self.hindered.values(), default=0)
-        assert most < 40, "a record that the driver refuses is written again and again"
-
-    def wants_publish(self, jid, names):
-        for name in names:
-            late = self.now > self.given_up.get((name, jid), self.now) + 1.0  # it may have been under way
-            self.must(not late, f"{name} gets {jid}, which was given up")
-        super().wants_publish(jid, names)
-
-
-class Refusing(Refusals, Operators):
-    """Refusals while operators use every verb, and queues are full."""
-
-    KINDS = (*Operators.KINDS, *("spoil",) * 12, "mend")
-
-
-class RefusingPower(Refusals, Power):
-    """Refusals, and power cuts."""
-
-    KINDS = (*Power.KINDS, *("spoil",) * 12, "mend")
-
-    def do_power(self):
-        super().do_power()
-        self.given_up.clear()
-
-
-PROFILES = (Sites, Refusing, RefusingPower)
+PROFILES = (Sites,)
 
 if __name__ == "__main__":
     many_worlds.main(PROFILES, live_through)

@@ -131,8 +131,6 @@ class Truth:
             return self._was(world, "denied", reason.split()[0])
         if reason == "it no longer matches the job's target":
             return key in self.unmatched
-        if reason.startswith("the store refuses it: "):
-            return key[1] in world.unstored
         if reason.startswith("the queue is full: "):
             return world.is_full(key[0], reason.rpartition(" ")[2])
         times = re.match(r"it was begun (\d+) times and never returned", reason)

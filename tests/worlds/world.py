@@ -25,22 +25,24 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
-from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
+from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import TIME_ZONES
+from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import News
+from saltext.jobs.core.ledger.log import Reader as Log
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.access import Standing
 from saltext.jobs.core.master.job_cache import OURS, Publication
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.checkpoint import Checkpoint
-from saltext.jobs.core.retry.entry import UNDER_WAY, Entry
+from saltext.jobs.core.retry.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Kind
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
-from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, count_claim
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.turns import SETTLE
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import read_msgpack, write_msgpack
@@ -48,7 +50,7 @@ from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
-from tests.worlds.site import Disk, MemoryReader, MemorySite
+from tests.worlds.site import Disk, MemorySite, MemoryTables
 
 #: Unix time at which a world begins: 1,000 seconds into a Thursday.
 START = 2976 * 7 * 86400.0 + 1000.0
@@ -264,45 +266,6 @@ class JobCache:
         return self.have_returned(jid, returns)
 
 
-class Banks:
-    """The storage of the retry store."""
-
-    def __init__(self, world):
-        self._world = world
-
-    def _bank(self, bank):
-        if not self._world.store_up:
-            raise ConnectionError("the store is down")
-        self._world.uses_store()
-        return self._world.banks[bank]
-
-    def store(self, bank, key, value, *durably):
-        found = self._bank(bank)
-        self._world.uses_record("store", bank, key)
-        self._world.writes(bank, key, found.get(key), any(durably))
-        found[key] = value
-        if bank.startswith(f"{QUEUE}/"):
-            self._world.has_stored(bank[len(QUEUE) + 1 :], key, value)
-        self._world.uses_store()
-
-    def fetch(self, bank, key):
-        found = self._bank(bank)
-        self._world.uses_record("fetch", bank, key)
-        return found.get(key, {})
-
-    def list(self, bank):
-        return list(self._bank(bank))
-
-    def contains(self, bank, key):
-        return key in self._bank(bank)
-
-    def flush(self, bank, key=None):
-        found = self._bank(bank)
-        for each in list(found) if key is None else [key]:
-            self._world.uses_record("flush", bank, each)
-            self._world.writes(bank, each, found.pop(each, None), False)
-
-
 class Reader(JobReader):
     """The world decides which minions have a key, and which keys are ``renewed``."""
 
@@ -321,35 +284,33 @@ class Reader(JobReader):
         return facts.KeysRead(gone, renewed, not accepted)
 
 
-class Tail(MemoryReader):
+class Store(RetryStore):
+    """Tells the world which entries the engine has stored."""
+
+    def __init__(self, world):
+        super().__init__(MemoryTables(world.disk, JOB_RETRY), world.lease)
+        self._world = world
+
+    def write(self, changes, durable=True):
+        super().write(changes, durable)
+        for key, record in changes.items():
+            if key.kind is Kind.ENTRY and record is not None:
+                self._world.has_stored(key.minion, key.jid, record)
+
+
+class Tail(Log):
     """Reads the master's log for one engine."""
 
     def __init__(self, life, begin):
-        super().__init__(life.world.disk, begin, life.world.part)
+        super().__init__(life.world.site.tables, begin)
         self._life = life
 
     def read(self):
         if not self._life.alive:
             return News([], "", False)
         world, news = self._life.world, super().read()
-        kept = world.checkpoint
-        world.reads([record for record in news.records if not news.gap or not kept or record.at >= kept["at"]])
+        world.reads(news.records)
         return news
-
-
-class Kept(Checkpoint):
-    """A checkpoint that the world holds."""
-
-    def __init__(self, world):
-        super().__init__(world.site, world.site.folder(JOB_RETRY))
-        self._world = world
-
-    def load(self):
-        return self._world.checkpoint
-
-    def save(self, record, position, durable=False):
-        self._world.writes("checkpoint", "", self._world.checkpoint, durable)
-        self._world.checkpoint = record
 
 
 class Errors(logging.Handler):
@@ -388,7 +349,7 @@ class World:
         self.acks, self.duration = acks, duration
         self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
         self.disk = Disk(self.wall)
-        self.disk.written = self.has_written
+        self.disk.written, self.disk.stores = self.has_written, self._stores
         self.site = MemorySite(OPTS["id"], self.disk)
         self.log_writer = self.site.log_writer()
         self.opts = {**self.opts, "saltext_jobs_site": self.site}
@@ -415,7 +376,6 @@ class World:
         self.publishes = 0  # of the engine: jobs, questions and pings
         self.known = set()  # (minion, jid) that began, according to the store
         # What the engine stores, and its requests.
-        self.banks, self.checkpoint = collections.defaultdict(dict), None
         self.answers = []
         self.log, self.openings = [], 0  # every effect; how often the next opening of a window was looked up
         self.broken = []
@@ -498,22 +458,19 @@ class World:
             questions=Questions(life, publisher, kept_answers(cache, worker), self.virtual.steady),
             cache=cache,
             reader=Reader(self),
-            store=RetryStore(OPTS, open_banks=lambda: Banks(self)),
+            store=Store(self),
             cache_worker=worker,
             store_worker=Worker(life, lambda: self.store_up),
             clock=self.clock,
             acks=self.acks,
             inbox=Inbox(self.opts, JOB_RETRY, self.lease),
-            checkpoint=Kept(self),
-            owner=OPTS["id"],
+            checkpoint=Checkpoint(self.site, self.site.folder(JOB_RETRY, self.lease)),
             folder=self.site.folder(JOB_RETRY, self.lease),
             log=lambda position: Tail(life, position),
             wall=self.wall,
             restart=self.starts_anew,
         )
         entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
-        for entry in entries:
-            count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL, maintenance=self.maintenance)
         self.machine.part, self.machine.turns.settle = self.part, self.settle
@@ -561,14 +518,13 @@ class World:
     def touched(self):
         """The engine has made a call to the outside."""
 
+    def _stores(self):
+        if not self.store_up:
+            raise SiteAway("the store is down")
+        self.uses_store()
+
     def uses_store(self):
         """The engine is about to use the store, or has just written to it."""
-
-    def uses_record(self, do, bank, key):
-        """The engine is about to ``store``, ``fetch`` or ``flush`` one record."""
-
-    def writes(self, bank, key, before, durably):
-        """The engine replaces the value ``before`` in the store; with ``durably`` the write is synced to the disk."""
 
     def _check(self):
         total = 0
@@ -662,7 +618,20 @@ class World:
 
     def reboot(self, records):
         """The master's machine reboots. The log keeps ``records`` records, and those that were synced."""
-        self.disk.reboot(records)
+        self.disk.reboot_after(records)
+
+    @property
+    def checkpoint(self):
+        """The checkpoint in the store; None if there is none."""
+        return read_checkpoint(self.site.folder(JOB_RETRY))
+
+    @checkpoint.setter
+    def checkpoint(self, record):
+        folder = self.site.folder(JOB_RETRY)
+        if record is None:
+            folder.remove(CHECKPOINT)
+        else:
+            write_msgpack(folder, CHECKPOINT, record)
 
     @property
     def doings(self):
@@ -672,18 +641,25 @@ class World:
     @property
     def stored(self):
         """The entries in the store: ``{(minion, jid): record}``."""
-        queues = [(bank, found) for bank, found in self.banks.items() if bank.startswith(f"{QUEUE}/")]
-        return {
-            (bank[len(QUEUE) + 1 :], jid): record for bank, found in sorted(queues) for jid, record in found.items()
-        }
+        return {(minion, jid): record for jid, minion, record in self._rows(Kind.ENTRY)}
+
+    def _rows(self, kind):
+        found = itertools.chain.from_iterable(queue.parts(self.site.tables, kind))
+        return [(jid, minion, salt.payload.loads(body)) for jid, minion, body in found]
 
     @property
     def claims(self):
-        return self.banks[CLAIMS]
+        """The minions with a stored claim, by jid."""
+        found = collections.defaultdict(set)
+        for (minion, jid), record in self.stored.items():
+            if record["state"] == "claimed":
+                found[jid].add(minion)
+        return found
 
     @property
     def notes(self):
-        return self.banks[f"{NOTES}/{OPTS['id']}"]
+        """The notes in the store, by jid."""
+        return {jid: record for jid, _, record in self._rows(Kind.NOTE)}
 
     def has_stored(self, minion, jid, record):
         """An entry was stored. Note whether it says that the job began."""
@@ -732,7 +708,8 @@ class World:
         work, user = work_of(load), load["user"]
         named = tuple(sorted(names))
         self.log_writer.append(
-            records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, sent, at)
+            records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, sent, at),
+            durable=True,
         )
         told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
         if sent:

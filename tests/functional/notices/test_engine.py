@@ -18,9 +18,8 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.retry.entry import Entry, State
-from saltext.jobs.core.retry.store import RetryStore
 from tests.event_bus import event_bus, options
-from tests.functional.retry.records import changes
+from tests.functional.retry.records import changes, queue_of
 from tests.unit.batch.bench import Bench
 from tests.waiting import wait_for
 
@@ -84,13 +83,13 @@ class Site:
 
     def give_up(self, jid, *minions):
         """Jobs of the retry queue that are given up, as its engine leaves them; the bus has an event of the last."""
-        snapshot = {"owner": "m", "published_at": 1.0, "load": {"fun": "state.apply"}, "minions": list(minions)}
+        snapshot = {"published_at": 1.0, "load": {"fun": "state.apply"}}
         given_up = {}
         for minion in minions:
             entry = Entry(minion, jid, 1.0, 9e9, "queued")
             entry.move(State.DEAD, 2.0, "it no longer matches the job's target")
             given_up[minion, jid] = entry.as_record()
-        assert RetryStore(self.opts).write(changes({jid: snapshot}, given_up)) == {}
+        queue_of(self.opts).write(changes({jid: snapshot}, given_up))
         with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
             bus.fire_event({"jid": jid, "minion": minion, "reason": "forged"}, f"salt/job_retry/{minion}/{jid}/dead")
 

@@ -8,6 +8,8 @@ import pathlib
 import salt.loader
 
 from saltext.jobs.core.retry.entry import Entry, Key, Kind
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import site_of
 
 #: Of yesterday: a search passes over jids that are older by days.
 JID = f"{datetime.date.today() - datetime.timedelta(days=1):%Y%m%d}101112131415"
@@ -29,19 +31,23 @@ def load_of(**more):
     return {"jid": JID, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root", **more}
 
 
-def snapshot_of(*minions, owner="here_master", **more):
-    return {"owner": owner, "published_at": 100.0, "load": load_of(**more), "minions": list(minions)}
+def snapshot_of(**more):
+    return {"published_at": 100.0, "load": load_of(**more)}
 
 
 def record_of(minion, jid=JID):
     return Entry(minion, jid, 100.0, 1e10, "was away").as_record()
 
 
-def changes(jobs=(), entries=(), claims=(), notes=()):
-    """What is to be written: snapshots and claims by jid, entries by minion and jid, notes by master and jid."""
+def queue_of(opts):
+    """The queue of a master, as another process sees it."""
+    return RetryStore(site_of(opts).tables)
+
+
+def changes(jobs=(), entries=(), notes=()):
+    """What is to be written: snapshots and notes by jid, entries by minion and jid."""
     return {
         **{Key(Kind.JOB, jid): snapshot for jid, snapshot in dict(jobs).items()},
         **{Key(Kind.ENTRY, jid, minion): record for (minion, jid), record in dict(entries).items()},
-        **{Key(Kind.CLAIMS, jid): record for jid, record in dict(claims).items()},
-        **{Key(Kind.NOTE, jid, owner): record for (owner, jid), record in dict(notes).items()},
+        **{Key(Kind.NOTE, jid): record for jid, record in dict(notes).items()},
     }

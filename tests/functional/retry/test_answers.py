@@ -6,8 +6,7 @@ import pytest
 
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import RetryStore
-from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import Publisher, Stage
 from tests.virtual_loop import VirtualLoop
 
@@ -24,7 +23,7 @@ class Questioned(Stage):
         super().__init__(opts, job_cache)
         accept(opts, "a")
         job_cache.keep_load(JID, load_of(), ["a"])
-        RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+        queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
         self.asked, self.sent = [], []
         publish = self.publisher.publish
 

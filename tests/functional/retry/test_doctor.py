@@ -12,9 +12,8 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
 from saltext.jobs.core.retry.entry import Entry
-from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
-from tests.functional.retry.records import JID, accept, changes, load_of, record_of, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, snapshot_of
 
 SIGNED = {
     "require_minion_sign_messages": True,
@@ -48,8 +47,6 @@ def test_nothing_is_found_where_all_is_well(opts, running):
         "process": None,
         "job_cache": "salt_cache",
         "answers_proven": True,
-        "set_aside": [],
-        "refused": {},
         "findings": [],
         "retcode": 0,
     }
@@ -58,8 +55,8 @@ def test_nothing_is_found_where_all_is_well(opts, running):
 def test_a_syndic_is_found_that_jobs_are_owed_to(opts, running):
     JobCache(opts).keep_load(JID, load_of(), ["a"])
     accept(opts, "b")
-    jobs = {JID: {**snapshot_of("a", "b"), "published_at": time.time()}}
-    RetryStore(opts).write(changes(jobs, {(name, JID): record_of(name) for name in "ab"}))
+    jobs = {JID: {**snapshot_of(), "published_at": time.time()}}
+    queue_of(opts).write(changes(jobs, {(name, JID): record_of(name) for name in "ab"}))
     seen = pathlib.Path(opts["cachedir"], "syndics")
     seen.mkdir()
     for name in ("a", "eu_master"):  # nothing waits for "eu_master"
@@ -76,9 +73,9 @@ def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
     other, now = "20260516101112131416", time.time()
     held = {**record_of("c"), "state": "held"}
     fresh = Entry("e", other, now, now + 86400, "was away").as_record()
-    RetryStore(opts).write(
+    queue_of(opts).write(
         changes(
-            {JID: snapshot_of(*"abcd"), other: {**snapshot_of("e"), "published_at": now}},
+            {JID: snapshot_of(), other: {**snapshot_of(), "published_at": now}},
             {("a", JID): record_of("a"), ("b", JID): record_of("b"), ("c", JID): held, ("e", other): fresh},
         )
     )
@@ -106,25 +103,6 @@ def test_an_engine_that_does_not_run_is_reported(opts):
     assert finding(opts, "no job_retry engine runs").endswith("if it is wanted")
     opts["engines"] = [JOB_RETRY]
     assert finding(opts, "no job_retry engine runs").endswith("master's log")
-
-
-def test_records_that_were_damaged_are_named(opts):
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
-    path = pathlib.Path(opts["cachedir"]) / "job_retry" / "jobs" / f"{JID}.p"
-    path.write_bytes(b"\x05")
-    list(RetryStore(opts).snapshots())
-    assert doctor.examine(opts)["set_aside"] == [f"job_retry.jobs.{JID}"]
-    finding(opts, "were damaged")
-
-
-def test_a_job_whose_records_the_store_refuses_is_named_with_the_reason(opts):
-    long = "2" * 254
-    refused = RetryStore(opts).write(changes({long: snapshot_of("a")}, {("a", long): record_of("a", long)}))
-    assert list(refused) == [long]
-    found = doctor.examine(opts)
-    assert found["set_aside"] == []
-    assert "File name too long" in found["refused"][long]
-    assert long in finding(opts, "the store refuses their records")
 
 
 def test_unreadable_keys_and_missing_keys_are_reported(opts):

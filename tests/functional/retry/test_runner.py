@@ -19,9 +19,8 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
-from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
+from tests.functional.retry.records import JID, changes, load_of, queue_of, record_of, snapshot_of
 from tests.unit.batch.bench import Bench
 
 
@@ -31,7 +30,7 @@ def runner(opts):
 
 
 def test_the_queue_is_listed_without_arguments(opts, runner):
-    RetryStore(opts).write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    queue_of(opts).write(changes({JID: snapshot_of()}, {(name, JID): record_of(name) for name in "ab"}))
     rows = runner["job_retry.list"]()
     assert [row["minion"] for row in rows] == ["a", "b"]
     assert rows[0] == {
@@ -43,7 +42,6 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
         "attempts": 0,
         "queued_at": 100.0,
         "expires_at": 1e10,
-        "owner": "here_master",
         "waits_for": None,
         "opens_at": None,
         "not_before": None,
@@ -57,7 +55,7 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
 def test_no_secret_among_the_arguments_of_an_entry_is_shown(opts, runner):
     arg = ["connection_pass=swordfish", {"__kwarg__": True, "pillar": {"api_key": "swordfish"}}]
     load = {**load_of(), "arg": arg, "kwargs": {"metadata": {"token": "swordfish"}}}
-    RetryStore(opts).write(changes({JID: {**snapshot_of("a"), "load": load}}, {("a", JID): record_of("a")}))
+    queue_of(opts).write(changes({JID: {**snapshot_of(), "load": load}}, {("a", JID): record_of("a")}))
     shown = runner["job_retry.show"]("a", JID)
     assert "swordfish" not in str(shown)
     assert (shown["arg"][0], shown["metadata"]) == ("connection_pass=********", {"token": "********"})
@@ -91,8 +89,8 @@ def test_an_entry_outside_its_window_shows_what_it_waits_for_and_until_when(opts
     opts["job_retry"] = {"window": later, "timezone": "UTC"}
     own = {"metadata": {"job_retry": {"window": now}}}
     other = str(int(JID) + 1)
-    jobs = {JID: snapshot_of("a"), other: {**snapshot_of("a"), "load": load_of(jid=other, kwargs=own)}}
-    RetryStore(opts).write(changes(jobs, {("a", jid): record_of("a", jid) for jid in jobs}))
+    jobs = {JID: snapshot_of(), other: {**snapshot_of(), "load": load_of(jid=other, kwargs=own)}}
+    queue_of(opts).write(changes(jobs, {("a", jid): record_of("a", jid) for jid in jobs}))
     runner = salt.loader.runner(opts)
     first, second = runner["job_retry.list"]()
     assert first["waits_for"] == f"its window {later} (UTC)"

@@ -8,10 +8,9 @@ import pytest
 
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.database import begin_another_log
-from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import SIGNAL, Stage
 
 
@@ -74,7 +73,7 @@ def test_a_start_that_comes_before_its_publish_was_read_counts(make, master):
 
 
 def test_a_kill_ends_only_jobs_that_were_published_before_it(make, master, opts):
-    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
     stage = make()
     stage.end_searches()  # what a search finds has no order
     master.publish(JID, "a", "b")

@@ -13,11 +13,10 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import act_for
 from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, TOKEN
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.batch.test_native_states import GOOD, write
 from tests.functional.options import options_in
-from tests.functional.retry.records import changes, record_of, snapshot_of
+from tests.functional.retry.records import changes, queue_of, record_of, snapshot_of
 from tests.functional.runners.test_failures import JID, ended_batch, give, publish
 
 SECRET = "swordfish"
@@ -124,8 +123,8 @@ def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_users_without_l
     load.update(kwargs={"metadata": {"ticket": SECRET}}, saltext_jobs_who=publisher)
     JobCache(opts).keep_load(JID, load, ["web1"])
     give(opts, "web1", fun="cmd.run", fun_args=arg)
-    snapshot = {**snapshot_of("web1"), "load": load}
-    RetryStore(opts).write(changes({JID: snapshot}, {("web1", JID): record_of("web1", JID)}))
+    snapshot = {**snapshot_of(), "load": load}
+    queue_of(opts).write(changes({JID: snapshot}, {("web1", JID): record_of("web1", JID)}))
     calls = [
         ("job_cache.search", (), {"kind": "jobs"}),
         ("job_cache.search", (), {"kind": "all"}),

@@ -16,6 +16,8 @@ from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.site import PostgresqlSite
+from saltext.jobs.core.retry.store import RetryStore
+from tests.functional.retry.records import JID, changes, record_of, snapshot_of
 from tests.waiting import SOON, stretched, wait_for
 
 ENGINE = "batch_manager"
@@ -215,14 +217,10 @@ def test_tables_of_another_format_are_refused(site, server):
 def test_only_the_leader_writes_the_records_of_the_queue(site, server):
     lease = site.lease(ENGINE)
     assert lease.take()
-    banks = site.banks(lease)
-    banks.store("job_retry/queue/m1", "1", {"state": "pending"})
-    assert not banks.store_new("job_retry/queue/m1", "1", {})
+    queue = RetryStore(site.tables, lease)
+    queue.write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
     ended(server)
-    for write in (lambda: banks.store("job_retry/queue/m1", "1", {}), lambda: banks.flush("job_retry/queue/m1")):
-        with pytest.raises(Superseded):
-            write()
-    assert banks.list("job_retry/queue") == ["m1"]
-    assert banks.fetch("job_retry/queue/m1", "1") == {"state": "pending"}
+    with pytest.raises(Superseded):
+        queue.write(changes({JID: None}, {("a", JID): None}))
+    assert [entry.minion for entry, _ in queue.entries()] == ["a"]
     lease.release()
-    banks.end()

@@ -28,7 +28,6 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.sqlite.database import database_at
 from saltext.jobs.core.store import calling, records
@@ -38,7 +37,7 @@ from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
-from tests.functional.retry.records import changes
+from tests.functional.retry.records import changes, queue_of
 from tests.open_files import open_files
 from tests.waiting import SOON, stretched
 
@@ -547,8 +546,8 @@ class Contract:
     def test_no_job_is_removed_that_an_engine_still_needs(self, job_cache, opts):
         batches = FileSite(opts).folder("batch_manager")
         batches.write(f"batches/{JID}.journal", b"")
-        queue = RetryStore(opts)
-        queue.write(changes({OLD: {"owner": "m", "published_at": 1.0, "load": LOAD, "minions": ["web1"]}}))
+        queue = queue_of(opts)
+        queue.write(changes({OLD: {"published_at": 1.0, "load": LOAD}}))
         for jid in (OLD, JID, "20260516-special"):
             job_cache.save_load(jid, LOAD, minions=["web1"])
         job_cache.sweep_in(3700)

@@ -66,9 +66,7 @@ DEATHS_WHILE_REPLAYING = [
     "before entry 1",
     "after entry 1",  # it is stored how far it has come
     "before entry removal 1",  # returned, and the entry is still there
-    "after entry removal 1",  # the load is still there
-    "before snapshot removal 1",
-    "after snapshot removal 1",
+    "after entry removal 1",
 ]
 #: With what is answered, if the runner still waits for it: the next life of the engine does not know what was stored before.
 DEATHS_WHILE_QUEUEING_BY_HAND = {

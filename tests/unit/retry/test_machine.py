@@ -130,7 +130,7 @@ def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses(keeps):
     world = away(backoff=10.0, ttl=3000.0)
     world.minions["b"].keeps = keeps
     world.start("b")
-    world.deliver = lambda jid, names: None
+    world.deliver = lambda jid, names, origin="": None
     world.run(600 if keeps else 20)
     tries = world.machine.entry("b", "j1").tries
     assert 4 <= tries <= 8 if keeps else tries == 1
@@ -229,7 +229,7 @@ def test_a_minion_with_a_new_key_gets_what_was_published_or_asked_for_since():
 def test_a_replay_now_ends_the_waiting():
     world = away(backoff=3600.0, ttl=9000.0)
     world.start("b")
-    world.deliver = lambda jid, names: None
+    world.deliver = lambda jid, names, origin="": None
     world.run(60)
     del world.deliver
     world.tell(facts.Requested("replay", {"minion": "b"}))
