@@ -11,7 +11,7 @@ from tests.worlds.together import PROFILES, live_through
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_batch_and_the_queue_that_meet_run_each_job_once_and_heed_each_stop_and_kill(profile):
     with quiet():
-        for seed in range(20):
+        for seed in range(40):
             live_through(profile, seed)
 
 

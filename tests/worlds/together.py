@@ -195,6 +195,8 @@ class Together(Both):
         super().crash_batches()
         self.trouble_at = math.inf
         self._forget_kills(READ)
+        for each in self.ignored:
+            self.ignored[each] = 2  # what it has answered may be forgotten, so it answers the next question
 
     def _forget_kills(self, age):
         """The batch engine does not know the kills of the last seconds."""
@@ -573,7 +575,13 @@ class Rollouts(Together):
             self._approve(jid, self.plans.randint(0, 1))
 
     def _approve(self, jid, stage):
-        self.ask_batches("approve", lambda is_so: is_so and self.checked.add(jid), jid=jid, stage=stage)
+        def told(is_so):
+            if not is_so:
+                self.checked.intersection_update(before)
+
+        before = {*self.specs} - ({jid} - self.checked)
+        self.checked.add(jid)  # it is heeded before it is answered
+        self.ask_batches("approve", told, jid=jid, stage=stage)
 
     def do_forge(self):
         """A minion forges that others have begun a job, or have started."""
