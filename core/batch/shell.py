@@ -167,6 +167,11 @@ class BatchShell:
         live = self.live.get(jid)
         return live.functions if live is not None and live.batch.wants_return(minion) else None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing in the log is urgent: no batch is under way."""
+        return not self.live
+
     def wake(self) -> None:
         """Read the log soon."""
         self._proof.wake()
@@ -343,6 +348,7 @@ class BatchShell:
         )
         self._sharing.enter(batch)
         self.live[live.jid] = live
+        self.wake()
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
 

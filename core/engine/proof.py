@@ -28,8 +28,8 @@ from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
-#: Longest pause in seconds between two looks at the log.
-POLL = 0.5
+#: Longest pause in seconds between two looks at the log; and while the listener waits for nothing that it may tell.
+POLL, IDLE = 0.5, 5.0
 #: Seconds between the first two reads while the log comes from a server. Each further pause is twice as long.
 _LOOKING = 0.005
 #: Seconds between two searches of the job cache that gaps in the log cause, and before another look after a failed one.
@@ -44,6 +44,10 @@ class Listener(Protocol):
 
     def logged(self, record: Record) -> None:
         """The log has this record next. A return may be of any job, and of a function that is not the job's."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing in the log is urgent. Once something is, ``Proof.wake`` must be called."""
 
     def on_read(self) -> None:
         """The log was read to its end, and all its records have been told."""
@@ -136,7 +140,8 @@ class Proof:
     def _read(self) -> bool:
         """Read a part of the log, and return whether there is more."""
         news = self._next_of_log()
-        self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, self._poll)
+        longest = IDLE if self._listener.is_idle else self._poll
+        self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, longest)
         is_more = news is not None and news.more
         self._next_read.set(self._clock.now() + (0.0 if is_more else self._pause))
         self._tell(news)

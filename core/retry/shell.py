@@ -254,6 +254,11 @@ class RetryShell:
 
     # -- what this master has done ------------------------------------------------------------------------------------
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing in the log is urgent: no job is owed, or may be. The bus tells of the next publish."""
+        return not (self.machine.jobs or self.machine.capture.open)
+
     def logged(self, record: Record) -> None:
         """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
         if not isinstance(record, Returned):

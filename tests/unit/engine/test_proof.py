@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.ledger.log import News
@@ -15,7 +17,7 @@ class Tail:
     there, position = True, None
 
     def __init__(self):
-        self.records, self.failure, self.looks = [], None, []
+        self.records, self.failure, self.looks, self.reads = [], None, [], 0
 
     def look(self):
         """Looks are over, and their records there, when the first of ``looks`` has been asked for a third time."""
@@ -29,6 +31,7 @@ class Tail:
         return is_over
 
     def read(self):
+        self.reads += 1
         if self.failure:
             raise self.failure
         return News([self.records.pop(0)] if self.records else [], "", bool(self.records))
@@ -39,7 +42,7 @@ class Tail:
 
 class Listener:
     def __init__(self):
-        self.told = []
+        self.told, self.is_idle = [], False
 
     def logged(self, record):
         self.told.append(record.minion)
@@ -78,5 +81,28 @@ def test_the_log_is_read_on_to_its_end_and_not_before_it_is_read_at_all_nor_for_
     assert read_on(virtual, proof, listener) == ["abcdefghij"]
     tail.failure = OSError("it cannot be read")
     assert read_on(virtual, proof, listener) == ["abcdefghij"]
+    proof.close()
+    virtual.close()
+
+
+def test_the_log_is_looked_at_twice_a_second_and_by_an_idle_engine_every_five_seconds_until_it_is_woken():
+    virtual, tail, listener = VirtualLoop(), Tail(), Listener()
+    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), None, None, tail, listener)
+    proof.start()
+
+    def reads_in(seconds):
+        before = tail.reads
+        virtual.run(seconds, lambda: False)
+        return tail.reads - before
+
+    reads_in(10.0)
+    assert reads_in(60.0) == pytest.approx(120, abs=2)
+    listener.is_idle = True
+    reads_in(10.0)
+    assert reads_in(60.0) == pytest.approx(12, abs=1)
+    listener.is_idle, tail.records = False, returns_of("a")
+    proof.wake()
+    assert reads_in(0.1) and listener.told == ["a"]
+    assert reads_in(60.0) > 115
     proof.close()
     virtual.close()
