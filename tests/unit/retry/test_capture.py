@@ -159,6 +159,39 @@ def test_a_kill_counts_for_a_job_that_was_published_before_it_and_stored_after_i
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
 
 
+def test_a_kill_of_a_job_that_cannot_be_read_counts_though_the_engine_restarts():
+    world = World(minions=("a", "b"))
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.cache_up = False
+    world.publish("j1", targets=("b",))
+    world.run(5)
+    world.kill("j1", targets=("b",))
+    world.run(20)
+    world.restart()
+    world.run(30)
+    world.cache_up = True
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
+@pytest.mark.parametrize("after", [0.52, 3.0])
+def test_a_further_part_of_a_kill_counts_whenever_it_comes(after):
+    world = World(minions=("a", "b"))
+    world.stop("a")
+    world.stop("b")
+    world.publish("j1")
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    signal = world.kill("j1", targets=("a",))
+    world.run(after)
+    world.lag = 5.0
+    world.kill("j1", targets=("b",), signal=signal)
+    world.run(60)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
 def test_a_part_of_a_kill_counts_even_if_a_later_part_is_recorded_first():
     world = World(minions=("a", "b", "c"))
     for name in ("a", "b", "c"):

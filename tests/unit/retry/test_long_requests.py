@@ -172,3 +172,11 @@ def test_a_wave_that_takes_many_steps_is_one_publish(world):
     world.run_until(lambda: not world.machine.total)
     assert len(world.published_at) == 1
     assert set(world.runs.values()) == {1}
+
+
+def test_a_job_that_is_published_again_midway_is_looked_at_again(world):
+    world.publish("j2", targets=NAMES[:20])
+    world.run_until(lambda: states(world, "j2").count(State.PENDING) == 10)
+    world.publish("j2", targets=NAMES[20:])
+    world.run(120)
+    assert set(states(world, "j2")) == {State.PENDING}

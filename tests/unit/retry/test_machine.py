@@ -130,13 +130,25 @@ def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses(keeps):
     world = away(backoff=10.0, ttl=3000.0)
     world.minions["b"].keeps = keeps
     world.start("b")
-    world.deliver = lambda jid, names, origin="": None
+    world.deliver = lambda *published: None
     world.run(600 if keeps else 20)
     tries = world.machine.entry("b", "j1").tries
     assert 4 <= tries <= 8 if keeps else tries == 1
     del world.deliver
     world.run(1200)
     assert world.runs["b", "j1"] == 1
+
+
+def test_nothing_is_published_before_its_claim_is_stored_nor_after_that_if_it_was_returned_meanwhile():
+    world = away()
+    world.store_up = False
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 0
+    world.returned.add(("b", "j1"))  # no event tells of it
+    world.store_up = True
+    world.run(120)
+    assert world.runs["b", "j1"] == 0
 
 
 def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():
@@ -229,7 +241,7 @@ def test_a_minion_with_a_new_key_gets_what_was_published_or_asked_for_since():
 def test_a_replay_now_ends_the_waiting():
     world = away(backoff=3600.0, ttl=9000.0)
     world.start("b")
-    world.deliver = lambda jid, names, origin="": None
+    world.deliver = lambda *published: None
     world.run(60)
     del world.deliver
     world.tell(facts.Requested("replay", {"minion": "b"}))

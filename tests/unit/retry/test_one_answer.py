@@ -114,7 +114,7 @@ def test_a_job_that_is_queued_after_the_answer_is_asked_about():
     world = owed()
     world.start("b")
     world.run_until(lambda: world.runs["b", "j1"])
-    deliver_, world.deliver = world.deliver, lambda jid, names, origin="": None  # it does not reach the minion
+    deliver_, world.deliver = world.deliver, lambda *published: None  # it does not reach the minion
     world.publish("j4", targets=("b",), limits=Limits(off=True))
     world.deliver = deliver_
     world.enqueue("j4", ["b"])
@@ -126,7 +126,7 @@ def test_a_job_that_was_sent_before_is_asked_about():
     world = owed(backoff=1.0)
     world.start("b")
     world.run_until(lambda: world.returned >= {("b", "j1")})
-    deliver_, world.deliver = world.deliver, lambda jid, names, origin="": None  # the publish is lost
+    deliver_, world.deliver = world.deliver, lambda *published: None  # the publish is lost
     world.run_until(lambda: world.state("b", "j2") is State.SENT)
     world.deliver = deliver_
     deliver(world)

@@ -25,9 +25,9 @@ def takes_its_minion_down(world, delay):
     """Have minion b go down so many seconds after it has begun a job, and start again."""
     deliver = world.deliver
 
-    def go_down(jid, names, *more):
+    def go_down(jid, names, origin=""):
         runs = world.runs["b", jid]
-        deliver(jid, names)
+        deliver(jid, names, origin)
         if world.runs["b", jid] > runs:
             world.later(delay, lambda: world.stop("b"), engine=False)
             world.later(delay + 8.0, lambda: world.start("b"), engine=False)
@@ -91,7 +91,7 @@ def is_not_held_by_a_forged_acknowledgement(world, minion, seconds, deliver):
 
 def test_a_forged_acknowledgement_holds_nothing_where_the_minion_keeps_records():
     world = keeper()
-    deliver, world.deliver = world.deliver, lambda jid, names, origin="": None
+    deliver, world.deliver = world.deliver, lambda *published: None
     world.start("b")
     world.run_until(lambda: world.effects(facts.Publish))
     is_not_held_by_a_forged_acknowledgement(world, "b", 300, deliver)
@@ -114,9 +114,9 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_
     minion, deliver, tell = world.minions["b"], world.deliver, world.tell
     world.tell = lambda fact: None if isinstance(fact, facts.Acknowledged) else tell(fact)
 
-    def go_down(jid, names, *more):
+    def go_down(jid, names, origin=""):
         before = world.runs["b", jid]
-        deliver(jid, names)
+        deliver(jid, names, origin)
         if world.runs["b", jid] > before:
             world.later(0.3, lambda: world.stop("b"), engine=False)
             world.later(60.0, lambda: world.start("b"), engine=False)

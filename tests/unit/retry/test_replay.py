@@ -17,10 +17,10 @@ def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
     world = away(acks=acks, backoff=1.0, duration=60.0)
     deliver = world.deliver
 
-    def go_down(jid, names, *more):
+    def go_down(jid, names, origin=""):
         for name in names:
             runs = world.runs[name, jid]
-            deliver(jid, [name], *more)
+            deliver(jid, [name], origin)
             if world.runs[name, jid] > runs:
                 world.later(delay, lambda name=name: world.stop(name), engine=False)
                 world.later(delay + 8.0, lambda name=name: world.start(name), engine=False)
@@ -154,7 +154,7 @@ def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
     world.publish("j1")
     world.publish("j2")
     world.run(60)
-    deliver, world.deliver = world.deliver, lambda jid, names, origin="": None  # the first publish is lost
+    deliver, world.deliver = world.deliver, lambda *published: None  # the first publish is lost
     world.start("b")
     world.run_until(lambda: world.machine.entry("b", "j1").tries)
     world.deliver = deliver
