@@ -159,10 +159,10 @@ class Inbox:
             log.error("A damaged request cannot be renamed; trying again: %s", exc)
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
-        # If the answer cannot be written, the request is taken again: by this process, or by one that leads by now.
+        # If the answer cannot be written, the request is taken again: by this process, or by one that leads by now. What was
+        # answered is never taken again, not even after a power cut.
         self._underway.discard(request_id)
-        write_msgpack(self._folder, _name(request_id, ".reply"), reply)
-        self._folder.remove(_name(request_id, ".taken"))
+        self._folder.exchange(_name(request_id, ".taken"), _name(request_id, ".reply"), salt.payload.dumps(reply))
 
     def _named(self, *suffixes: str) -> list[str]:
         try:

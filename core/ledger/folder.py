@@ -76,6 +76,15 @@ class Folder:
 
         self._do(work, durable)
 
+    def exchange(self, old: str, new: str, data: bytes) -> None:
+        """Remove a file and write another one, durably: both or neither. :raises OSError:"""
+
+        def work(execute: Execute) -> None:
+            execute(_DELETE, (self._engine, old))
+            self._replace(execute, new, data)
+
+        self._do(work)
+
     def names(self, below: str) -> list[str]:
         """Return the names of the files in ``below``, each with ``below/`` before it, sorted. :raises OSError:"""
         return [str(row[0]) for row in self.tables.read(_NAMES, (self._engine, f"{below}/", f"{below}0"))]

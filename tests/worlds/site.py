@@ -246,6 +246,10 @@ class MemoryFolder(Folder):
         super().write(name, data, durable)
         self._disk.written(self._of, name, data)
 
+    def exchange(self, old, new, data):
+        super().exchange(old, new, data)
+        self._disk.written(self._of, new, data)
+
 
 class MemorySite:
     """
