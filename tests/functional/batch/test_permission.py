@@ -55,6 +55,10 @@ def lacking(opts, kind, name, *backends, at=NOW, minions="abcd", limits=(), sett
     return permission.lacking(spec(minions, **more), owner, dict(limits), tuple(minions))
 
 
+def test_minions_without_an_accepted_key_are_strangers(opts):
+    assert Permission(opts, BatchSettings()).strangers(["a", "nobody"]) == ["nobody"]
+
+
 def test_a_user_who_still_has_the_rights_lacks_nothing(opts):
     assert lacking(opts, TOKEN, "ann", "sharedsecret") == ""
     assert lacking(opts, TOKEN, "of_a", "sharedsecret", minions="a") == ""

@@ -66,6 +66,12 @@ def test_a_receiver_that_is_not_there_is_a_failure_that_names_no_secret():
     assert told.value.__cause__ is None
 
 
+def test_a_certificate_that_cannot_be_trusted_is_a_failure(receiver):
+    with pytest.raises(Undelivered):
+        Webhook(receiver.url.replace("http:", "https:"))(NOTICE)
+    assert receiver.tried == []
+
+
 @pytest.mark.parametrize(
     "url",
     [
