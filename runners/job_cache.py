@@ -397,10 +397,10 @@ def doctor() -> dict[str, Any]:
 @runner.verb
 def backup(path: object) -> dict[str, Any]:
     """
-    Copy the file of ``cache: sqlite`` as it is at this moment. The master goes on meanwhile.
+    Copy the master's database of SQLite as it is at this moment. The master goes on meanwhile.
 
-    To go back to a copy, stop the master, put the copy in the place of ``cache.sqlite``, owned by the user that the master
-    runs as, and start the master.
+    That is ``cache.sqlite`` with ``cache: sqlite``, and otherwise ``saltext_jobs/jobs.sqlite``, without the jobs. To go back
+    to a copy, stop the master, put the copy in its place, owned by the user that the master runs as, and start the master.
 
     path
         The path of the copy, which must not exist.
@@ -423,14 +423,15 @@ def backup(path: object) -> dict[str, Any]:
 @runner.verb
 def recover(path: object) -> dict[str, Any]:
     """
-    Copy the readable records of a damaged file of ``cache: sqlite`` into the file in use.
+    Copy the readable records of a damaged database of SQLite into the one in use.
 
     The master sets a damaged file aside and begins a new one. If the command ``sqlite3`` is installed, it reads the file
     (``.recover``); else what stands on damaged pages and behind them is left out. Records in the file in use are not
     changed. The damaged file stays where it is; remove it when you no longer need it.
 
     path
-        The file, ``<cachedir>/cache.sqlite.damaged-<time>``.
+        The file, ``<cachedir>/cache.sqlite.damaged-<time>``, or ``<cachedir>/saltext_jobs/jobs.sqlite.damaged-<time>`` with
+        another ``cache`` than sqlite: that has the retry queue, and no jobs.
 
     Returns ``{"read", "written"}``: the records that could be read, and those of them that were missing in the file in use.
 

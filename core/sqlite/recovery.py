@@ -34,6 +34,7 @@ def recover(path: str, banks: SqliteBanks, tables: Tables) -> dict[str, int]:
     :raises StateError: if nothing can be read.
     """
     read = written = 0
+    tables.open()  # so that there is a file to copy to
     with tempfile.TemporaryDirectory(dir=os.path.dirname(banks.path), prefix=".recover-") as folder:
         source = _rebuilt(path, folder) or path
         for part in _parts(source, "records", _RECORDS):

@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.ledger.tables import NAME, SQLITE, Execute, Result
-from saltext.jobs.core.sqlite.banks import database_of
+from saltext.jobs.core.sqlite.banks import SqliteBanks, database_of
 from saltext.jobs.core.sqlite.database import Database
 
 #: The file below ``saltext_jobs`` if the job cache is elsewhere.
@@ -39,6 +39,11 @@ class SqliteTables:
     def _database(self) -> Database:
         shared = self._opts.get("cache") == "sqlite"
         return database_of(self._opts) if shared else database_of(self._opts, os.path.join("saltext_jobs", FILE))
+
+    @property
+    def banks(self) -> SqliteBanks:
+        """The banks of the job cache in the same file; empty with another ``cache``."""
+        return SqliteBanks(self._database)
 
     @property
     def place(self) -> str:

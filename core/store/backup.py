@@ -1,4 +1,4 @@
-"""The file of ``cache: sqlite``: copied as a backup, and filled with the readable records of damaged ones."""
+"""The database of a master in SQLite: copied as a backup, and filled with the readable rows of damaged ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.sqlite.banks import SqliteBanks
+from saltext.jobs.core.sqlite.tables import SqliteTables
 from saltext.jobs.core.store.store import Store
 
 
@@ -37,7 +38,7 @@ def recover(store: Store, path: Any) -> dict[str, int]:
     :raises Refused: if that cannot be done.
     """
     banks = _file_of(store, "recover")
-    if not isinstance(path, str) or not os.path.isfile(path) or os.path.samefile(path, banks.path):
+    if not isinstance(path, str) or not os.path.isfile(path) or os.path.realpath(path) == os.path.realpath(banks.path):
         raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
     from saltext.jobs.core.sqlite.recovery import recover as recovered
 
@@ -48,6 +49,7 @@ def recover(store: Store, path: Any) -> dict[str, int]:
 
 
 def _file_of(store: Store, what: str) -> SqliteBanks:
-    if store.file is None:
-        raise Refused(f"job_cache.{what} is for cache: sqlite; the master has cache: {store.driver.name}")
-    return store.file.banks_file
+    tables = store.site.tables
+    if not isinstance(tables, SqliteTables):
+        raise Refused(f"job_cache.{what} is for a file of SQLite; for {tables.place} use the server's own means")
+    return tables.banks

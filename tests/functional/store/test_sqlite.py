@@ -30,6 +30,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database
+from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
 from tests.functional.store.test_contract import in_processes
 from tests.open_files import open_files
 from tests.waiting import SOON, stretched, wait_for
@@ -519,8 +520,10 @@ class TestCopies:
                 run["job_cache.backup"](path)
         assert (tmp_path / "there").read_text() == "mine"
 
-    def test_a_driver_without_a_file_is_refused(self, opts):
-        run = salt.loader.runner({**opts, "cache": "localfs"})
-        for verb, args in (("backup", ["/x"]), ("recover", ["/x"])):
-            with pytest.raises(Exception, match=f"job_cache.{verb} is for cache: sqlite"):
-                run[f"job_cache.{verb}"](*args)
+    def test_with_another_driver_the_log_and_the_queue_are_copied(self, opts, tmp_path):
+        opts = {**opts, "cache": "localfs"}
+        queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
+        run, other = salt.loader.runner(opts), {**opts, "cachedir": str(tmp_path / "other")}
+        copy = run["job_cache.backup"](str(tmp_path / "copy"))
+        assert salt.loader.runner(other)["job_cache.recover"](copy["path"]) == {"read": 2, "written": 2}
+        assert [entry.minion for entry, _ in queue_of(other).entries()] == ["a"]
