@@ -338,10 +338,10 @@ def missing(minions):
     stage.go_on(lambda: shell.restored, 30)
     spent = cpu()
     shell.step(facts.Published(jid, time.time() - 100))
-    folder = pathlib.Path(stage.opts["cachedir"]) / "job_retry" / "queue"
     stage.go_on(lambda: shell.machine.total == minions and shell.writer.idle, 120)
     spent = cpu() - spent
-    report(f"queueing {minions} missing minions of one job, CPU s", round(spent, 2), stored=len(os.listdir(folder)))
+    stored = sum(1 for _ in RetryStore(site_of(stage.opts).tables).entries())
+    report(f"queueing {minions} missing minions of one job, CPU s", round(spent, 2), stored=stored)
     cache = salt.cache.Cache({**stage.opts, "cachedir": f"{stage.folder}/peer"})
     records = [(entry.minion, entry.as_record()) for entry in shell.machine.entries()]
     spent = cpu()

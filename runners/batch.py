@@ -14,7 +14,6 @@ Batches that Salt 3008 runs on its own (``salt --async -b``) are shown and can b
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Mapping
@@ -695,4 +694,4 @@ def _catalog() -> catalog.Catalog:
     from saltext.jobs.core.batch.catalog import Catalog
     from saltext.jobs.core.master import caller
 
-    return Catalog(__opts__, functools.partial(caller.sees_arguments, _caller()))
+    return Catalog(__opts__, caller.sight(__opts__, globals().get("__user__")))

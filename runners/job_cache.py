@@ -8,7 +8,6 @@ as published, because job retry relies on these marks.
 from __future__ import annotations
 
 import fnmatch
-import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -66,7 +65,7 @@ def _sees() -> Callable[[Mapping[str, Any]], bool]:
     """Return what tells of which jobs the caller may see the arguments."""
     from saltext.jobs.core.master import caller
 
-    return functools.partial(caller.sees_arguments, _caller())
+    return caller.sight(__opts__, globals().get("__user__"))
 
 
 # ---------------------------------------------------------------------------------------------------------

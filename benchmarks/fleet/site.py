@@ -32,8 +32,9 @@ from benchmarks.fleet.watch import ENGINES, Watch, carriers_of, engine_pid, kill
 from demo.fleet import Fleet, StepFailed
 from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import site_of
 from tests.faults import freeze, thaw
 
 #: The fields of a batch's status that change while it runs.
@@ -170,10 +171,8 @@ class Site:
         return False
 
     def queued(self) -> int:
-        """Count the entries of the retry queue; if they are files, without a request."""
-        if self.opts["cache"] != "localfs":
-            return len(self.ask("job_retry.list"))
-        return sum(len(names) for _, _, names in os.walk(pathlib.Path(self.opts["cachedir"]) / JOB_RETRY / "queue"))
+        """Count the entries of the retry queue, without a request."""
+        return sum(1 for _ in RetryStore(site_of(self.opts).tables).entries())
 
     def is_drained(self) -> bool:
         """

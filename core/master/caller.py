@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import salt.acl
@@ -159,6 +160,14 @@ def sees_arguments(who: Caller, load: Mapping[str, Any]) -> bool:
     except ValueError:
         owner = None
     return owner is not None and who.who is not None and identity.are_one(owner, who.who)
+
+
+def sight(opts: Mapping[str, Any], user: str | None) -> Callable[[Mapping[str, Any]], bool]:
+    """Return what tells of which jobs the caller may see the arguments: of none if it is not known who calls."""
+    try:
+        return functools.partial(sees_arguments, caller(opts, user))
+    except Refused:
+        return lambda _load: False
 
 
 def minions_to_ask(

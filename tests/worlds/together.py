@@ -555,7 +555,9 @@ class Rollouts(Together):
         if fun in ("saltutil.term_job", "saltutil.kill_job") and arg[0] not in self.ending:
             limit = self.specs[arg[0]].max_runtime
             for name in names:
-                since = self.now - self.sent_at[name, arg[0]]
+                key = name, arg[0]
+                # The queue may send it while the batch hands it over, and the batch hear that it begins.
+                since = self.now - self.sent_at.get(key, self.began_at.get(key, self.now))
                 self.must(
                     limit is not None and since >= limit, f"{name} is killed {since:.0f} s after it was sent {arg[0]}"
                 )

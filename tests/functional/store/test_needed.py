@@ -49,7 +49,7 @@ def test_no_job_is_removed_while_it_may_be_the_job_of_a_batch(job_cache, journal
         for name in names:
             os.utime(os.path.join(folder, name), (1, 1))
     job_cache["salt_cache.clean_old_jobs"]()
-    assert "Batches cannot be looked up" in caplog.text
+    assert "It cannot be told which jobs the engines need" in caplog.text
     assert job_cache["salt_cache.get_load"](JID)
     journals.unlink()
     job_cache["salt_cache.clean_old_jobs"]()

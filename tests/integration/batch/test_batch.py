@@ -142,7 +142,9 @@ def test_where_an_operator_kills_the_job_of_a_batch_nobody_sends_it_again_and_th
             client.run_job("*", "saltutil.kill_job", [jid], listen=False)
         finished(look, jid)
         states = {minion: record["state"] for minion, record in look("batch.minions", jid).items()}
-        assert states == {"b1": "killed", "b2": "killed", "b3": "completed"}
+        # Salt's kill may meet the command first: then the minion still returns that it has failed.
+        assert states.pop("b2") in ("killed", "failed")
+        assert states == {"b1": "killed", "b3": "completed"}
         assert look("job_retry.list", jid=jid) == []
     finally:
         away.start()

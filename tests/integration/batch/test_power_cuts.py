@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import salt.client
 from saltfactories.utils import random_string
 
 from tests.integration.batch.conftest import batch_master, timeouts
@@ -61,6 +62,8 @@ def test_after_a_power_cut_right_after_the_publish_no_minion_runs_twice_or_count
 def test_a_minion_that_started_anew_while_the_engine_was_dead_does_not_run_its_job_twice(
     master, engine, run, store, job, trap
 ):
+    client = salt.client.LocalClient(mopts=dict(master.config))
+    wait_for(lambda: client.cmd("p1", "test.ping", timeout=5), what="p1 has come back from what other tests did")
     work = job(lasting(60))
     engine.start(trap)
     jid = run("batch.start", "p1", "cmd.run", work.command, "presence=none", "batch=1", *timeouts(3))["jid"]

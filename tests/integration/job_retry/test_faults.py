@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,11 +10,9 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import ask_runner
 from tests.integration.faults import CountedJob, outlived
-from tests.integration.job_retry.desk import kill, retry_minion
 from tests.integration.job_retry.engine_apart import bert as bert
 from tests.integration.job_retry.engine_apart import master as master
 from tests.integration.job_retry.engine_apart import process as process
-from tests.missing import missing
 from tests.waiting import wait_for
 
 
@@ -130,44 +125,3 @@ def test_an_engine_that_is_killed_at_each_step_of_queueing_by_hand_answers_each_
         desk.await_return("bert", jid)
     wait_for(lambda: not desk.queue(), what="the queue is empty")
     assert {trap: job.begun() for trap, (_, job) in jobs.items()} == dict.fromkeys(jobs, 1)
-
-
-# -- the disk ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(desk):
-    """A file system of 1 MB over the queue. The jobs of other tests, which it hides, may be found again and need space."""
-    folder = pathlib.Path(desk.opts["cachedir"]) / "job_retry"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none", str(folder)]
-    made = subprocess.run(command, capture_output=True, check=False)
-    if made.returncode:
-        missing(f"a small file system cannot be mounted: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture
-def newcomer(master):
-    """A minion that is away, and that no other test has published a job to."""
-    with retry_minion(master, "newcomer") as daemon:
-        kill(daemon)
-        yield daemon
-
-
-def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, small_disk, engine, newcomer, counted):
-    engine.start()
-    ballast = small_disk / "ballast"
-    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as stream:
-        while True:
-            stream.write(bytes(4096))
-    jid, job = counted("ran", tgt="newcomer")
-    wait_for(lambda: "The retry queue cannot be written" in engine.output(), what="the engine complains")
-    assert not desk.queue()
-    ballast.unlink()
-    desk.await_state("newcomer", jid, "pending")
-    newcomer.start()
-    desk.await_return("newcomer", jid)
-    wait_for(lambda: desk.state("newcomer", jid) is None, what="the entry is gone")
-    assert job.begun() == 1

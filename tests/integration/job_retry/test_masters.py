@@ -52,8 +52,8 @@ def test_masters_that_share_a_redis_keep_to_their_own_jobs(salt_factories, redis
         other = desks[1].publish("cmd.run", f"echo dora >> {ran}", tgt="dora")
         desks[0].await_state("carl", mine, "pending")
         desks[1].await_state("dora", other, "pending")
-        owners = {row["minion"]: row["owner"] for row in desks[0].run("job_retry.list")}
-        assert owners == {"carl": one.config["id"], "dora": two.config["id"]}
+        queued = [{row["minion"] for row in desk.run("job_retry.list")} for desk in desks]
+        assert queued == [{"carl"}, {"dora"}]
         with pytest.raises(Refused, match="can be cancelled"):
             desks[0].run("job_retry.cancel", jid=other)
         # Redis goes and comes back: what is owed is still owed, and delivered.

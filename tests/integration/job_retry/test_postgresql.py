@@ -41,10 +41,10 @@ def test_a_minion_that_was_away_gets_its_job_once_though_the_server_was_killed(
     ran = tmp_path / "ran"
     jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="bert")
     desk.await_state("bert", jid, "pending")
-    assert {"jobs/loads", "jobs/published", "job_retry/jobs", "job_retry/queue/bert"} <= banks()
+    assert {"jobs/loads", "jobs/published"} <= banks()
     assert {"grains", "minions/bert"} & banks(), "what the master knows of minions, by the release"
     folder = pathlib.Path(desk.opts["cachedir"])
-    assert not (folder / "job_retry" / "queue").exists() and not (folder / "jobs" / "loads").exists()
+    assert not (folder / "jobs" / "loads").exists()
     server.kill()
     server.start()
     bert.start()
