@@ -45,10 +45,10 @@ export class JobView {
     const unknown = found && (found.Error || found.Function === "unknown-function");
     this.trouble.show(error || (unknown ? new Error(`The job cache has no job ${this.jid}`) : null));
     if (found && !unknown) {
-      this.job = found;
       // Salt's own answer has the arguments with their secrets, and those of everybody.
       const known = this.ran?.jid ? this.ran : (await this.app.read("job_cache.outcome", { jid: this.jid })).value;
       this.ran = { fun: found.Function, arguments: ["********"], tgt: found.Target, tgt_type: found["Target-type"], ...known };
+      this.job = found;
       this.returns = worstFirst(returnsOf(found));
       this.readAt = Date.now() / 1000;
     }
