@@ -377,7 +377,7 @@ _TABLE = (
     (
         "a job that an engine needs is removed",
         "core/store/retention.py",
-        "key not in owed and",
+        "jid not in owed and",
         "",
         "tests/functional/store/test_contract.py::TestLocalfs::test_no_job_is_removed_that_an_engine_still_needs",
     ),
