@@ -28,6 +28,16 @@ def quiet():
         logger.propagate = propagate
 
 
+def live_through(profile, seed):
+    """Play one world to its end and judge it."""
+    with profile(seed) as world:
+        try:
+            world.play(steps=30)
+            world.judge()
+        except AssertionError as exc:
+            raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
+
+
 def main(profiles, live_through):
     """
     Play what the command line names.

@@ -16,7 +16,7 @@ import random
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits
 from tests import many_worlds
-from tests.worlds.adversary import HALF_HOURS, Operators, live_through
+from tests.worlds.adversary import HALF_HOURS, Operators
 
 #: A window that is open at other minutes of each second hour.
 SECOND_HOURS = "; ".join(f"{hour:02}:{10 + hour % 2 * 25}-{hour:02}:{30 + hour % 2 * 25}" for hour in range(24))
@@ -167,4 +167,4 @@ class Sites(Operators):
 PROFILES = (Sites,)
 
 if __name__ == "__main__":
-    many_worlds.main(PROFILES, live_through)
+    many_worlds.main(PROFILES, many_worlds.live_through)

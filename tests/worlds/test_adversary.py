@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.many_worlds import quiet
+from tests.many_worlds import live_through, quiet
 from tests.worlds import sites
 from tests.worlds.adversary import (
     PROFILES,
     Adversary,
-    live_through,
 )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.many_worlds import quiet
-from tests.worlds.together import PROFILES, live_through
+from tests.many_worlds import live_through, quiet
+from tests.worlds.together import PROFILES
 
 
 @pytest.mark.parametrize("profile", PROFILES)

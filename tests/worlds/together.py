@@ -603,15 +603,5 @@ class Rollouts(Together):
 PROFILES = (Together, Quiet, Cuts, Restarts, Rollouts)
 
 
-def live_through(profile, seed):
-    """Play one world to its end and judge it."""
-    with profile(seed) as world:
-        try:
-            world.play(steps=30)
-            world.judge()
-        except AssertionError as exc:
-            raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
-
-
 if __name__ == "__main__":
-    many_worlds.main(PROFILES, live_through)
+    many_worlds.main(PROFILES, many_worlds.live_through)
