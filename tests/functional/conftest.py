@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import subprocess
 
 import pytest
 
@@ -66,3 +67,14 @@ def deaf_bus(salt_factories_default_root_dir):
     yield folder
     for each in sockets:
         each.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False).returncode:
+        pytest.skip("it takes root to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

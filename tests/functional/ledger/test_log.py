@@ -275,16 +275,6 @@ def test_only_its_owner_may_read_it(opts, reader):
     assert {found.stat().st_mode & 0o077 for found in path.parent.glob(f"{path.name}*")} == {0}
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False).returncode:
-        pytest.skip("it takes root to mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 def test_a_disk_that_is_really_full_loses_no_record_without_a_gap(small_disk):
     opts = {"cachedir": str(small_disk), "id": "m"}
     append(opts, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 
 import pytest
 import salt.loader
@@ -186,16 +185,6 @@ def test_a_return_of_another_function_than_the_jobs_is_no_record(job_cache, tail
 
 
 # -- a disk that is really full ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False).returncode:
-        pytest.skip("it takes root to mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_disk_that_is_full_refuses_no_publish_of_a_job_cache_elsewhere(small_disk, tmp_path, opts):
