@@ -1,25 +1,19 @@
 """
-The format of stored data: one number, which rises when a version with another one would misread the data.
+The format of stored data: a number, which rises when a version with another one would misread the data.
 
-No version reads data of another format. Whoever opens data compares the number once, before anything else: an engine that of
-its folder (``core/engine/process.py``), a database that of its tables.
+No version reads data of another format. Whoever opens a database compares the number of its tables once, first.
 """
 
 from __future__ import annotations
 
 from saltext.jobs.core.errors import StateError
 
-#: The format of all files of the engines, of the log and of the banks ``job_retry/…``.
-FORMAT = 1
-#: The key of the number in a record.
-FIELD = "format"
 
-
-def check(what: object, number: object, known: object = FORMAT) -> None:
+def check(what: object, number: object, known: object) -> None:
     """
     Refuse data of another format.
 
-    :param what: the file, folder or table.
+    :param what: the file or table.
     :param number: its number, as it was read.
     :param known: the number that this version knows.
     :raises StateError: with what to do.

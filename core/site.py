@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import salt.payload
 
-from saltext.jobs.core import formats
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import FileLease, Leader, Lease, leader_in
 from saltext.jobs.core.errors import SettingsError
@@ -39,8 +38,6 @@ Site: TypeAlias = "FileSite | PostgresqlSite"
 _SITE, _POSTGRESQL = "saltext_jobs_site", "postgresql"
 #: The engine that works for its own master alone, with that master's bus.
 _ALONE = "job_recorder"
-#: The file in an engine's folder with the number of their format.
-_FORMAT = "format"
 _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 
 
@@ -164,26 +161,6 @@ def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:
     from saltext.jobs.core.postgresql.site import PostgresqlSite  # psycopg is an extra
 
     return PostgresqlSite(opts)
-
-
-def check_format(folder: Folder) -> bool:
-    """
-    Compare the format of an engine's files with that of this version, and tell whether it is noted there.
-
-    :raises StateError: when it is another one, with what to do. :raises OSError: when it cannot be read.
-    """
-    try:
-        text = folder.read(_FORMAT).decode(errors="replace").strip()
-    except FileNotFoundError:
-        return False
-    formats.check(folder.where(), text, str(formats.FORMAT))
-    return True
-
-
-def note_format(folder: Folder) -> None:
-    """Note the format of an engine's files, once. :raises StateError, OSError: as ``check_format``."""
-    if not check_format(folder):
-        folder.write(_FORMAT, b"%d\n" % formats.FORMAT, durable=True)
 
 
 def read_msgpack(folder: Folder, name: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
+import salt.payload
+
 from saltext.jobs.core.site import FileSite
 
 
@@ -29,6 +31,8 @@ def begin_another_log(opts):
         sql.execute("DELETE FROM saltext_jobs_log")
 
 
-def replies_in(folder):
-    """The names of the replies that wait for those who asked, in an engine's folder."""
-    return [name for name in folder.names("requests") if name.endswith(".reply")]
+def replies_in(opts, engine):
+    """The replies of an engine that wait for those who asked."""
+    query = "SELECT body FROM saltext_jobs_requests WHERE engine = ? AND state = 2 ORDER BY id"
+    with database_of(opts) as sql:
+        return [salt.payload.loads(body) for (body,) in sql.execute(query, (engine,))]

@@ -20,7 +20,7 @@ from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, require_no_peer
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.settings import is_configured
-from saltext.jobs.core.site import check_format, site_of
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
 #: Seconds by which a master's clock may differ from the site's.
@@ -33,10 +33,10 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return the findings about an engine's process, files, disk and masters, and about how the master is configured."""
     site = site_of(opts, engine)
     path = site.path(engine)
-    kept = [] if path is None else [path, pathlib.Path(site.folder(engine).tables.place)]
+    kept = [] if path is None else [path, pathlib.Path(site.tables.place)]
     return [
         *about_engine(opts, engine),
-        *_about_format(opts, engine),
+        *_about_database(opts, engine),
         *about_folders(opts, *kept),
         *(finding for folder in kept[:1] for finding in about_disk(folder)),
         *about_peers(opts),
@@ -44,9 +44,9 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     ]
 
 
-def _about_format(opts: Mapping[str, Any], engine: str) -> list[str]:
+def _about_database(opts: Mapping[str, Any], engine: str) -> list[str]:
     try:
-        check_format(site_of(opts, engine).folder(engine))
+        site_of(opts, engine).tables.open()
     except (StateError, OSError) as exc:
         return [f"the engine does not start: {exc}"]
     return []

@@ -28,7 +28,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_writing, text_of
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import note_format, site_of
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -125,9 +125,7 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         compat.at_signal(seat.leave)
         lease = _lead(opts, name, seat, folder)
         stack.callback(lease.release)
-        kept = site_of(opts, name).folder(name, lease)
-        kept.tables.open()
-        note_format(kept)
+        site_of(opts, name).tables.open()
         loop = compat.new_loop()
         lease.on_lost = lambda: _end(name, loop)
         app = build(loop, lease)

@@ -1,14 +1,8 @@
 """
-How a runner asks an engine for something: a durable file, and a wake-up on the bus.
+How a runner asks an engine for something: a row in the database (``core/ledger/requests.py``), and a wake-up on the bus.
 
-The file is the request. The wake-up carries no data, so an engine cannot be controlled over the bus. A request waits
-while the engine is down. Its state is the suffix of its file, changed by an atomic rename:
-
-    <id>.request   made, not yet taken: the runner may withdraw it
-    <id>.taken     the engine works on it, and will answer it even after a crash
-    <id>.reply     the answer, which the runner removes
-
-An engine that finds a taken request after a restart must give the same answer as before.
+The row is the request. The wake-up carries no data, so an engine cannot be controlled over the bus. A request waits
+while the engine is down. An engine that finds a taken request after a restart must give the same answer as before.
 """
 
 from __future__ import annotations
@@ -26,22 +20,22 @@ import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.lease import Leader, Lease
-from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
+from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.master import events
-from saltext.jobs.core.site import Folder, read_msgpack, site_of, write_msgpack
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
 
 #: Seconds between two signs of life of an engine, and seconds without one after which it looks dead.
 BEAT, SILENT = 10.0, 35.0
-#: Seconds after which an answer that nobody fetched, or a request that was set aside, is removed.
+#: Seconds after which an answer that nobody fetched is removed.
 _STALE = 3600.0
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
-#: The folder of requests in an engine's folder.
-_BELOW = "requests"
 
 
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
@@ -100,7 +94,7 @@ class Inbox:
     """
 
     def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
-        self.engine, self._folder = engine, site_of(opts, engine).folder(engine, lease)
+        self.engine, self._requests = engine, Requests(site_of(opts, engine).tables, engine, lease)
         self._underway: set[str] = set()  # taken by this process, and not answered
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -108,29 +102,21 @@ class Inbox:
         Take each waiting request, oldest first, and yield its id and content.
 
         Requests that were taken before and not answered come first, with a key ``again``: they may have been carried out
-        already, and lack only the answer. A damaged request is set aside.
+        already, and lack only the answer. A damaged request is refused.
         """
-        for name in self._named(".taken", ".request"):
-            request_id = _id_of(name)
-            if request_id in self._underway:
-                continue
-            taken = _name(request_id, ".taken")
-            try:
-                self._folder.rename(name, taken)
-                request = read_msgpack(self._folder, taken)
-            except FileNotFoundError:
-                continue  # withdrawn at this moment
-            except StateError as exc:
-                self._set_aside(taken, str(exc))
-                continue
-            except OSError as exc:
-                log.error("A request cannot be read; trying again later: %s", exc)
-                continue
-            if isinstance(request, dict):
+        try:
+            for request_id, taken, body in self._requests.open():
+                if request_id in self._underway or not (taken or self._requests.take(request_id)):
+                    continue
                 self._underway.add(request_id)
-                yield request_id, {**request, "again": True} if name == taken else request
-            else:
-                self._set_aside(taken, f"{self._folder.where(taken)} holds no mapping")
+                request = _content_of(body)
+                if request is not None:
+                    yield request_id, {**request, "again": True} if taken else request
+                    continue
+                log.error("A request to the %s engine is damaged, and is refused: %s", self.engine, request_id)
+                self.refuse(request_id, "The request is damaged")
+        except OSError as exc:
+            log.error("The requests cannot be taken now; trying again later: %s", exc)
 
     def answer(self, request_id: str, value: Any) -> None:
         """Give the result of a request. :raises OSError:"""
@@ -145,32 +131,24 @@ class Inbox:
         self._underway.discard(request_id)
 
     def sweep(self, now: float) -> None:
-        """Remove answers that nobody fetched, and requests that were set aside, once they are old."""
-        for name in self._named(".reply", ".corrupt"):
-            with contextlib.suppress(OSError):
-                if now - self._folder.modified(name) > _STALE:
-                    self._folder.remove(name)
-
-    def _set_aside(self, taken: str, reason: str) -> None:
-        log.error("A request is set aside: %s", reason)
-        try:
-            self._folder.set_aside(taken)
-        except OSError as exc:
-            log.error("A damaged request cannot be renamed; trying again: %s", exc)
+        """Remove answers that nobody has fetched for long."""
+        with contextlib.suppress(OSError):
+            self._requests.sweep(now - _STALE)
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
         # If the answer cannot be written, the request is taken again: by this process, or by one that leads by now. What was
         # answered is never taken again, not even after a power cut.
         self._underway.discard(request_id)
-        self._folder.exchange(_name(request_id, ".taken"), _name(request_id, ".reply"), salt.payload.dumps(reply))
+        self._requests.answer(request_id, salt.payload.dumps(reply))
 
-    def _named(self, *suffixes: str) -> list[str]:
-        try:
-            names = self._folder.names(_BELOW)
-        except OSError as exc:
-            log.error("The requests cannot be listed: %s", exc)
-            return []
-        return [name for suffix in suffixes for name in names if name.endswith(suffix)]
+
+def _content_of(body: bytes) -> dict[str, Any] | None:
+    """Return what is packed in a row; None if it is damaged."""
+    try:
+        found = packed.loads(body)
+    except Exception:  # msgpack raises many kinds
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def ask(
@@ -203,9 +181,9 @@ def ask(
         why = f"{type(exc).__name__}: {exc}"
         raise Refused(f"An argument cannot be handed to the engine, such as a list as a key: {why}") from exc
     site, request_id = site_of(opts, engine), _new_id()
-    folder = site.folder(engine)
+    asked = Requests(site.tables, engine)
     try:
-        write_msgpack(folder, _name(request_id, ".request"), dict(request), durable=True)
+        asked.add(request_id, salt.payload.dumps(dict(request)))
     except OSError as exc:
         raise NotNow(f"The request to the {engine} engine cannot be written: {exc}") from exc
     if keep and not is_running(opts, engine):
@@ -213,11 +191,11 @@ def ask(
         return None
     try:
         _wake(opts, engine)
-        reply = _await_reply(folder, request_id, site.patience if patience is None else patience)
+        reply = _await_reply(asked, request_id, site.patience if patience is None else patience)
         if reply is None:
-            reply = _give_up(opts, engine, folder, request_id, keep)
+            reply = _give_up(opts, engine, asked, request_id, keep)
     except (KeyboardInterrupt, SystemExit):  # Salt may turn a Ctrl-C into either
-        is_gone = not keep and folder.remove(_name(request_id, ".request"))
+        is_gone = not keep and asked.withdraw(request_id)
         raise CommandExecutionError(
             "Interrupted; the request is withdrawn"
             if is_gone
@@ -241,14 +219,12 @@ def history(opts: Mapping[str, Any], engine: str) -> Any:
 
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not taken yet, oldest first, without unreadable ones."""
-    folder, found = site_of(opts, engine).folder(engine), []
+    found = []
     with contextlib.suppress(OSError):
-        for name in folder.names(_BELOW):
-            with contextlib.suppress(StateError, OSError):
-                request = read_msgpack(folder, name) if name.endswith(".request") else None
-                if isinstance(request, dict):
-                    found.append(request)
-    return found
+        found = [
+            _content_of(each.body) for each in Requests(site_of(opts, engine).tables, engine).open() if not each.taken
+        ]
+    return [request for request in found if request is not None]
 
 
 def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
@@ -257,7 +233,7 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
 
     :raises OSError: if the request cannot be written.
     """
-    write_msgpack(site_of(opts, engine).folder(engine), _name(_new_id(), ".request"), dict(request), durable=True)
+    Requests(site_of(opts, engine).tables, engine).add(_new_id(), salt.payload.dumps(dict(request)))
     _wake(opts, engine)
 
 
@@ -272,14 +248,6 @@ def asked_at(request_id: str) -> float:
     return int(number) / 1e9 if number.isascii() and number.isdigit() else math.inf
 
 
-def _name(request_id: str, state: str) -> str:
-    return f"{_BELOW}/{request_id}{state}"
-
-
-def _id_of(name: str) -> str:
-    return name.rpartition("/")[2].rpartition(".")[0]
-
-
 def _wake(opts: Mapping[str, Any], engine: str) -> None:
     if not is_running(opts, engine):
         return  # an engine looks for requests when it starts
@@ -292,30 +260,27 @@ def fire(opts: Mapping[str, Any], tag: str, data: dict[str, Any]) -> None:
         bus.fire_event(data, tag)
 
 
-def _await_reply(folder: Folder, request_id: str, patience: float) -> dict[str, Any] | None:
-    reply = _name(request_id, ".reply")
+def _await_reply(asked: Requests, request_id: str, patience: float) -> dict[str, Any] | None:
     deadline, pause = time.monotonic() + patience, _POLL
     while time.monotonic() < deadline:
-        value: dict[str, Any] | None = None
         with contextlib.suppress(OSError):  # the fault may pass
-            value = read_msgpack(folder, reply)
-        if value is not None:
-            with contextlib.suppress(OSError):
-                folder.remove(reply)
-            return value
+            if (reply := asked.reply(request_id)) is not None:
+                with contextlib.suppress(OSError):
+                    asked.forget(request_id)
+                return _content_of(reply)
         time.sleep(pause)
         pause = min(1.2 * pause, _SLOWEST)
     return None
 
 
-def _give_up(opts: Mapping[str, Any], engine: str, folder: Folder, request_id: str, keep: bool) -> dict[str, Any]:
+def _give_up(opts: Mapping[str, Any], engine: str, asked: Requests, request_id: str, keep: bool) -> dict[str, Any]:
     where = f"The {engine} engine {_absence(opts, engine)}"
     if keep:
         raise EngineAbsent(f"{where}; the request stays and will be carried out.")
-    if folder.remove(_name(request_id, ".request")):
+    if asked.withdraw(request_id):
         raise EngineAbsent(f"{where}; the request is withdrawn.")
     # The engine has just taken it, and owes an answer.
-    reply = _await_reply(folder, request_id, site_of(opts, engine).patience)
+    reply = _await_reply(asked, request_id, site_of(opts, engine).patience)
     if reply is None:
         raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
     return reply

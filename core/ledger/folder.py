@@ -1,5 +1,5 @@
 """
-The files of an engine, by names such as ``requests/<id>.request``, and the journals of batches among them.
+The files of an engine, by names, and the journals of batches among them.
 
 The leader writes in transactions that first make sure that it still leads (``core/postgresql/lease.py``). A runner, which
 only writes requests, needs no lease. A failure to look must never be reported as a missing file.
@@ -75,15 +75,6 @@ class Folder:
             self.tables.tell(execute, self._engine)
 
         self._do(work, durable)
-
-    def exchange(self, old: str, new: str, data: bytes) -> None:
-        """Remove a file and write another one, durably: both or neither. :raises OSError:"""
-
-        def work(execute: Execute) -> None:
-            execute(_DELETE, (self._engine, old))
-            self._replace(execute, new, data)
-
-        self._do(work)
 
     def names(self, below: str) -> list[str]:
         """Return the names of the files in ``below``, each with ``below/`` before it, sorted. :raises OSError:"""

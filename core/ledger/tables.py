@@ -9,6 +9,7 @@ The tables of a site, and all differences between the two databases that keep th
 ``saltext_jobs_files``     the engines' files, each in one or more parts; the time is in seconds of Unix time
 ``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
 ``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
+``saltext_jobs_requests``  what runners ask the engines for, and the answers: see ``core/ledger/requests.py``
 =========================  =========================================================================================
 
 A place in PostgreSQL's log is a time in microseconds, so a place that was lost in a crash of the server is never used again.
@@ -20,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-SITE, MASTERS, READERS, FILES, LOG, QUEUE = (
-    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log", "queue")
+SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS = (
+    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log", "queue", "requests")
 )
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
@@ -114,6 +115,9 @@ def statements(dialect: Dialect) -> Iterable[str]:
             modified double precision NOT NULL, PRIMARY KEY (engine, name, part))""",
         f"""CREATE TABLE {QUEUE} (kind integer NOT NULL, jid {text} NOT NULL, minion {text} NOT NULL, body {blob} NOT NULL,
             PRIMARY KEY (kind, jid, minion))""",
+        f"""CREATE TABLE {REQUESTS} (
+            engine {text} NOT NULL, id {text} NOT NULL, state integer NOT NULL, body {blob} NOT NULL,
+            at double precision NOT NULL, PRIMARY KEY (engine, id))""",
         f"CREATE TABLE {LOG} (place {place} PRIMARY KEY, body {blob})",
         f"""CREATE TABLE {SITE} (
             id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 
+import salt.payload
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.batch.catalog import add_late_returns
@@ -24,9 +25,9 @@ from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.errors import EngineAbsent, NotNow
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.log import News, Reader
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
-from saltext.jobs.core.site import read_msgpack
 from tests.worlds.world import LATENCY, Bus, JobCache, Life, Publisher, Worker, World
 
 #: Seconds between two looks of a runner for the answer to its request.
@@ -170,7 +171,7 @@ class Both(World):
         if reply is None and is_kept:
             raise EngineAbsent("the request stays")
         if reply is None:
-            if self.site.folder(JOB_RETRY).remove(f"requests/{number}.request"):
+            if Requests(self.site.tables, JOB_RETRY).withdraw(number):
                 raise EngineAbsent("the request is withdrawn")
             reply = await self._reply(life, number)
         if reply is None:
@@ -182,12 +183,11 @@ class Both(World):
         return reply["value"]
 
     async def _reply(self, life, number):
-        folder, name, until = self.site.folder(JOB_RETRY), f"requests/{number}.reply", self.now + self.site.patience
+        asked, until = Requests(self.site.tables, JOB_RETRY), self.now + self.site.patience
         while self.now < until:
-            if folder.exists(name):
-                reply = read_msgpack(folder, name)
-                folder.remove(name)
-                return reply
+            if (reply := asked.reply(number)) is not None:
+                asked.forget(number)
+                return salt.payload.loads(reply)
             await life.wait(LOOK)
         return None
 
@@ -197,12 +197,11 @@ class Both(World):
         self.told_by[number] = told
         self._hand_back(number)  # it may have been answered at once
 
-    def has_written(self, engine, name, data):
-        super().has_written(engine, name, data)
-        number = name.partition("/")[2].rpartition(".")[0]
-        if engine == BATCH_MANAGER and name.endswith(".reply"):
-            self.replies[number] = read_msgpack(self.site.folder(engine), name).get("value")
-            self._hand_back(number)
+    def has_answered(self, engine, request_id, reply):
+        super().has_answered(engine, request_id, reply)
+        if engine == BATCH_MANAGER:
+            self.replies[request_id] = salt.payload.loads(reply).get("value")
+            self._hand_back(request_id)
 
     def _hand_back(self, number):
         if number in self.replies and number in self.told_by:

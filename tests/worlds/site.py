@@ -17,6 +17,7 @@ from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.ledger import tables
 from saltext.jobs.core.ledger.folder import Folder
 from saltext.jobs.core.ledger.log import SIZE, Reader, Writer, keep, writers
+from saltext.jobs.core.ledger.requests import ANSWER
 from saltext.jobs.core.log import records
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
@@ -41,6 +42,7 @@ class Database:
 
 
 DIALECT = tables.SQLITE._replace(now="world_now()")
+ANSWERS = ANSWER.format(now=DIALECT.now)
 
 
 class Disk:
@@ -54,7 +56,7 @@ class Disk:
     def __init__(self, now=time.time, fate=None):
         self.now, self.fate = now, fate or random.Random(0)
         self.leases, self.leaders, self.beats = {}, {}, {}
-        self.written = lambda engine, name, data: None  # called for each file that was written
+        self.answered = lambda engine, request_id, reply: None  # called for each request that is answered
         self.stores = lambda: None  # called before and after a transaction of an engine; it may raise
         self._at = None  # the time of a transaction that is carried out again
         self._names = (f"database {number}" for number in itertools.count(1))
@@ -92,13 +94,16 @@ class Disk:
         try:
             found = work(self._execute)
             self.live.sql.execute("COMMIT")
-            self.pending.append((self.now(), self._now_open))
+            done = self._now_open
+            self.pending.append((self.now(), done))
         except BaseException:
             self.live.sql.execute("ROLLBACK")
             raise
         finally:
             self._now_open = None
         self.sync(self.now() if durable else self.now() - SYNCED)
+        for _, (reply, engine, request_id) in (each for each in done if each[0] == ANSWERS):
+            self.answered(engine, request_id, reply)
         return found
 
     def _execute(self, statement, values=()):
@@ -235,22 +240,6 @@ class MemoryLease(Lease):
             del self._disk.leases[self._engine]
 
 
-class MemoryFolder(Folder):
-    """Tells the disk of each file that is written as a whole."""
-
-    def __init__(self, disk, engine, lease):
-        super().__init__(MemoryTables(disk), engine, lease)
-        self._disk, self._of = disk, engine
-
-    def write(self, name, data, durable=False):
-        super().write(name, data, durable)
-        self._disk.written(self._of, name, data)
-
-    def exchange(self, old, new, data):
-        super().exchange(old, new, data)
-        self._disk.written(self._of, new, data)
-
-
 class MemorySite:
     """
     :param master: the id of the master that sees it.
@@ -291,7 +280,7 @@ class MemorySite:
         return self.disk.beats.get(engine)
 
     def folder(self, engine, lease=None):
-        return MemoryFolder(self.disk, engine, lease)
+        return Folder(MemoryTables(self.disk), engine, lease)
 
     def log(self, position=None):
         return Reader(self.tables, position)

@@ -31,6 +31,7 @@ from saltext.jobs.core.ids import TIME_ZONES
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.ledger.log import Reader as Log
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.access import Standing
@@ -45,7 +46,7 @@ from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.turns import SETTLE
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.site import read_msgpack, write_msgpack
+from saltext.jobs.core.site import write_msgpack
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
@@ -349,7 +350,7 @@ class World:
         self.acks, self.duration = acks, duration
         self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
         self.disk = Disk(self.wall)
-        self.disk.written, self.disk.stores = self.has_written, self._stores
+        self.disk.answered, self.disk.stores = self.has_answered, self._stores
         self.site = MemorySite(OPTS["id"], self.disk)
         self.log_writer = self.site.log_writer()
         self.opts = {**self.opts, "saltext_jobs_site": self.site}
@@ -583,22 +584,20 @@ class World:
     def leave(self, engine, request):
         """Leave a request for an engine, and wake it. Returns the id of the request."""
         number = f"{int(self.wall() * 1e9):020d}-{next(self.count)}"
-        write_msgpack(self.site.folder(engine), f"requests/{number}.request", request, durable=True)
+        Requests(self.site.tables, engine).add(number, salt.payload.dumps(request))
         self.fire(events.wake_tag(engine), {})
         return number
 
-    def has_written(self, engine, name, data):
-        """An engine has written a file."""
-        if engine == JOB_RETRY and name.endswith(".reply"):
-            reply = salt.payload.loads(data)
-            self.answers.append(reply.get("value", reply.get("error")))
+    def has_answered(self, engine, request_id, reply):
+        """An engine has answered a request."""
+        if engine == JOB_RETRY:
+            told = salt.payload.loads(reply)
+            self.answers.append(told.get("value", told.get("error")))
 
     @property
     def requests(self):
         """The requests to the retry queue that are not answered, by their ids."""
-        folder = self.site.folder(JOB_RETRY)
-        names = [name for name in folder.names("requests") if not name.endswith(".reply")]
-        return {name.partition("/")[2].rpartition(".")[0]: read_msgpack(folder, name) for name in names}
+        return {each.id: salt.payload.loads(each.body) for each in Requests(self.site.tables, JOB_RETRY).open()}
 
     @contextlib.contextmanager
     def deaf(self):

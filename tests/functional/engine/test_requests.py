@@ -14,9 +14,10 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.site import FileSite, site_of
 from saltext.jobs.core.version import VERSION
-from tests.database import replies_in
+from tests.database import database_of, replies_in
 from tests.faults import full_disk
 from tests.interrupted import interrupted
 from tests.leading import leading
@@ -58,7 +59,11 @@ def answering(inbox):
 
 
 def left(opts):
-    return sorted(os.path.splitext(name)[1] for name in FileSite(opts).folder(ENGINE).names("requests"))
+    FileSite(opts).tables.name()  # there may be no database yet
+    with database_of(opts) as sql:
+        return [
+            ("asked", "taken", "answered")[state] for (state,) in sql.execute("SELECT state FROM saltext_jobs_requests")
+        ]
 
 
 def test_a_request_gets_its_answer_and_leaves_nothing_behind(opts, inbox, answering):
@@ -115,7 +120,7 @@ def test_a_running_engine_that_does_not_answer_is_distinguished_from_an_absent_o
             ask(opts, ENGINE, {}, patience=0.1)
         with pytest.raises(EngineAbsent, match="stays and will be carried out"):
             ask(opts, ENGINE, {}, patience=0.1, keep=True)
-    assert left(opts) == [".request"]
+    assert left(opts) == ["asked"]
 
 
 def test_a_request_taken_before_a_crash_is_taken_again_first(opts, inbox):
@@ -143,23 +148,20 @@ def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, inbox)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1garbage", b"\x01"])
-def test_an_unreadable_request_is_set_aside_and_harms_no_other(opts, inbox, content):
-    site_of(opts).folder(ENGINE).write("requests/00000.request", content)
+def test_an_unreadable_request_is_refused_and_harms_no_other(opts, inbox, content):
+    Requests(site_of(opts).tables, ENGINE).add("00000", content)
     requests.leave(opts, ENGINE, {"number": 1})
     assert [request for _, request in inbox.take()] == [{"number": 1}]
-    assert ".corrupt" in left(opts)
+    assert replies_in(opts, ENGINE) == [{"error": "The request is damaged", "for_now": False}]
 
 
 def test_answers_that_were_never_fetched_are_swept_away(opts, inbox):
     requests.leave(opts, ENGINE, {})
     for request_id, _ in inbox.take():
         inbox.answer(request_id, None)
-    folder = FileSite(opts).folder(ENGINE)
-    (reply,) = replies_in(folder)
-    made = folder.modified(reply)
-    inbox.sweep(made + 3000)
-    assert left(opts) == [".reply"]
-    inbox.sweep(made + 4000)
+    inbox.sweep(time.time() + 3000)
+    assert left(opts) == ["answered"]
+    inbox.sweep(time.time() + 4000)
     assert left(opts) == []
 
 

@@ -13,7 +13,6 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
-from saltext.jobs.core.site import FileSite, read_msgpack
 from tests.database import replies_in
 from tests.waiting import Deadline, run_until
 
@@ -31,11 +30,9 @@ def replies(opts, loop):
         service = Service(loop, Inbox(opts, JOB_RECORDER), verbs)
         for request in made:
             requests.leave(opts, JOB_RECORDER, request)
-        folder = FileSite(opts).folder(JOB_RECORDER)
-
         loop.add_callback(service.take)
-        run_until(loop, lambda: len(replies_in(folder)) >= len(made), what="each has its reply")
-        return [read_msgpack(folder, name) for name in replies_in(folder)]
+        run_until(loop, lambda: len(replies_in(opts, JOB_RECORDER)) >= len(made), what="each has its reply")
+        return replies_in(opts, JOB_RECORDER)
 
     return serve
 
@@ -100,7 +97,7 @@ def test_one_request_that_fails_keeps_no_other_from_its_answer(replies):
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["at once", "after a wait"])
 def test_a_request_that_cannot_be_answered_yet_is_kept_until_it_can_be_and_is_no_failure(opts, loop, caplog, awaited):
-    asked, folder = [], FileSite(opts).folder(JOB_RECORDER)
+    asked = []
 
     def verb(request):
         asked.append(request.get("again"))
@@ -120,8 +117,7 @@ def test_a_request_that_cannot_be_answered_yet_is_kept_until_it_can_be_and_is_no
     service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": verb_that_waits if awaited else verb})
     requests.leave(opts, JOB_RECORDER, {"do": "note"})
     loop.run_sync(take)
-    (reply,) = folder.names("requests")
-    assert (asked, read_msgpack(folder, reply), caplog.records) == ([None, True, True], {"value": "done"}, [])
+    assert (asked, replies_in(opts, JOB_RECORDER), caplog.records) == ([None, True, True], [{"value": "done"}], [])
 
 
 def test_a_timer_of_a_loop_rings_in_time_although_the_clock_is_set_back(monkeypatch):

@@ -99,9 +99,3 @@ def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opt
         lock.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
         (found,) = [finding for finding in doctor.examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")
-
-
-def test_files_of_another_format_are_reported(opts):
-    FileSite(opts).folder(JOB_RECORDER).write("format", b"9\n")
-    (found,) = [finding for finding in doctor.examine(opts)["findings"] if "format" in finding]
-    assert found.startswith("the engine does not start") and "is of format 9" in found

@@ -16,7 +16,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
-from saltext.jobs.core.site import FileSite, read_msgpack
+from saltext.jobs.core.site import FileSite
 from tests.database import replies_in
 from tests.faults import full_disk
 from tests.private import not_private
@@ -355,12 +355,9 @@ def ask():
 
     def leave(stage, request):
         requests.leave(stage.opts, JOB_RECORDER, request)
-        folder = FileSite(stage.opts).folder(JOB_RECORDER)
-        assert stage.until(lambda: replies_in(folder))
-        (name,) = replies_in(folder)
-        reply = read_msgpack(folder, name)
-        folder.remove(name)
-        return reply
+        had = len(replies_in(stage.opts, JOB_RECORDER))
+        assert stage.until(lambda: len(replies_in(stage.opts, JOB_RECORDER)) > had)
+        return replies_in(stage.opts, JOB_RECORDER)[-1]
 
     return leave
 

@@ -140,6 +140,5 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
     requests.leave(opts, JOB_RETRY, {"do": "cancel", "minion": "a", "jid": None})
     stage.start()
-    folder = FileSite(opts).folder(JOB_RETRY)
-    stage.until(lambda: len(replies_in(folder)) == 2)
+    stage.until(lambda: len(replies_in(opts, JOB_RETRY)) == 2)
     assert stage.state("a") is State.CANCELLED

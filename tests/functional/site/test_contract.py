@@ -7,7 +7,6 @@ import pytest
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log import records
 from saltext.jobs.core.postgresql.lease import Superseded
-from saltext.jobs.core.site import check_format, note_format
 from tests.functional.site.conftest import end_lease
 from tests.waiting import wait_for
 
@@ -77,15 +76,6 @@ class TestFolder:
         assert ours.read("requests/1.request") == b"\x00one"
         ours.write("requests/1.request", b"two", durable=True)
         assert theirs.read("requests/1.request") == b"two"
-
-    def test_files_of_another_format_are_refused_with_what_to_do(self, folders):
-        ours, theirs = folders
-        assert not check_format(theirs)
-        note_format(ours)
-        assert check_format(theirs)
-        theirs.write("format", b"9\n")
-        with pytest.raises(StateError, match=r"is of format 9, .* knows 1: install the version"):
-            note_format(ours)
 
     def test_a_missing_file_reads_as_none(self, folders):
         ours, _ = folders
