@@ -206,7 +206,7 @@ class Effects:
         try:
             tgt, tgt_type = narrowed(load, effect.minions, effect.named)
         except ValueError as exc:
-            return facts.Refused(effect.jid, str(exc))
+            return facts.Sent(effect.jid, effect.minions, outcome=Evidence.FORBIDDEN, why=str(exc))
         if not self._compound:  # each minion has said that the job's target matches it
             tgt, tgt_type = list(effect.minions), "list"
         matched = await self._ports.publisher.publish(

@@ -236,14 +236,6 @@ class KeysRead(Fact):
     none: bool = False
 
 
-@dataclass(frozen=True)
-class Refused(Fact):
-    """The store refuses to take what belongs to a job."""
-
-    jid: str
-    reason: str
-
-
 # -- facts: from the store and from operators -------------------------------------------------------------------------
 
 

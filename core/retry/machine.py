@@ -90,7 +90,7 @@ class Retry:
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
         self.notes = self._notes.by_jid
 
-        replays, capture, owing = self.replays, self.capture, self.owing
+        replays, capture = self.replays, self.capture
         # A handler that may need several steps returns Work.
         self.handlers: Mapping[type, Callable[[Any], Work | object]] = {
             facts.Published: self._published,
@@ -108,7 +108,6 @@ class Retry:
             facts.Sent: replays.sent,
             facts.Unreadable: self._unreadable,
             facts.KeysRead: self._keys_read,
-            facts.Refused: owing.refused,
             facts.Restored: self._restored,
             facts.Requested: self._requested,
             facts.Tick: lambda _fact: None,  # what is due is done after every fact

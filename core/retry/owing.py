@@ -61,14 +61,9 @@ class Owing:
             self._replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
         return entry
 
-    def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
-        """
-        Put stored entries of these jobs into the queue. Returns how many are new. Entries that were removed a moment
-        ago may still be in the store; they are left out.
-        """
-        unknown = [e for e in entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
-        new = [entry for entry in unknown if entry.minion not in self._notes.get(entry.jid).settled]
-        for entry in new:
+    def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> None:
+        """Put stored entries of these jobs into the queue."""
+        for entry in entries:
             # The clock may have been set back. Then whatever kill comes counts as later than the request.
             if entry.wanted_at > self._queue.now:
                 entry.wanted_at = 0.0
@@ -76,7 +71,6 @@ class Owing:
             self._queue.put(jobs[entry.jid], entry)
             if entry.state in UNDER_WAY:
                 self._turns.wake(entry.minion, self._queue.now)
-        return len(new)
 
     # -- entries end, and go ------------------------------------------------------------------------------------------
 
@@ -133,11 +127,6 @@ class Owing:
         if is_owed if kill.jid else is_sent:
             self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
-    def refused(self, fact: facts.Refused) -> Work:
-        """Give up a job that cannot be stored: it cannot be claimed either."""
-        entries = self._queue.of(None, fact.jid)
-        return self._each(entries, _OPEN, lambda entry: self._replays.end(entry, State.DEAD, fact.reason))
-
     def remove(self, entry: Entry) -> None:
         """
         Forget an entry without a return. Neither a later look at its job nor what the store still has of it must queue it
@@ -186,20 +175,6 @@ class Owing:
         return 0
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
-
-    def adopt(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> Work:
-        """Take up entries that were recovered. Returns how many are new."""
-        by_job: dict[str, list[Entry]] = {}
-        for entry in entries:
-            by_job.setdefault(entry.jid, []).append(entry)
-        count = 0
-        for its in by_job.values():  # all entries of a job at once, since the stored job names them all
-            new = self.take_up(jobs, its)
-            count += new
-            yield new
-        yield from self.restore()
-        self._queue.timers.set(("sweep",), self._queue.now)
-        return count
 
     def enqueue(
         self,

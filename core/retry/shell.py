@@ -32,6 +32,7 @@ from saltext.jobs.core.retry.effects import Effects, answer_time
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
@@ -49,6 +50,10 @@ CACHE_PAUSE = 2.0
 _LOG_READ, _LOG_PAUSE = 30.0, 0.05
 #: By how many seconds the wall clock may differ from the engine's before the engine starts anew.
 _SET = 1.0
+#: Seconds before the engine starts anew on request, so that the request is answered.
+_SOON = 1.0
+#: What is known of a job without a note.
+_NOTHING = Note(0.0)
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
 #: Most entries that are taken up in one go at the start, and most changes announced on the bus in one go.
@@ -94,7 +99,7 @@ class RetryShell:
         self._read_at = -math.inf  # when the log was last read to its end
         self._searches = Searches(loop, latest, self._published_since, self._found_published)
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
-        verbs = Verbs(ports, self.request, self.writer.is_stored)
+        verbs = Verbs(ports, self.request, self._start_anew)
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
         self._stored_in = ""  # the name of the database
@@ -133,6 +138,8 @@ class RetryShell:
         await self._of_store(self._ports.store.tidy)
         jobs, entries = await self._of_store(read_queue, self._ports)
         notes = await self._of_store(self._ports.store.notes)
+        # A record that was recovered may be of an entry that an operator has removed since.
+        entries = [entry for entry in entries if entry.minion not in notes.get(entry.jid, _NOTHING).settled]
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
             self.machine.take_up(jobs, part, self._ports.clock.now())
@@ -390,6 +397,10 @@ class RetryShell:
             log.error("The retry queue has another database than before; what the engine knows is written into it")
             self._stored_in = name
             self._effects.save_all()
+
+    def _start_anew(self) -> None:
+        """End the process soon, once the queue is stored. Salt starts another."""
+        self.writer.when_durable(lambda: self._loop.call_later(_SOON, self._ports.restart))
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint once the store holds all that it stands for."""

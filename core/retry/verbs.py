@@ -17,7 +17,7 @@ from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import PAUSED
-from saltext.jobs.core.retry.entry import Asker, Entry, Job, Key, Kind
+from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
 
@@ -32,16 +32,16 @@ class Verbs:
     """
     :param take: gives the machine a fact, and returns a future of its answer, which resolves once all changes are
         durable.
-    :param is_stored: tells whether the last change of a record is in the store.
+    :param restart: starts the engine anew, once what is known is stored.
     """
 
     def __init__(
         self,
         ports: Ports,
         take: Callable[[facts.Fact], Any],
-        is_stored: Callable[[Key], bool],
+        restart: Callable[[], None],
     ) -> None:
-        self._ports, self._take, self._is_stored = ports, take, is_stored
+        self._ports, self._take, self._restart = ports, take, restart
         self._last: Any = None  # resolves when the last request has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -56,7 +56,8 @@ class Verbs:
             "resume": self._resume,
         }
         verbs = {verb: self._in_order(verb, make) for verb, make in made.items()}
-        return {**verbs, "take_up": self._in_order("adopt", self._take_up)}
+        # ``job_cache.recover`` has brought back entries: an engine that starts reads the whole queue.
+        return {**verbs, "take_up": lambda _request: self._restart()}
 
     def _in_order(self, do: str, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
@@ -116,13 +117,6 @@ class Verbs:
         reason = str(request.get("reason") or "by an operator")
         given = {"job": job, "minions": owed, "reason": reason, "is_new_load": bool(request.get("who"))}
         return {**given, "named": named is not None, **_wish(request)}
-
-    async def _take_up(self, request: Request) -> Given:
-        """Take up entries that ``job_cache.recover`` has brought back into the queue."""
-        jobs, found = await self._ports.store_worker.call(read_queue, self._ports)
-        # Entries that have changed since may have been removed.
-        entries = [entry for entry in found if self._is_stored(Key(Kind.ENTRY, entry.jid, entry.minion))]
-        return {"jobs": jobs, "entries": entries}
 
 
 def _selected(request: Request) -> Given:

@@ -39,7 +39,6 @@ class Writer:
         self._loop, self._worker, self._store, self._record_of = loop, worker, store, record_of
         # The keys that have changed: of claimed entries, of jobs, and of all else.
         self._claims, self._jobs, self._rest = dict[Key, None](), dict[Key, None](), dict[Key, None]()
-        self._writing: Changes = {}
         self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
         self._busy, self._is_synced = False, True
         self._timer: Any = None
@@ -62,10 +61,6 @@ class Writer:
         """Call back once everything put so far is stored."""
         self._waiting.append(call)
         self._begin()
-
-    def is_stored(self, key: Key) -> bool:
-        """Tell whether the last change of a record is in the store."""
-        return not any(key in each for each in (self._claims, self._jobs, self._rest, self._writing))
 
     @property
     def idle(self) -> bool:
@@ -102,7 +97,7 @@ class Writer:
         return {key: record for key, record in changes.items() if key not in self._jobs}
 
     async def _write_one(self, changes: Changes, calls: list[Callable[[], None]]) -> None:
-        pause, self._writing = 0.0, changes
+        pause = 0.0
         while changes or (calls and not self._is_synced):
             try:
                 await self._worker.call(self._store.write, changes, bool(calls))
@@ -113,7 +108,6 @@ class Writer:
                     log.error("The retry queue cannot be written, and is kept in memory until it can be: %s", exc)
                 pause = min(2 * pause or _PAUSE, _LONGEST_PAUSE)
                 await compat.sleep(pause)
-        self._writing = {}
         if pause:
             log.warning("The retry queue can be written again")
         for call in calls:
