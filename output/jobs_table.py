@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -40,34 +39,27 @@ __virtualname__ = "jobs_table"
 __opts__: Mapping[str, Any]
 __salt__: Mapping[str, Callable[..., str]]
 
+_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
 #: The function that draws each result; ``facts`` draws the others.
 _PAGES: dict[str, Callable[[Any, Page], None]] = {
-    "batch.list": batches.listed,
-    "batch.list_active": batches.active,
+    **dict.fromkeys(("batch.list", "batch.list_active"), batches.listed),
     **dict.fromkeys(
         ("batch.status", "batch.start", "batch.run", "batch.wait", "batch.watch", "batch.retry"), batches.standing
     ),
     "batch.minions": batches.minions,
     "batch.masters": batches.masters,
-    "batch.hand_over": batches.handed_over,
     "batch.failures": batches.failures,
     "job_retry.list": retries.entries,
     "job_retry.show": retries.entry,
-    "job_retry.coverage": retries.coverage,
     "job_cache.search": jobs.search,
     "job_cache.minions": jobs.minions,
     "job_cache.outcome": jobs.outcome,
     "job_cache.running": jobs.running,
     "job_notices.stats": notices.stats,
-    "job_notices.doctor": notices.doctor,
     "job_recorder.stats": recorder.stats,
     "job_recorder.set_aside": recorder.set_aside,
-    "job_recorder.redeliver": recorder.redelivered,
-    **dict.fromkeys(("batch.doctor", "job_retry.doctor", "job_cache.doctor", "job_recorder.doctor"), facts.doctor),
+    **dict.fromkeys((f"{runner}.doctor" for runner in _RUNNERS), facts.doctor),
 }
-#: Matches a jid among the words of a command.
-_JID = re.compile(r"[0-9]{20}")
-_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
 
 
 def __virtual__() -> str:
@@ -110,12 +102,6 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
         jid_tz=datetime.timezone.utc if __opts__.get("utc_jid") else None,
         colours=colours or bool(__opts__.get("force_color")),
         encoding="utf-8" if to_file else terminal.encoding_of(sys.stdout),
-        jid=next(filter(_JID.fullmatch, _typed()), "JID"),
     )
     draw(data, page)
     return page.text()
-
-
-def _typed() -> list[str]:
-    """Return the command's words, ``jid=…`` without the name."""
-    return [str(word).removeprefix("jid=") for word in __opts__.get("arg") or ()]

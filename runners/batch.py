@@ -293,8 +293,7 @@ def failures(jid: object) -> dict[str, Any]:
     A user with limited rights needs the right to the batch's job, as for ``batch.retry``.
 
     :param str jid: the batch's jid.
-    :return: a dict with jid, fun, arguments, tgt, tgt_type, user, state, success, halted, halted_reason, driver and
-        the counts (as in ``batch.status``), unsuccessful (how many) and groups: a list of dicts with count, state (failed,
+    :return: the dict of ``batch.status`` with unsuccessful (how many) and groups: a list of dicts with count, state (failed,
         timed_out, lost, killed or offline), retcode (or None), text (of the first minion) and minions.
 
     CLI Example:
@@ -337,7 +336,7 @@ def stop(jid: object, kill: object = False) -> bool:
         salt-run batch.stop 20260516101112131415
         salt-run batch.stop 20260516101112131415 kill=True
     """
-    from saltext.jobs.core.batch import catalog
+    from saltext.jobs.core.batch import words
     from saltext.jobs.core.master import caller
 
     jid, kill = arguments.jid(jid), arguments.flag("kill", kill)
@@ -346,7 +345,7 @@ def stop(jid: object, kill: object = False) -> bool:
     _rights(who).permit_control(batch if kill else None)
     if batch is not None:
         return _request("stop", who, batch, kill=kill)
-    over, state = batches.find(jid)[0]["state"] in catalog.OVER, batches.need_native(jid)
+    over, state = batches.find(jid)[0]["state"] in words.OVER, batches.need_native(jid)
     if kill:
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
     return _done("stop", jid, not over and _stop_native(jid, state, kill))
@@ -637,7 +636,7 @@ def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summa
     from saltext.jobs.core.batch import watch as watching
 
     limit = None if timeout is None else arguments.seconds("timeout", timeout)
-    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), catalog.OVER, limit, display))
+    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), limit, display))
 
 
 def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> bool:

@@ -25,8 +25,6 @@ from saltext.jobs.core.master.job_cache import JobCache
 
 log = lines.logger(__name__)
 
-#: States of a batch that has ended.
-OVER = ("complete", "halted")
 #: What a search for batches accepts: their states, and the words that people see for these.
 STATES = (*words.WORDS, "complete")
 
@@ -88,7 +86,7 @@ class Catalog:
         ours = [self._listed(jid) for jid in self._store.open_jids()]
         states = [self.native(jid) for jid in self._store.native_jids()]
         foreign = [self._of_native(state) for state in states if state]
-        found = [item for item in (*ours, *foreign) if item and item["state"] not in OVER]
+        found = [item for item in (*ours, *foreign) if item and item["state"] not in words.OVER]
         return sorted(found, key=lambda item: str(item["jid"]))
 
     def newest(self, limit: int, wanted: Callable[[Summary], bool] | None = None) -> list[Summary]:

@@ -19,20 +19,29 @@ from saltext.jobs.core.display.command import HIDDEN, published_words, shown, wo
 
 #: The ``driver`` of our batches.
 DRIVER = "engine"
+#: Options of ``batch.start`` that a Spec keeps under their own names.
+_KEPT = (
+    *(
+        "batch",
+        "batch_wait",
+        "max_failures",
+        "min_executed",
+        "timeout",
+        "gather_job_timeout",
+        "max_runtime",
+        "start_at",
+    ),
+    *("window", "timezone", "by", "check_timeout", "approve_timeout", "presence", "offline", "ret"),
+)
 
 
 def counts(batch: Batch) -> dict[str, Any]:
     """Return how many minions are in each state; the counts add up to ``total``."""
     return {
         "total": len(batch.spec.minions),
-        "completed": batch.counts[Outcome.COMPLETED],
+        **{outcome.value: batch.counts[outcome] for outcome in Outcome},
         "active": len(batch.flights),
         "pending": batch.count_pending(),
-        "failed": batch.counts[Outcome.FAILED],
-        "lost": batch.counts[Outcome.LOST],
-        "offline": batch.counts[Outcome.OFFLINE],
-        "killed": batch.counts[Outcome.KILLED],
-        "timed_out": batch.counts[Outcome.TIMED_OUT],
         "state": batch.state,
         **({"group": batch.spec.groups[batch.pace.group][0]} if batch.spec.groups else {}),
     }
@@ -59,9 +68,9 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
 
     :param is_seen: whether arguments are shown.
     """
-    spec, numbers = batch.spec, counts(batch)
+    spec, numbers, pause = batch.spec, counts(batch), batch.waits_for()
     stages = len(spec.sizes) // batch.membership.groups
-    pause = batch.waits_for()
+    groups = {"by": spec.by, "group_number": batch.pace.group + 1, "groups": len(spec.groups)}
     return {
         "jid": spec.jid,
         "fun": spec.fun,
@@ -81,7 +90,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "age_seconds": max(0.0, now - batch.last_progress),
         "stage": batch.pace.stage % stages + 1,
         "stages": stages,
-        **_grouping(batch),
+        **(groups if spec.groups else {}),
         "rate": _rate(batch, numbers, now),
         "eta_seconds": _seconds_left(batch, numbers),
         "success": batch.success,
@@ -103,41 +112,18 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
     }
 
 
-#: Options of ``batch.start`` that a Spec keeps under their own names.
-_KEPT = (
-    *("batch", "batch_wait", "max_failures", "min_executed", "timeout", "gather_job_timeout"),
-    *(
-        "max_runtime",
-        "start_at",
-        "window",
-        "timezone",
-        "by",
-        "check_timeout",
-        "approve_timeout",
-        "presence",
-        "offline",
-        "ret",
-    ),
-)
-
-
 def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
     """
     Return the options with which a batch was started, by their names in ``batch.start``.
 
     None for one that was not given and has no default.
     """
-    found = {name: getattr(spec, name) for name in _KEPT}
-    kept = {name: None if value == "" else value for name, value in found.items()}
-    approve_by = list(spec.approve_by) or None
-    check, more = (_check_as_typed(spec), shown(spec.options)) if is_seen else (check_of(spec), {})
-    return {**kept, "check": check, "approve_by": approve_by, **more}
-
-
-def _check_as_typed(spec: Spec) -> str | None:
-    name = check_of(spec)
-    words = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {})
-    return name and " ".join((name, *words))
+    check, more = check_of(spec), dict[str, Any]()
+    if is_seen:
+        words, more = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {}), shown(spec.options)
+        check = check and " ".join((check, *words))
+    kept = {name: None if getattr(spec, name) == "" else getattr(spec, name) for name in _KEPT}
+    return {**kept, "check": check, "approve_by": list(spec.approve_by) or None, **more}
 
 
 def preview(spec: Spec, limit: int | None = None) -> dict[str, Any]:
@@ -167,13 +153,6 @@ def check_of(spec: Spec) -> str | None:
     return {"runner": f"{RUNNER}{fun}", "function": fun, APPROVE: APPROVE}.get(str(kind))
 
 
-def _grouping(batch: Batch) -> dict[str, Any]:
-    """Return the fields about groups, if there are any."""
-    if not batch.spec.groups:
-        return {}
-    return {"by": batch.spec.by, "group_number": batch.pace.group + 1, "groups": len(batch.spec.groups)}
-
-
 def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
     """Return minions per minute since the start."""
     done = sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
@@ -200,20 +179,22 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
 # -- its minions -------------------------------------------------------------------------------------------------------
 
 
+def _minion(state: str, since: float | None, retcode: Any = None, **more: Any) -> dict[str, Any]:
+    return {"state": state, "since": since, "retcode": retcode, **more}
+
+
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     """
     Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended; ``since`` is Unix time. A
     batch with groups has ``group`` too, an active minion has ``seen``: when it was last seen to run the job, and a lost one
     that is known to have begun the job has ``begun``.
     """
-    known: dict[str, dict[str, Any]] = {}
-    for minion in batch.pending():
-        known[minion] = {"state": "pending", "since": batch.created, "retcode": None}
+    known = {minion: _minion("pending", batch.created) for minion in batch.pending()}
     for minion, flight in batch.flights.items():
         since = flight.began or flight.since
-        known[minion] = {"state": "active", "since": since, "seen": max(since, flight.since), "retcode": None}
+        known[minion] = _minion("active", since, seen=max(since, flight.since))
     for minion, (outcome, since, retcode) in batch.outcomes.items():
-        known[minion] = {"state": outcome.value, "since": since, "retcode": retcode}
+        known[minion] = _minion(outcome.value, since, retcode)
     for minion in batch.record.begun:
         known[minion]["begun"] = True
     if batch.spec.groups:
@@ -235,26 +216,13 @@ def native_view(spec: Spec, created: float) -> dict[str, Any]:
 
     :param created: Unix time.
     """
+    same = ("jid", "fun", "tgt", "tgt_type", "batch_wait", "timeout", "gather_job_timeout", "ret", "user")
     return {
-        "jid": spec.jid,
-        "fun": spec.fun,
-        "arg": [],
-        "kwargs": {},
-        "tgt": spec.tgt,
-        "tgt_type": spec.tgt_type,
-        "all_minions": [],
-        "pending": [],
-        "active": {},
-        "done": {},
-        "failed": {},
-        "wait": [],
+        **{name: getattr(spec, name) for name in same},
+        **{name: [] for name in ("arg", "all_minions", "pending", "wait")},
+        **{name: {} for name in ("kwargs", "active", "done", "failed")},
         "batch_size": spec.sizes[-1],
-        "batch_wait": spec.batch_wait,
         "failhard": False,
-        "timeout": spec.timeout,
-        "gather_job_timeout": spec.gather_job_timeout,
-        "ret": spec.ret,
-        "user": spec.user,
         "driver": DRIVER,
         "created": created,
         "last_progress": created,
@@ -263,51 +231,43 @@ def native_view(spec: Spec, created: float) -> dict[str, Any]:
     }
 
 
-_NATIVE_COUNTS = {
-    "total": "all_minions",
-    "completed": "done",
-    "active": "active",
-    "pending": "pending",
-    "failed": "failed",
-}
-
-
 def native_summary(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[str, Any]:
     """Return the summary of a batch that Salt 3008's own manager or its CLI drives, from its state file."""
-    halted, reason = bool(state.get("halted")), state.get("halted_reason")
-    numbers = {name: len(state.get(key) or ()) for name, key in _NATIVE_COUNTS.items()}
-    over = not numbers["pending"] and not numbers["active"]
-    progress = state.get("last_progress")
+    halted, progress = bool(state.get("halted")), state.get("last_progress")
+    same = (
+        "jid",
+        "fun",
+        "tgt",
+        "tgt_type",
+        "batch_size",
+        "halted_reason",
+        "driver",
+        "user",
+        "created",
+        "last_progress",
+    )
+    active, pending = (len(state.get(name) or ()) for name in ("active", "pending"))
     return {
-        **{key: state.get(key) for key in ("jid", "fun", "tgt", "tgt_type")},
+        **{name: state.get(name) for name in same},
         "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
-        **numbers,
-        "lost": 0,
-        "offline": 0,
-        "killed": 0,
-        "timed_out": 0,
-        "state": "halted" if halted else "complete" if over else "running",
-        "batch_size": state.get("batch_size"),
+        **dict.fromkeys((outcome.value for outcome in Outcome), 0),
+        "total": len(state.get("all_minions") or ()),
+        "completed": len(state.get("done") or ()),
+        "active": active,
+        "pending": pending,
+        "failed": len(state.get("failed") or ()),
+        "state": "halted" if halted else "running" if active or pending else "complete",
         "halted": halted,
-        "halted_reason": reason,
-        "driver": state.get("driver"),
-        "user": state.get("user"),
-        "created": state.get("created"),
-        "last_progress": progress,
         "age_seconds": max(0.0, now - progress) if progress else None,
     }
 
 
 def native_minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the minions of a batch of Salt's own in the form of ``minions``."""
-    result: dict[str, dict[str, Any]] = {}
-    for minion in state.get("pending") or ():
-        result[minion] = {"state": "pending", "since": state.get("created"), "retcode": None}
-    for minion, since in (state.get("active") or {}).items():
-        result[minion] = {"state": "active", "since": since, "retcode": None}
+    result = {minion: _minion("pending", state.get("created")) for minion in state.get("pending") or ()}
+    result |= {minion: _minion("active", since) for minion, since in (state.get("active") or {}).items()}
     for minion, data in (state.get("done") or {}).items():
         code = data.get("retcode") if isinstance(data, Mapping) else None
-        result[minion] = {"state": "failed" if code else "completed", "since": None, "retcode": code}
-    for minion in state.get("failed") or {}:
-        result[minion] = {"state": "failed", "since": None, "retcode": None}
+        result[minion] = _minion("failed" if code else "completed", None, code)
+    result |= {minion: _minion("failed", None) for minion in state.get("failed") or {}}
     return {minion: result[minion] for minion in sorted(result)}

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from saltext.jobs.core.batch.summary import two_digits
-from saltext.jobs.core.batch.tables import engine_trouble
-from saltext.jobs.core.batch.words import BAD, word
+from saltext.jobs.core.batch.words import BAD, OVER, engine_trouble, word
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut, width_of
 from saltext.jobs.core.errors import Refused
@@ -25,10 +24,8 @@ from saltext.jobs.core.errors import Refused
 ENGINE_PATIENCE = 60.0
 #: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
-#: Columns of the bar: the most; the fewest (with less room, no bar); the fewest on a terminal that is not narrow.
-_BAR, _SHORTEST_BAR, _LEAST_BAR = 30, 4, 10
-#: Columns of a terminal that is not narrow.
-_WIDE = 60
+#: Columns of the bar; with less room than that there is none.
+_BAR = 20
 #: Most minions that are named if many have failed alike since the last look.
 _NAMED = 10
 #: Moves to the beginning of the line and clears it.
@@ -39,39 +36,35 @@ Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 
 class Display:
-    """
-    :param stream: where to write; a bar is drawn if it is a terminal that can redraw a line.
-    :param clock: returns Unix time.
-    """
+    """:param stream: where to write; a bar is drawn if it is a terminal that can redraw a line."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.time) -> None:
-        self._stream, self._clock = stream, clock
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._live = terminal.is_terminal(stream)
         self._encoding = terminal.encoding_of(stream)
         self._told: set[str] = set()
-        self._paused = ""
+        self._waits = ""
         self._last = ""
 
     def show(self, summary: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]]) -> None:
         """Show the state of a batch, why it waits, and what has failed since the last call."""
         self._tell_of(minions)
-        paused = waiting_line(summary, self._clock())
-        if paused != self._paused:
-            self._paused = paused
-            if paused:
-                self._line(paused)
+        waits = waiting_line(summary)
+        if waits and waits != self._waits:
+            self._line(waits)
+        self._waits = waits
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = terminal.width_of_terminal(self._stream) - 1 if self._live else None
         shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None}
         text = progress_line(shown, width, self._encoding)
         if text == self._last:
             return
-        self._last = text
         if self._live:
             self._stream.write(f"{_ANEW}{text}")
             self._stream.flush()
         else:
             self._line(text)
+        self._last = text
 
     def end(self) -> None:
         """Leave the bar as it stands."""
@@ -96,37 +89,32 @@ class Display:
                 self._line(f"and {len(names) - len(few):,} more: {what}")
 
     def _line(self, text: str) -> None:
-        start = _ANEW if self._live else ""
-        self._stream.write(f"{start}{clean(text, self._encoding)}\n")
+        self._stream.write(f"{_ANEW if self._live else ''}{clean(text, self._encoding)}\n")
         self._stream.flush()
         if self._live:
             self._last = ""
 
 
-def waiting_line(summary: Mapping[str, Any], now: float) -> str:
-    """Return why a batch sends to no minion now, when that changes, and what an operator can do; empty if it does send."""
+def waiting_line(summary: Mapping[str, Any]) -> str:
+    """Return why a batch sends to no minion now, and what an operator can do; empty if it does send."""
     # ``blocked_reason`` changes with each minion of other batches: it is worth a line only if this batch stands still.
     reason = summary.get("paused_reason") or (None if summary.get("active") else summary.get("blocked_reason"))
-    if not reason or summary["state"] in ("complete", "halted"):
+    if not reason or summary["state"] in OVER:
         return ""
-    opens = summary.get("opens_at")
-    when = f"; opens {moments.local(opens, None)}" if opens and opens > now else ""
+    when = f"; opens {moments.local(summary['opens_at'], None)}" if summary.get("opens_at") else ""
     steps = f"; salt-run batch.approve {summary['jid']} lets it go on" if summary.get("approve") is not None else ""
-    told = reason if summary.get("blocked_reason") else f"{word(summary)}: {reason}"
-    return f"{told}{when}{steps}"
+    return f"{word(summary)}: {reason}{when}{steps}"
 
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding: str = "utf-8") -> str:
     """
     Return the state of a batch in one line.
 
-    :param width: most columns. To fit, the bar shrinks first; then the least important parts are left out. A line wider than
-        the terminal could not be redrawn.
+    :param width: most columns, since a line wider than the terminal could not be redrawn: what matters least is left out.
     :param encoding: the terminal's encoding.
     """
     total = summary["total"] or 1
-    bad = sum(summary.get(name) or 0 for name in BAD)
-    ended = summary["completed"] + bad
+    ended = summary["completed"] + sum(summary.get(name) or 0 for name in BAD)
     silent = summary.get("engine_silent_seconds")
     engine = " (no engine)" if summary.get("engine") is False else " (the engine does not answer)" if silent else ""
     parts = [f"{ended}/{summary['total']} {word(summary)}{engine}"]
@@ -138,21 +126,17 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding
         parts.append(f"{two_digits(summary['rate']):g}/min")
     if summary.get("eta_seconds"):
         parts.append(f"about {moments.span(summary['eta_seconds'])} left")
-    bar = _BAR
-    if width is not None:
-        least = _LEAST_BAR + 3 if width >= _WIDE else 0  # with its brackets and a space
-        while len(parts) > 1 and width_of(", ".join(parts)) + least > width:
-            parts.pop()
-        bar = min(_BAR, width - 3 - width_of(", ".join(parts)))
+    while width is not None and len(parts) > 1 and width_of(", ".join(parts)) + _BAR + 3 > width:
+        parts.pop()
     text = ", ".join(parts)
-    line = f"[{'#' * (bar * ended // total):<{bar}}] {text}" if bar >= _SHORTEST_BAR else text
-    return line if width is None else cut(line, width, mark="", middle=False)
+    if width is not None and width_of(text) + _BAR + 3 > width:
+        return cut(text, width, mark="", middle=False)
+    return f"[{'#' * (_BAR * ended // total):<{_BAR}}] {text}"
 
 
 def follow(
     jid: str,
     look: Look,
-    over: tuple[str, ...],
     timeout: float | None,
     display: Display | None,
     poll: float = _POLL,
@@ -162,7 +146,6 @@ def follow(
     Wait until a batch has ended and return its summary. Blocks.
 
     :param look: returns the state of the batch.
-    :param over: the states of a batch that has ended.
     :param timeout: seconds to wait; None for no limit.
     :param display: shows the progress; None for none.
     :param poll: shortest pause in seconds between two looks; it is longer if a look takes long.
@@ -170,41 +153,29 @@ def follow(
     :raises Refused: if the time is up, if the wait is interrupted, or if no engine has driven the batch for
         ``engine_patience`` seconds. The batch goes on.
     """
+    began = driven = time.monotonic()
     try:
         with _interruptible():
-            return _follow(jid, look, over, timeout, display, poll, engine_patience)
+            while True:
+                looked = time.monotonic()
+                summary, minions = look()
+                if display:
+                    display.show(summary, minions)
+                if summary["state"] in OVER:
+                    return dict(summary)
+                now = time.monotonic()
+                if timeout is not None and now - began >= timeout:
+                    raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
+                driven = now if not engine_trouble(summary) else driven
+                if now - driven >= engine_patience:
+                    raise Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
+                # A look at a large batch has a cost: spend at most a tenth of the time on looks.
+                time.sleep(max(poll, 9 * (now - looked)))
     except (KeyboardInterrupt, SystemExit):
         raise Refused(f"Batch {jid} goes on; salt-run batch.watch {jid} shows it again") from None
     finally:
         if display:
             display.end()
-
-
-def _follow(
-    jid: str,
-    look: Look,
-    over: tuple[str, ...],
-    timeout: float | None,
-    display: Display | None,
-    poll: float,
-    engine_patience: float,
-) -> dict[str, Any]:
-    began = driven = time.monotonic()
-    while True:
-        looked = time.monotonic()
-        summary, minions = look()
-        if display:
-            display.show(summary, minions)
-        if summary["state"] in over:
-            return dict(summary)
-        now = time.monotonic()
-        if timeout is not None and now - began >= timeout:
-            raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
-        driven = now if not engine_trouble(summary) else driven
-        if now - driven >= engine_patience:
-            raise Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
-        # A look at a large batch has a cost: spend at most a tenth of the time on looks.
-        time.sleep(max(poll, 9 * (now - looked)))
 
 
 @contextlib.contextmanager

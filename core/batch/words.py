@@ -1,6 +1,6 @@
 """
-A batch in words for people: its state in one word, why it was halted, why a request changes nothing, and why minions did
-not succeed.
+A batch in words for people: its state in one word, why it was halted, why it does not go on, why a request changes nothing,
+and why minions did not succeed.
 
 Pure: it is handed summaries, and one return at a time.
 """
@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.gates import HELD, PausedBy
+from saltext.jobs.core.display.moments import span
 from saltext.jobs.core.reasons import Reasons, text_of
 
+#: The states of a batch that has ended.
+OVER = ("complete", "halted")
 #: The outcomes without success, worst first.
 BAD = ("failed", "timed_out", "lost", "killed", "offline")
 #: What a minion's state means, if its name does not say it.
-MEANINGS = {
+_MEANINGS = {
     "timed_out": "ran longer than max_runtime",
     "lost": "gave neither a return nor a sign that it runs the job",
     "killed": "by an operator",
@@ -26,9 +29,14 @@ MEANINGS = {
 }
 #: The same of a lost minion that is known to have begun the job.
 _BEGUN = "began the job, and gave neither a return nor a sign that it still runs it"
+#: Why a minion failed, if its return cannot be read.
+_RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
 
 #: The words that ``word`` returns: they tell people the state of a batch.
 WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
+
+#: Yields (minion, its return or None) for some minions.
+Returns = Callable[[Iterable[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
 
 
 def word(found: Mapping[str, Any]) -> str:
@@ -42,7 +50,7 @@ def word(found: Mapping[str, Any]) -> str:
     if state == "running" and found.get("blocked_reason") and not found.get("active"):
         return "waiting"
     if state == "complete":
-        return "succeeded" if has_succeeded(found) else "unsuccessful"
+        return "succeeded" if _has_succeeded(found) else "unsuccessful"
     if state != "paused" or by is None or by in HELD:
         return state
     return "scheduled" if by == PausedBy.START else "waiting"
@@ -50,10 +58,10 @@ def word(found: Mapping[str, Any]) -> str:
 
 def meaning(record: Mapping[str, Any]) -> str:
     """Return what a minion's state means; empty if its name says it. :param record: as ``batch.minions`` has it."""
-    return _BEGUN if record.get("begun") else MEANINGS.get(record["state"], "")
+    return _BEGUN if record.get("begun") else _MEANINGS.get(record["state"], "")
 
 
-def has_succeeded(found: Mapping[str, Any]) -> bool:
+def _has_succeeded(found: Mapping[str, Any]) -> bool:
     """Return whether an ended batch has succeeded. Our summary says so; for a native batch it is worked out."""
     return bool(found.get("success", not found["halted"] and not found["failed"]))
 
@@ -63,10 +71,16 @@ def why_halted(found: Mapping[str, Any]) -> str:
     reason, by = str(found.get("halted_reason") or ""), found.get("stopped_by")
     if reason == "stop":
         return f"stopped by {by}" if by else "stopped by batch.stop"
-    budget, _, group = reason.partition(" in group ")
-    if budget == "max_failures":
-        return f"more minions failed than max_failures allows{f' in group {group}' if group else ''}"
-    return reason
+    more = "more minions failed than max_failures allows"
+    return f"{more}{reason.removeprefix('max_failures')}" if reason.startswith("max_failures") else reason
+
+
+def engine_trouble(found: Mapping[str, Any]) -> str | None:
+    """Return why a batch does not go on, if that is because of its engine; else None. :param found: its summary."""
+    if found.get("engine") is False:
+        return "no batch_manager engine runs: nothing goes on until one does"
+    silent = found.get("engine_silent_seconds")
+    return f"the engine has not answered for {span(silent)}; see salt-run batch.doctor" if silent else None
 
 
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
@@ -75,17 +89,13 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
 
     :param found: the summary of a batch of ours or of a native batch.
     """
-    if has_succeeded(found):
+    batch, total = f"Batch {found['jid']}", found["total"]
+    if _has_succeeded(found):
         left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
-        return True, f"Batch {found['jid']}: {found['completed']} of {found['total']} minions completed{left_out}"
-    names = ("failed", "lost", "timed_out", "offline", "killed", "pending")
-    wrong = ", ".join(f"{found[name]} {name}" for name in names if found.get(name))
-    why = why_halted(found)
-    reason = f" ({why})" if why else ""
-    return (
-        False,
-        f"Batch {found['jid']} is {word(found)}{reason}: {wrong or 'nothing ran'} of {found['total']} minions",
-    )
+        return True, f"{batch}: {found['completed']} of {total} minions completed{left_out}"
+    wrong = ", ".join(f"{found[name]} {name}" for name in (*BAD, "pending") if found.get(name))
+    why = f" ({why_halted(found)})" if why_halted(found) else ""
+    return False, f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total} minions"
 
 
 def why_not(verb: str, found: Mapping[str, Any]) -> str:
@@ -95,37 +105,13 @@ def why_not(verb: str, found: Mapping[str, Any]) -> str:
     :param verb: stop, pause, resume or approve.
     :param found: the batch's summary.
     """
-    batch, state = f"Batch {found['jid']}", found["state"]
-    if state in ("complete", "halted"):
-        return f"{batch} has ended ({word(found)}): there is nothing to {verb}"
-    if state == "stopping":
-        runs = f", and still runs on {found['active']} minions" if found.get("active") else ""
-        more = "; with kill=True its job is ended there" if verb == "stop" and runs else ""
-        return f"{batch} is stopped already{runs}{more}"
-    if verb == "approve":
-        waits = found.get("approve")
-        return f"{batch} is {word(found)} and waits for " + (
-            "no approval" if waits is None else f"the approval of stage={waits}, not of another one"
-        )
-    reason = f": {found['paused_reason']}" if found.get("paused_reason") else ""
-    if verb == "pause":
-        return f"{batch} is paused already{reason}"
-    if verb == "resume":
-        steps = f"; salt-run batch.approve {found['jid']} lets it go on" if found.get("approve") is not None else ""
-        return f"{batch} is not paused by an operator: it is {word(found)}{reason}{steps}"
-    return f"{batch} cannot be stopped: Salt's own manager could not be told"
-
-
-#: Why a minion failed, if its return cannot be read.
-_RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
-#: The fields about the batch itself in the result of ``failures``.
-_ABOUT = (
-    *("jid", "fun", "arguments", "tgt", "tgt_type", "user", "state", "success", "halted", "halted_reason", "driver"),
-    *("total", "completed", "active", "pending", "failed", "lost", "offline", "killed", "timed_out", "handed_over"),
-)
-
-#: Yields (minion, its return or None) for some minions.
-Returns = Callable[[Iterable[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
+    jid, state = found["jid"], found["state"]
+    told = f"Batch {jid} is {word(found)}" + (f": {found['paused_reason']}" if found.get("paused_reason") else "")
+    if found.get("approve") is not None and state not in OVER:
+        return f"{told}; salt-run batch.approve {jid} stage={found['approve']} lets it go on"
+    if verb == "stop" and state == "stopping" and found.get("active"):
+        return f"{told}, and still runs on {found['active']} minions; with kill=True its job is ended there"
+    return f"{told}; there is nothing to {verb}"
 
 
 def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]], returns: Returns) -> dict[str, Any]:
@@ -141,8 +127,4 @@ def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]],
         state, retcode = str(wanted[minion]["state"]), wanted[minion]["retcode"]
         without = meaning(wanted[minion]) or _RETURN_GONE
         reasons.add(minion, state, retcode, without if ret is None else text_of(ret))
-    return {
-        **{name: found[name] for name in _ABOUT if name in found},
-        "unsuccessful": len(wanted),
-        "groups": reasons.groups(),
-    }
+    return {**found, "unsuccessful": len(wanted), "groups": reasons.groups()}

@@ -26,7 +26,7 @@ def facts(data: Any, page: Page) -> None:
 
 def _nested(data: Any, page: Page, indent: str) -> None:
     if isinstance(data, Mapping):
-        named = [(f"{name}:", value) for name, value in list(data.items())[:_VALUES]]
+        named = [(f"{name}:", _timed(str(name), value, page)) for name, value in list(data.items())[:_VALUES]]
     elif isinstance(data, (list, tuple)):
         named = [("-", value) for value in data[:_VALUES]]
     else:
@@ -41,6 +41,11 @@ def _nested(data: Any, page: Page, indent: str) -> None:
         else:
             page.names(f"{indent}{name}", [_plain(item) for item in value], _MOST, f"{indent}  ")
     page.folded(len(data), len(named))
+
+
+def _timed(name: str, value: Any, page: Page) -> Any:
+    """Return a time, which the name tells, as people read it."""
+    return page.when(value) if value and name.endswith("_at") else value
 
 
 def _plain(value: Any) -> str:

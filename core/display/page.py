@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ _COLOURS = {
     **dict.fromkeys(("completed", "succeeded"), _GREEN),
 }
 
+Row = Mapping[str, Any]
+
 
 @dataclass(frozen=True)
 class Column:
@@ -36,17 +38,56 @@ class Column:
     A column of a table.
 
     :param title: its head.
+    :param value: the key of its value in a row, or a function of the row.
     :param least: columns of the terminal to which it may shrink; 0 for not at all.
     :param right: aligned on the right, as numbers are.
     :param rank: if there is no room for all columns, the one with the highest rank goes first; those with 0 stay.
     :param names: a text that is too long loses its middle, not its end.
+    :param age: the value is Unix time, and is shown as an age.
     """
 
     title: str
+    value: str | Callable[[Row], Any]
     least: int = 0
     right: bool = False
     rank: int = 0
     names: bool = True
+    age: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """
+    What is shown of one kind of row: first how many there are in each state, then a line for each.
+
+    :param one: what a row is called; ``many``: what several are.
+    :param state: the key of a row's state, or a function of the row.
+    :param order: the states, those that need an operator first.
+    """
+
+    one: str
+    many: str
+    columns: tuple[Column, ...]
+    state: str | Callable[[Row], Any] = "state"
+    order: tuple[str, ...] = ()
+
+    def counts(self, rows: Iterable[Row]) -> str:
+        """Return ``2 failed, 90 completed``: the number of rows in each state."""
+        found = collections.Counter(str(_of(row, self.state)) for row in rows)
+        return ", ".join(f"{found[state]:,} {state}" for state in sorted(found, key=self.rank))
+
+    def headline(self, rows: Sequence[Row]) -> str:
+        """Return ``3 batches: 1 running, 2 complete``."""
+        counts = self.counts(rows)
+        return f"{counted(len(rows), self.one, self.many)}{': ' if counts else ''}{counts}"
+
+    def rank(self, state: Any) -> tuple[int, str]:
+        """Return the place of a state in the order."""
+        return (self.order.index(state) if state in self.order else len(self.order)), str(state)
+
+
+def _of(row: Row, value: str | Callable[[Row], Any]) -> Any:
+    return row[value] if isinstance(value, str) else value(row)
 
 
 class Page:
@@ -57,7 +98,6 @@ class Page:
     :param jid_tz: the zone in which jids are made; None likewise.
     :param colours: whether states are coloured.
     :param encoding: that of the terminal.
-    :param jid: the job that the command was called with; else ``JID`` stands for it.
     """
 
     def __init__(
@@ -68,11 +108,9 @@ class Page:
         jid_tz: datetime.tzinfo | None = None,
         colours: bool = False,
         encoding: str = "utf-8",
-        jid: str = "JID",
     ) -> None:
         self.width, self.now, self.tz = max(_NARROWEST, width), now, tz
-        self.jid_tz, self.jid = jid_tz, jid
-        self._colours, self._encoding = colours, encoding
+        self.jid_tz, self._colours, self._encoding = jid_tz, colours, encoding
         self._mark = self.clean(ELLIPSIS)
         self._lines: list[str] = []
 
@@ -112,36 +150,45 @@ class Page:
 
         :param most: most lines.
         """
-        likely = [self.clean(name) for name in names[: self.width * most // 3 + 1]]
+        head, shown = self.clean(head), [self.clean(name) for name in names[: self.width * most // 3 + 1]]
+        while True:
+            left = len(names) - len(shown)
+            text = f"{head} {', '.join(shown)}" + (f", {self._mark} and {left:,} more" if left else "")
+            over = len(wrap(text, self.width, indent)) - most
+            if over <= 0 or len(shown) <= 1:
+                self.line(text, indent, most)
+                return
+            del shown[-max(1, len(shown) * (over - 1) // (over + most)) :]
 
-        def told(count: int) -> str:
-            left = len(names) - count
-            return f"{self.clean(head)} {', '.join(likely[:count])}" + (
-                f", {self._mark} and {left:,} more" if left else ""
-            )
-
-        fits, fails = 1, len(likely) + 1
-        while fails - fits > 1:
-            middle = (fits + fails) // 2
-            if len(wrap(told(middle), self.width, indent)) <= most:
-                fits = middle
-            else:
-                fails = middle
-        self.line(told(fits), indent)
-
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None:
+    def table(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
         """Add a table with a head; columns without room are left out, the others shrink."""
-        cells = [[self.clean(value) for value in row] for row in rows]
-        natural = [
-            max(width_of(column.title), *(width_of(row[at]) for row in cells), 1) for at, column in enumerate(columns)
-        ]
-        shown = list(range(len(columns)))
-        least = [min(wide, column.least or wide) for wide, column in zip(natural, columns, strict=True)]
-        while _needed(least, shown) > self.width and any(columns[at].rank for at in shown):
-            shown.remove(max(shown, key=lambda at: columns[at].rank))
-        widths = _shared(natural, least, shown, self.width)
-        for row in ([column.title for column in columns], *cells):
-            self._lines.append(self._row(row, columns, widths))
+        cells = [[column.title for column in columns]]
+        for row in rows:
+            values = ((column, _of(row, column.value)) for column in columns)
+            cells.append([self.clean(self.age(value) if column.age else value) for column, value in values])
+        widths = self._widths(columns, cells)
+        for texts in cells:
+            self._lines.append(_GAP.join(self._cell(texts[at], columns[at], widths[at]) for at in widths).rstrip())
+
+    def _widths(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> dict[int, int]:
+        """Return the width of each column that is shown."""
+        widths = {at: max(1, *(min(self.width, width_of(texts[at])) for texts in cells)) for at in range(len(columns))}
+        least = {at: min(width, columns[at].least or width) for at, width in widths.items()}
+        while _needed(least) > self.width and any(columns[at].rank for at in least):
+            last = max(least, key=lambda at: columns[at].rank)
+            del least[last], widths[last]
+        while _needed(widths) > self.width:  # the widest shrinks, if need be one that must not
+            able = [at for at in widths if widths[at] > least[at]] or [at for at in widths if widths[at] > 1]
+            if able:
+                widths[max(able, key=widths.__getitem__)] -= 1
+            else:
+                del widths[max(widths)]
+        return widths
+
+    def _cell(self, text: str, column: Column, width: int) -> str:
+        padded = pad(cut(text, width, cut(self._mark, width), column.names), width, column.right)
+        colour = _COLOURS.get(text) if self._colours else None
+        return f"{colour}{padded}{_END}" if colour else padded
 
     def folded(self, rows: int, shown: int, what: str = "") -> None:
         """Say how many of the rows are left out, if any."""
@@ -177,49 +224,6 @@ class Page:
         """Return how long ago it was, for a table: ``3 min``; a time to come begins with ``in``."""
         return moments.ago(value, self.now).removesuffix(" ago")
 
-    def _row(self, row: Sequence[str], columns: Sequence[Column], widths: Mapping[int, int]) -> str:
-        parts = []
-        for at, width in widths.items():
-            column = columns[at]
-            text = pad(cut(row[at], width, cut(self._mark, width), column.names), width, column.right)
-            colour = _COLOURS.get(row[at]) if self._colours else None
-            parts.append(f"{colour}{text}{_END}" if colour else text)
-        return _GAP.join(parts).rstrip()
 
-
-def _needed(widths: Sequence[int], shown: Sequence[int]) -> int:
-    return sum(widths[at] for at in shown) + len(_GAP) * (len(shown) - 1)
-
-
-def _shared(natural: Sequence[int], least: Sequence[int], shown: Sequence[int], width: int) -> dict[int, int]:
-    """Return the width of each column that is shown: all grow alike from their least towards what they need."""
-    widths = {at: least[at] for at in shown}
-    room = width - len(_GAP) * (len(shown) - 1)
-    while sum(widths.values()) > room:  # columns that must not shrink do so too
-        widest = max(widths, key=lambda at: widths[at])
-        if widths[widest] == 1:
-            del widths[max(widths)]
-            room += len(_GAP)
-        else:
-            widths[widest] -= 1
-    while True:
-        wanting = [at for at in widths if widths[at] < natural[at]][: room - sum(widths.values())]
-        if not wanting:
-            return widths
-        for at in wanting:
-            widths[at] += 1
-
-
-# -- what several pages have in common ----------------------------------------------------------------------------------
-
-
-def by_state(states: Iterable[str], order: Sequence[str]) -> str:
-    """Return ``2 failed, 90 completed``: the number in each state, in this order."""
-    found = collections.Counter(states)
-    named = [*(state for state in order if found[state]), *sorted(found.keys() - set(order))]
-    return ", ".join(f"{found[state]:,} {state}" for state in named)
-
-
-def headline(number: int, one: str, many: str, states: str) -> str:
-    """Return ``3 batches: 1 running, 2 complete``."""
-    return f"{counted(number, one, many)}: {states}" if states else counted(number, one, many)
+def _needed(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + len(_GAP) * (len(widths) - 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 #: Marks an omission.
@@ -90,10 +90,9 @@ def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str
     room = width - width_of(mark)
     if room <= 0:
         return mark[: max(0, width)]
-    pieces = _pieces(text)
-    tail = room // 2 if middle else 0
-    end = _taken(reversed(pieces), tail)
-    return "".join(_taken(pieces, room - tail)) + mark + "".join(reversed(end))
+    pieces, tail = _pieces(text), room // 2 if middle else 0
+    end = len(text) - len(_taken(reversed(pieces), tail))
+    return _taken(pieces, room - tail) + mark + text[end:]
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
@@ -108,20 +107,15 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 
     :param indent: spaces with which all lines but the first begin.
     """
-    lines, line, filled = list[str](), "", False
     indent = indent if len(indent) < width // 2 else ""
-    for word in _words(text):
-        if filled and width_of(line) + 1 + width_of(word) <= width:
-            line += f" {word}"
-            continue
-        if filled:
+    line, *parts = (part for word in _words(text) for part in _broken(word, width - len(indent)))
+    lines: list[str] = []
+    for part in parts:
+        if width_of(line) + 1 + width_of(part) <= width:
+            line += f" {part}"
+        else:
             lines.append(line)
-            line = indent
-        if width_of(line) + width_of(word) > width:
-            *full, word = _broken(word, width - width_of(indent), width - width_of(line))
-            lines.extend((line if not at else indent) + part for at, part in enumerate(full))
-            line = indent if full else line
-        line, filled = line + word, True
+            line = indent + part
     return [*lines, line]
 
 
@@ -141,16 +135,13 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _broken(word: str, width: int, first: int) -> list[str]:
-    """Divide a word that is too long into parts of at most ``width`` columns, the first of at most ``first``."""
-    parts, part, room = list[str](), list[str](), first
-    for piece in _pieces(word):
-        room -= width_of(piece)
-        if room < 0 and part:
-            parts.append("".join(part))
-            part, room = [], width - width_of(piece)
-        part.append(piece)
-    return [*parts, "".join(part)]
+def _broken(word: str, width: int) -> Iterator[str]:
+    """Divide a word that is too long into parts of at most ``width`` columns."""
+    while width_of(word) > width:
+        part = _taken(_pieces(word[: width * (_MARKS + 1)]), width)
+        yield part
+        word = word[len(part) :]
+    yield word
 
 
 def _pieces(text: str) -> list[str]:
@@ -164,12 +155,12 @@ def _pieces(text: str) -> list[str]:
     return pieces
 
 
-def _taken(pieces: Iterable[str] | Sequence[str], width: int) -> list[str]:
+def _taken(pieces: Iterable[str], width: int) -> str:
     """Return as many of the first pieces as fit."""
-    found: list[str] = []
+    found = ""
     for piece in pieces:
         width -= width_of(piece)
         if width < 0:
             break
-        found.append(piece)
+        found += piece
     return found

@@ -200,7 +200,7 @@ def test_rights_are_checked_again_at_each_stage(world):
     assert world.runs("stages") == 1
     # And the rights of the user who has taken it over.
     who = {"user": "other", "eauth": "listed"}
-    assert "is paused already" in world.api.call("batch.pause", world.jids["stages"], **who)["return"]
+    assert "is paused" in world.api.call("batch.pause", world.jids["stages"], **who)["return"]
     assert world.api.call("batch.resume", world.jids["stages"], **who)["return"] is True
     assert world.await_end("stages")["success"] is True
 

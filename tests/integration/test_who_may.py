@@ -216,7 +216,7 @@ def test_a_sudo_user_may_start_what_publisher_acl_allows_and_stop_all(run, compl
     assert "sudo_anna may not publish cmd.run" in complaint("batch.start", "a1", "cmd.run", "id")
     assert "sudo_anna may not publish cmd.run" in complaint("batch.retry", jobs["failed"])
     assert run("batch.start", "a1", "test.ping")["user"] == "sudo_anna"
-    assert "is paused already" in complaint("batch.pause", jobs["paused"])
+    assert "is paused" in complaint("batch.pause", jobs["paused"])
     assert "No entry of minion=a1 waits for delivery" in complaint("job_retry.replay", "a1")
 
 
@@ -417,7 +417,7 @@ def test_a_user_of_publisher_acl_may_start_what_it_allows_and_stop_all(master, p
         assert is_refused(python(verb, *arg, user="anna", key=key, **{**kwarg, "__pub_user": "anna"}))
     assert python("batch.start", "a1", "test.ping", user="anna", key=key)["return"]["user"] == "anna"
     assert python("batch.status", jobs["paused"], user="anna", key=key)["return"]["state"] == "paused"
-    assert "is paused already" in python("batch.pause", jobs["paused"], user="anna", key=key)["return"]
+    assert "is paused" in python("batch.pause", jobs["paused"], user="anna", key=key)["return"]
 
 
 def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run, look):

@@ -158,7 +158,7 @@ def test_a_paused_batch_waits_and_goes_on_when_resumed(run, look, complaint, tmp
     work = CountedJob(tmp_path, "work", gated=True)
     jid = run("batch.start", "b[123]", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
     assert run("batch.pause", jid) is True
-    assert f"Batch {jid} is paused already: paused by {USER}" in complaint("batch.pause", jid)
+    assert f"Batch {jid} is paused: paused by {USER}" in complaint("batch.pause", jid)
     work.open_gate()
     wait_for(lambda: not look("batch.status", jid)["active"], what="what ran has ended")
     begun = work.begun()
@@ -237,7 +237,7 @@ def test_batches_of_salt_s_own_are_shown_and_stopped(run, look, complaint, maste
     assert set(run("batch.minions", jid)) == set(MINIONS)
     assert run("batch.stop", jid) is True
     wait_for(lambda: look("batch.status", jid)["halted"], what="Salt's manager has halted it")
-    assert f"Batch {jid} has ended (halted): there is nothing to stop" in complaint("batch.stop", jid)
+    assert f"Batch {jid} is halted; there is nothing to stop" in complaint("batch.stop", jid)
 
 
 def test_salt_finds_nothing_to_recover_in_a_long_batch_of_ours(run, master):

@@ -121,7 +121,7 @@ def test_a_batch_waits_for_approval_through_the_death_of_its_engine(run, look, c
     assert (found["state"], found["paused_by"], found["engine"]) == ("paused", "approval", False)
     engine.start()
     wait_for(lambda: look("batch.status", jid)["engine"], what="the engine is back")
-    assert "waits for the approval of stage=0" in complaint("batch.approve", jid, "stage=1")
+    assert f"approve {jid} stage=0" in complaint("batch.approve", jid, "stage=1")
     assert run("batch.status", jid)["publishes"] == 1
     assert run("batch.approve", jid) is True
     assert "Batch" in complaint("batch.approve", jid)

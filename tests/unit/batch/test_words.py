@@ -11,28 +11,28 @@ from saltext.jobs.core.batch.words import why_not
 @pytest.mark.parametrize(("state", "word"), [("halted", "halted"), ("complete", "succeeded")])
 def test_nothing_can_be_done_with_a_batch_that_has_ended(verb, state, word):
     found = {"jid": "1", "state": state, "success": state == "complete", "halted": False, "failed": 0}
-    assert why_not(verb, found) == f"Batch 1 has ended ({word}): there is nothing to {verb}"
+    assert why_not(verb, found) == f"Batch 1 is {word}; there is nothing to {verb}"
 
 
 @pytest.mark.parametrize(
     ("verb", "more", "told"),
     [
         ("stop", {"state": "stopping", "active": 2}, "still runs on 2 minions; with kill=True its job is ended there"),
-        ("pause", {"state": "stopping"}, "Batch 1 is stopped already"),
-        ("pause", {"state": "paused", "paused_reason": "paused by anna"}, "is paused already: paused by anna"),
-        ("resume", {"state": "running"}, "is not paused by an operator: it is running"),
+        ("pause", {"state": "stopping"}, "Batch 1 is stopping"),
+        ("pause", {"state": "paused", "paused_reason": "paused by anna"}, "is paused: paused by anna"),
+        ("resume", {"state": "running"}, "is running; there is nothing to resume"),
         (
             "resume",
             {"state": "paused", "paused_by": "start", "paused_reason": "before its start time"},
-            "it is scheduled: before its start time",
+            "is scheduled: before its start time; there is nothing to resume",
         ),
         (
             "resume",
             {"state": "paused", "paused_by": "approval", "paused_reason": "waits for approval", "approve": 0},
-            "it is waiting: waits for approval; salt-run batch.approve 1 lets it go on",
+            "is waiting: waits for approval; salt-run batch.approve 1 stage=0 lets it go on",
         ),
-        ("approve", {"state": "running"}, "is running and waits for no approval"),
-        ("approve", {"state": "paused", "paused_by": "approval", "approve": 1}, "waits for the approval of stage=1"),
+        ("approve", {"state": "running"}, "is running; there is nothing to approve"),
+        ("approve", {"state": "paused", "paused_by": "approval", "approve": 1}, "batch.approve 1 stage=1"),
     ],
 )
 def test_a_runner_says_why_a_request_changes_nothing(verb, more, told):

@@ -32,10 +32,11 @@ STATS = {
 
 def test_a_returner_is_one_line():
     assert drawn(tables.stats, STATS) == [
-        "1 return and 0 events taken in since the engine started; 0 found in the job",
-        "cache; spool 1.5 MB",
         "RETURNER  DELIVERED  QUEUED  LAG  DROPPED  REFUSED  SET ASIDE",
         "pgjsonb         120      12  3 s        0        0          0",
+        "recorded: 1",
+        "spool_bytes: 1500000",
+        "loop_lag: 0.1",
         "Next: salt-run job_recorder.doctor",
     ]
 
@@ -43,7 +44,7 @@ def test_a_returner_is_one_line():
 def test_problems_are_shown_below():
     troubled = {**ONE, "set_aside": 2, "trouble": "connection refused\x1b[2J"}
     lines = drawn(tables.stats, {**STATS, "bus_gaps": 3, "loop_lag": 4.5, "returners": {"pgjsonb": troubled}})
-    assert "gaps on the bus: 3; seconds that the engine was late: 4.5" in lines
+    assert {"bus_gaps: 3", "loop_lag: 4.5"} <= {*lines}
     assert "pgjsonb: connection refused\\x1b[2J" in lines
     assert lines[-1] == "Next: salt-run job_recorder.set_aside (or redeliver)"
 
@@ -63,10 +64,6 @@ def test_records_that_were_set_aside_are_a_line_each_and_the_newest_are_shown():
 
 def test_an_empty_list_of_records_set_aside_says_so():
     assert drawn(tables.set_aside, {"pgjsonb": []}) == ["Nothing was set aside."]
-
-
-def test_records_delivered_again_are_counted():
-    assert drawn(tables.redelivered, {"pgjsonb": 2})[0] == "pgjsonb: 2 records put back into its queue"
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
