@@ -2,7 +2,7 @@
 Plays many simulated worlds, one for each seed, and reports which of them broke a promise:
 
     python -m tests.worlds.adversary --profile Power --seeds 30000-50000
-    python -m tests.unit.batch.profiles --seeds 30000-50000
+    python -m tests.worlds.together --seeds 30000-50000
 """
 
 from __future__ import annotations

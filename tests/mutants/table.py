@@ -24,12 +24,14 @@ class Mutant(NamedTuple):
     tests: str
 
 
-#: Simulated worlds with their own ground truth: one batch, one in which a thing goes wrong often, and the retry queue.
-WORLD = "tests/unit/batch/test_world.py -k 'every_way or once_went'"
-PROFILES = "tests/unit/batch/test_profiles.py -k 'often or once_went'"
+#: Simulated worlds with their own ground truth: the retry queue, and both engines in one world.
 QUEUE = "tests/worlds/test_adversary.py -k 'not many'"
-#: Batches and the queue in one world.
 TOGETHER = "tests/worlds/test_together.py -k 'not many'"
+#: Kinds of the latter, for what happens there only.
+CUTS = "tests/worlds/test_together.py -k 'Cuts and not many'"
+RESTARTS = "tests/worlds/test_together.py -k 'Restarts and not many'"
+ROLLOUTS = "tests/worlds/test_together.py -k 'Rollouts and not many'"
+CLOCKS = "tests/worlds/test_together.py -k 'Clocks and not many'"
 
 #: The fields of each mutant, by what it concerns.
 _TABLE = (
@@ -39,14 +41,14 @@ _TABLE = (
         "core/batch/inflight.py",
         "if self.flights[minion].unanswered >= self.spec.probe_attempts:",
         "if self.flights[minion].unanswered >= 1:",
-        WORLD,
+        TOGETHER,
     ),
     (
         "the size of a batch is off by one",
         "core/batch/pace.py",
         "free = self.size - flying - len(self.cooling)",
         "free = self.size + 1 - flying - len(self.cooling)",
-        WORLD,
+        TOGETHER,
     ),
     (
         "batch_wait is not waited for",
@@ -74,7 +76,7 @@ _TABLE = (
         "core/batch/inflight.py",
         "for minion in self.end_publish():\n            self.flights[minion].unknown = True",
         "for minion in self.end_publish():\n            del self.flights[minion]",
-        WORLD,
+        CUTS,
     ),
     (
         "a publish without a confirmation counts as not sent",
@@ -88,14 +90,14 @@ _TABLE = (
         "core/batch/inflight.py",
         "flight.unheard = flight.restarted = True",
         "flight.unheard = True",
-        PROFILES,
+        RESTARTS,
     ),
     (
         "a job that is killed goes out again",
         "core/batch/ending.py",
         "if flight.kills or flight.signalled or not batch.inflight.is_idle(flight):",
         "if not batch.inflight.is_idle(flight):",
-        PROFILES,
+        TOGETHER,
     ),
     (
         "a kill misses the minions whose publish is under way",
@@ -130,21 +132,21 @@ _TABLE = (
         "core/batch/outcomes.py",
         "if used > self.spec.group_failures_allowed[group] and enough:",
         "if False:",
-        PROFILES,
+        ROLLOUTS,
     ),
     (
         "a window does not shut",
         "core/batch/gates.py",
-        "return not self.bounded or (self.open and (self.closes is None or now < self.closes))",
-        "return not self.bounded or self.open",
-        WORLD,
+        "self.open = opens is not None and opens <= now + _SLACK and (closes is None or now < closes)",
+        "self.open = opens is not None and (self.open or opens <= now + _SLACK)",
+        CLOCKS,
     ),
     (
         "a stage begins before the one before it was checked",
         "core/batch/gates.py",
         "return not self.spec.check or self.passed == stage",
         "return True",
-        PROFILES,
+        ROLLOUTS,
     ),
     (
         "an approval is for any stage",
@@ -158,7 +160,7 @@ _TABLE = (
         "core/batch/inflight.py",
         "return flight.expired or (limit is not None and now >= flight.began + limit)",
         "return False",
-        PROFILES,
+        ROLLOUTS,
     ),
     (
         "rights that were taken away are not looked at",

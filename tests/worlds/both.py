@@ -122,7 +122,7 @@ class Both(World):
             inbox=Inbox(self.opts, BATCH_MANAGER, self.batch_lease),
             cache_worker=worker,
             disk_worker=self._worker(),
-            runner=None,
+            runner=lambda fun, words, *_: self.call_runner(life, fun, words),
             queue=functools.partial(self.ask_queue, life),
             can_queue=lambda: self.site.is_led(JOB_RETRY),
             queue_worker=self._worker(),
@@ -157,6 +157,10 @@ class Both(World):
         super().notice()
         if self.batches is not None:
             self.batches.on_gap()
+
+    async def call_runner(self, life, fun, words):
+        """A runner function that a batch calls. Returns its value, and True."""
+        return True, True
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -206,6 +210,7 @@ class Both(World):
     def _hand_back(self, number):
         if number in self.replies and number in self.told_by:
             self.told_by.pop(number)(self.replies.pop(number))
+            Requests(self.site.tables, BATCH_MANAGER).forget(number)
 
     # -- batches ------------------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Disk:
             raise
         finally:
             self._now_open = None
-        self.sync(self.now() if durable else self.now() - SYNCED)
+        self._keep(len(self.pending) if durable else self._count_until(self.now() - SYNCED))
         for _, (reply, engine, request_id) in (each for each in done if each[0] == ANSWERS):
             self.answered(engine, request_id, reply)
         return found
@@ -110,10 +110,8 @@ class Disk:
         self._now_open.append((statement, tuple(values)))
         return self.live.sql.execute(statement, values)
 
-    def sync(self, until):
-        """What was written up to a time is on the disk."""
-        count = sum(1 for _ in itertools.takewhile(lambda each: each[0] <= until, self.pending))
-        self._keep(count)
+    def _count_until(self, moment):
+        return sum(1 for _ in itertools.takewhile(lambda each: each[0] <= moment, self.pending))
 
     def _keep(self, count):
         for at, statements in self.pending[:count]:

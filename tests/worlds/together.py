@@ -13,7 +13,7 @@ import collections
 import math
 import random
 
-from saltext.jobs.core.batch.plan import sizes_of
+from saltext.jobs.core.batch.plan import gates_of, sizes_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.functions import KILLS
@@ -475,8 +475,9 @@ class Rollouts(Together):
     KINDS = (*Together.KINDS, *("approve",) * 4, "forge", "forge")
 
     def __init__(self, seed):
-        self.plans = random.Random(f"{seed}, plans")
-        self.checked = set()  # batches of which a check was passed, or that were approved
+        self.seed, self.plans = seed, random.Random(f"{seed}, plans")
+        self.checked = collections.defaultdict(set)  # jid -> the stages that were checked or approved, by any name
+        self.refused_at = {}  # jid -> when a check was not passed
         self.sent_at, self.began_at = {}, {}
         self.returned_at = {}
         super().__init__(seed)
@@ -496,9 +497,9 @@ class Rollouts(Together):
         if chance.random() < 0.3:
             more |= {"window": TWO_OF_FOUR, "timezone": "UTC"}
         if chance.random() < 0.5:
-            kind = chance.choice(["function", "approve"])
-            fun = "a.check" if kind == "function" else ""
-            more |= {"check": {"kind": kind, "fun": fun, "arg": [jid], "kwargs": {}}, "check_timeout": 20.0}
+            kind = chance.choice(["function", "runner", "approve"])
+            fun = "" if kind == "approve" else "a.check"
+            more |= {"check": {"kind": kind, "fun": fun, "arg": [jid, "{stage}"], "kwargs": {}}, "check_timeout": 20.0}
         more["max_runtime"] = chance.choice([None, 30.0, 60.0])
         if any(self.minions[name].seconds > 1000.0 for name in minions):
             more["max_runtime"] = 30.0
@@ -520,10 +521,14 @@ class Rollouts(Together):
         for group, allowed in zip(order[:turn], spec.group_failures_allowed, strict=False):
             bad = {name for name in failed if group_of[name] == group}
             self.must(len(bad) <= allowed, f"{bad} of group {group} have failed {jid}, and the next one begins")
-        done = [name for name in spec.minions if self._is_late(self.returned_at.get((name, jid)), HEEDED)]
-        has_waves = len(spec.sizes) > max(1, len(spec.groups))  # nothing is checked after the last stage of a group
-        if spec.check and has_waves and len(done) >= spec.sizes[0]:
-            self.must(jid in self.checked, f"{sorted(names)} are sent {jid}, and nothing was checked")
+        begun = {name for name in spec.minions if self.runs[name, jid] and (name, jid) not in self.unseen} | names
+        gates = gates_of(spec.sizes, [count for _, count in spec.groups] or [len(spec.minions)]) if spec.check else []
+        passed = sum(len(begun) > before for before in gates)
+        what = f"{sorted(names)} are sent {jid}"
+        self.must(
+            passed <= len(self.checked[jid]), f"{what} after {passed} stages, and {self.checked[jid]} are checked"
+        )
+        self.must(not self._is_late(self.refused_at.get(jid), HEEDED), f"{what}, and a check was not passed")
         self.sent_at.update({(name, jid): self.now for name in names})
 
     def _has_failed(self, name, jid):
@@ -552,6 +557,8 @@ class Rollouts(Together):
         super().finish(name, jid, life)
 
     def ask(self, fun, arg, question, names, kept):
+        if fun == "a.check":
+            self.checked[arg[0]].add(names)
         if fun in ("saltutil.term_job", "saltutil.kill_job") and arg[0] not in self.ending:
             limit = self.specs[arg[0]].max_runtime
             for name in names:
@@ -568,8 +575,19 @@ class Rollouts(Together):
     def answer(self, name, fun, arg):
         if fun != "a.check":
             return super().answer(name, fun, arg)
-        self.checked.add(arg[0])
-        return self.plans.random() < 0.9
+        return self._passes(arg[0], name)
+
+    def _passes(self, jid, *by):
+        """Check a stage: who has once found something wrong does so again."""
+        is_well = random.Random(f"{self.seed}, {jid}, {by}").random() < 0.9
+        if not is_well:
+            self.refused_at.setdefault(jid, self.now)
+        return is_well
+
+    async def call_runner(self, life, fun, words):
+        await life.wait(self.plans.choice([0.1, 3.0, 15.0]))
+        self.checked[words[0]].add(words[1])
+        return self._passes(*words), True
 
     def do_approve(self):
         jid = self._batch()
@@ -578,11 +596,11 @@ class Rollouts(Together):
 
     def _approve(self, jid, stage):
         def told(is_so):
-            if not is_so:
-                self.checked.intersection_update(before)
+            if not (is_so or was_so):
+                self.checked[jid].discard(stage)
 
-        before = {*self.specs} - ({jid} - self.checked)
-        self.checked.add(jid)  # it is heeded before it is answered
+        was_so = stage in self.checked[jid]
+        self.checked[jid].add(stage)  # it is heeded before it is answered
         self.ask_batches("approve", told, jid=jid, stage=stage)
 
     def do_forge(self):
@@ -600,7 +618,30 @@ class Rollouts(Together):
                     self._approve(jid, stage)
 
 
-PROFILES = (Together, Quiet, Cuts, Restarts, Rollouts)
+class Clocks(Rollouts):
+    """The master's clock is set again and again, forward and back, by seconds to minutes."""
+
+    KINDS = (*Rollouts.KINDS, *("clock",) * 6)
+    was_ahead = 0.0  # by how much, when the batch engine started last
+
+    def boot_batches(self):
+        """If the clock was set meanwhile, the engine cannot know for how long jobs have run."""
+        if self.clock_ahead != self.was_ahead:
+            self.was_ahead = self.clock_ahead
+            self.sent_at = dict.fromkeys([*self.sent_at, *self.began_at], -math.inf)
+        super().boot_batches()
+
+    def do_clock(self):
+        self.clock_ahead += self.plans.choice([-600.0, -60.0, -20.0, 20.0, 60.0, 600.0])
+
+
+class Hell(Clocks, Cuts):
+    """All of it."""
+
+    KINDS = (*Clocks.KINDS, *("power",) * 3)
+
+
+PROFILES = (Together, Quiet, Cuts, Restarts, Rollouts, Clocks, Hell)
 
 
 if __name__ == "__main__":
