@@ -62,7 +62,6 @@ def pytest_collection():
 #: ``-p tests.times``. One that began late would run on alone at the end.
 LONG = (
     "functional/test_fleet.py",
-    "integration/test_named_freezes.py",
     "integration/test_job_once.py",
     "integration/batch/test_faults.py",
     "integration/job_retry/test_faults.py",
@@ -76,9 +75,6 @@ LONG = (
     "functional/test_packaging.py",
     "integration/batch/test_native_manager.py",
     "integration/test_takeover.py",
-    "integration/test_named_kills.py",
-    "integration/test_named_takeovers.py",
-    "integration/batch/test_power_cuts.py",
     "integration/test_other_user.py",
     "integration/test_rights_taken.py",
     "integration/test_sessions.py",

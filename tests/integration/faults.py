@@ -15,7 +15,7 @@ import psutil
 import salt.channel.client
 
 from saltext.jobs.core.engine import requests
-from tests.faults import freeze, is_frozen, thaw
+from tests.faults import freeze, thaw
 from tests.functional.cache_servers import free_port
 from tests.integration import warm
 from tests.waiting import SOON, stretched, wait_for
@@ -35,9 +35,9 @@ class EngineProcess:
         self._master, self._log, self._name = master, log, name
         self._process: warm.Process | None = None
 
-    def start(self, trap="", stop="", drop=""):
+    def start(self, trap="", drop=""):
         """Start it, and wait until it runs or has died on the way, as intended."""
-        environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop)}
+        environment = {**os.environ, "TRAP": trap, "DROP": str(drop)}
         with self._log.open("ab") as log:
             command = [sys.executable, str(_SCRIPT), self._master.config_file, self._name]
             folder = _SCRIPT.parent.parent.parent
@@ -61,10 +61,6 @@ class EngineProcess:
         """Wait until the trap has sprung."""
         wait_for(lambda: self._process.poll() is not None, what=lambda: f"the engine dies: {self.output()}")
         assert self._process.returncode == -signal.SIGKILL, self.output()
-
-    def wait_for_standstill(self):
-        """Wait until it has stopped at the call that was named as ``stop``."""
-        wait_for(lambda: is_frozen(self._process.pid), what="the engine stands still")
 
     def freeze(self):
         freeze(self._process.pid)

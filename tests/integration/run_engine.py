@@ -2,8 +2,7 @@
 Run one engine against a real master, in a process of its own, with a trap in it: ``run_engine.py CONFIG ENGINE``.
 
 The master then does not run it itself. The trap is in the environment, ``TRAP="before publish 2"``: the process kills
-itself with SIGKILL right before (or after) the second call of that point. ``STOP`` is the same with SIGSTOP: the process
-stands still there until it gets SIGCONT. ``DROP=5`` loses every fifth return event.
+itself with SIGKILL right before (or after) the second call of that point. ``DROP=5`` loses every fifth return event.
 """
 
 from __future__ import annotations
@@ -23,73 +22,48 @@ import salt.loader
 
 from saltext.jobs.core.batch import store as batch_store
 from saltext.jobs.core.engine import feeder, requests
-from saltext.jobs.core.ledger import folder
-from saltext.jobs.core.master import bus, publisher, questions
-from saltext.jobs.core.retry import checkpoint
-from saltext.jobs.core.retry import reader as retry_jobs
+from saltext.jobs.core.master import publisher
 from saltext.jobs.core.retry import store as retry_store
 from saltext.jobs.core.retry.entry import Kind
 
 
 class Point(NamedTuple):
-    """Functions of a class or a module, by their names; ``counts`` tells which of their calls are meant."""
+    """A function of a class; ``counts`` tells which of its calls are meant."""
 
     owner: Any
     name: str
     counts: Callable[..., bool] = lambda *args, **kwargs: True
 
 
-def _stored(kind: Kind, is_meant: Callable[[Any], bool]) -> Point:
-    """A write of the retry queue, by a record in it."""
-    return Point(
-        retry_store.RetryStore,
-        "write",
-        lambda _self, changes, *_args: any(key.kind is kind and is_meant(changes[key]) for key in changes),
-    )
+def _stores(is_meant: Callable[[Any], bool]) -> Point:
+    """A write of the retry queue, by the record of an entry in it."""
 
+    def counts(_self: Any, changes: Any, *_: Any) -> bool:
+        return any(key.kind is Kind.ENTRY and is_meant(changes[key]) for key in changes)
 
-def _question(function: str) -> Point:
-    """What the batch manager asks minions by a function."""
-    return Point(
-        publisher.Publisher, "publish", lambda _self, fun, *_args, **given: given.get("question") and fun == function
-    )
+    return Point(retry_store.RetryStore, "write", counts)
 
 
 #: What can be trapped in each engine.
 POINTS = {
     "batch_manager": {
-        "snapshot": Point(folder.Journal, "finish_rewrite"),
-        "append": Point(folder.Journal, "append"),
-        "sync": Point(folder.Journal, "sync"),
+        "answer": Point(requests.Inbox, "answer"),
         "publish": Point(publisher.Publisher, "publish"),
-        "ping": _question("test.ping"),
-        "question": _question("saltutil.find_job"),
         "kill": Point(publisher.Publisher, "kill_job"),
-        "state file": Point(batch_store.BatchStore, "write_native"),
-        "request removal": Point(requests.Inbox, "answer"),
-        "queueing": Point(requests, "ask"),  # the retry queue is asked for nothing else
-        "announcement": Point(bus.Bus, "fire", lambda self, tag, data: tag.startswith("salt/batch/")),
         "end": Point(batch_store.BatchStore, "end"),
     },
     "job_retry": {
-        "reading": Point(retry_jobs.JobReader, "read"),
-        "look": Point(retry_jobs.JobReader, "look_up"),
-        # Minions are asked about one job, or at once about all of theirs.
-        "question": Point(questions.Questions, "find_either find_running"),
-        "snapshot": _stored(Kind.JOB, bool),
-        "entry": _stored(Kind.ENTRY, bool),
-        "claim": _stored(Kind.ENTRY, lambda record: bool(record) and record["state"] == "claimed"),
-        "entry removal": _stored(Kind.ENTRY, lambda record: not record),
+        "answer": Point(requests.Inbox, "answer"),
+        "entry": _stores(bool),
+        "claim": _stores(lambda record: bool(record) and record["state"] == "claimed"),
+        "removal": _stores(lambda record: not record),
         "publish": Point(publisher.Publisher, "publish", lambda *args, **kwargs: not kwargs.get("question")),
-        "checkpoint": Point(checkpoint.Checkpoint, "write"),
-        "request removal": Point(requests.Inbox, "answer"),
-        "announcement": Point(bus.Bus, "fire", lambda self, tag, data: tag.startswith("salt/job_retry/")),
     },
 }
 
 
-def set_trap(engine: str, trap: str, number: int) -> None:
-    """Have this process send itself a signal at the given call of a point."""
+def set_trap(engine: str, trap: str) -> None:
+    """Have this process kill itself at the given call of a point."""
     when, _, rest = trap.partition(" ")
     name, _, count = rest.rpartition(" ")
     point = POINTS[engine][name]
@@ -97,7 +71,7 @@ def set_trap(engine: str, trap: str, number: int) -> None:
 
     def spring(now: str, call: int) -> None:
         if now == when and call == int(count):
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def call_of(args, kwargs) -> int:
         return next(calls) if point.counts(*args, **kwargs) else 0
@@ -125,8 +99,7 @@ def set_trap(engine: str, trap: str, number: int) -> None:
 
         return call
 
-    for each in point.name.split():
-        setattr(point.owner, each, trapped(getattr(point.owner, each)))
+    setattr(point.owner, point.name, trapped(getattr(point.owner, point.name)))
 
 
 def drop_returns(every: int) -> None:
@@ -144,9 +117,8 @@ def main() -> None:
     logging.basicConfig(force=True, level=logging.INFO, format="%(levelname)s %(message)s")
     opts = salt.config.master_config(config)
     opts["__role"] = "master"
-    for variable, number in (("TRAP", signal.SIGKILL), ("STOP", signal.SIGSTOP)):
-        if os.environ.get(variable):
-            set_trap(name, os.environ[variable], number)
+    if os.environ.get("TRAP"):
+        set_trap(name, os.environ["TRAP"])
     if os.environ.get("DROP"):
         drop_returns(int(os.environ["DROP"]))
     utils = salt.loader.utils(opts)

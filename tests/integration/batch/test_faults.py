@@ -71,33 +71,14 @@ def all_completed(batch):
 
 #: Points of a batch's life at which the engine is killed, with what the next engine then has to repair.
 DEATHS = [
-    "before snapshot 1",  # the request is taken, nothing is recorded
-    "after snapshot 1",  # recorded, not answered
-    "before request removal 1",
-    "after request removal 1",
-    "before state file 1",
-    "after state file 1",
-    "before append 2",
-    "after append 2",
-    "before sync 1",  # the intent is written, not durable
-    "after sync 1",  # durable, not published
-    "before publish 1",
+    "before answer 1",  # recorded, not answered
+    "before publish 1",  # the intent is durable
     "after publish 1",  # published, outcome not recorded
-    "before publish 2",
-    "after publish 2",
-    "before announcement 2",
     "before end 1",
-    "after end 1",
 ]
 
 
-#: Those at which most is half done. `make test-slow` runs the others too.
-WORST = ("after snapshot 1", "after state file 1", "before sync 1", "after sync 1", "after publish 1", "before end 1")
-
-
-@pytest.mark.parametrize(
-    "trap", [pytest.param(trap, marks=[] if trap in WORST else pytest.mark.slow) for trap in DEATHS]
-)
+@pytest.mark.parametrize("trap", DEATHS)
 def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run, store, job, trap):
     work = job(0.2)
     engine.start(trap)

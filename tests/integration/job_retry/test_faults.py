@@ -40,36 +40,21 @@ def counted(desk, tmp_path):
 
 #: Points at which the engine is killed, with what is known by then.
 DEATHS_WHILE_QUEUEING = [
-    "before reading 1",  # the job's time is up
-    "before question 1",
-    "after question 1",
-    "before announcement 1",  # it is decided that the job is owed, and nothing is stored
-    "before snapshot 1",
-    "after snapshot 1",  # the load is stored, the entry is not
-    "after entry 1",  # both are
-    "after checkpoint 2",  # and what was published so far is not looked at again
+    "before entry 1",  # it is decided that the job is owed, and nothing is stored
+    "after entry 1",
 ]
 DEATHS_WHILE_REPLAYING = [
-    "before look 1",
-    "before question 1",
-    "after question 1",
     "before claim 1",
     "after claim 1",  # claimed, not published
-    "before announcement 1",
-    "before publish 1",
     "after publish 1",  # published, and only the claim is stored
-    "before entry 1",
     "after entry 1",  # it is stored how far it has come
-    "before entry removal 1",  # returned, and the entry is still there
-    "after entry removal 1",
+    "before removal 1",  # returned, and the entry is still there
 ]
 #: With what is answered, if the runner still waits for it: the next life of the engine does not know what was stored before.
 DEATHS_WHILE_QUEUEING_BY_HAND = {
-    "before announcement 1": 1,  # the request is taken, and nothing is stored
-    "after snapshot 1": 1,
-    "after entry 1": None,
-    "before request removal 1": None,  # all is stored, and nothing is answered
-    "after request removal 1": 1,  # it is answered
+    "before entry 1": 1,  # the request is taken, and nothing is stored
+    "before answer 1": None,  # all is stored, and nothing is answered
+    "after answer 1": 1,
 }
 
 
