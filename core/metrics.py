@@ -1,5 +1,5 @@
 """
-An engine's figures: in the text format of Prometheus, and for a runner.
+The figures of the engines: what they are called and mean, in the text format of Prometheus, and for a runner.
 
 Labels are names of states, outcomes and returners, never of minions, jobs or users: their number must not grow with a
 fleet, and everyone may read the file. Pure: stdlib only.
@@ -9,54 +9,77 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: The prefix of each figure's name, and the label of the figures that every engine has.
-PREFIX, ENGINE = "saltext_jobs_", "engine"
+#: The prefix of each figure's name.
+PREFIX = "saltext_jobs_"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
+#: Figures by their names, without the prefix: a number, or a number for each value of a label.
+Figures = dict[str, float | Mapping[str, float]]
 
-@dataclass(frozen=True)
-class Metric:
-    """
-    One figure, or one for each value of a label.
+#: Each figure with its label (empty for none) and what it is. One whose name ends in ``_total`` only grows, from 0 at the
+#: engine's start unless it is kept.
+FIGURES: Mapping[str, tuple[str, str]] = {
+    # of every engine
+    "written_timestamp_seconds": ("engine", "When this file was written."),
+    "bus_gaps_total": ("engine", "Times that events may have been lost on the bus."),
+    "loop_lag_seconds": ("engine", "Longest delay of the engine's loop within the last minute."),
+    "publishes_total": ("engine", "Publishes that the master took, questions included."),
+    "publish_failures_total": ("engine", "Publishes that failed."),
+    "leader": ("engine", "Whether the engine of this master leads."),
+    "lease_left_seconds": ("engine", "Time for which the leader may publish without a renewal."),
+    "takeovers_total": ("engine", "Times that another master has taken over, in all."),
+    "hand_overs_total": ("engine", "Times that a master has handed over, in all."),
+    "fenced_total": ("engine", "Times that this master could not act because it did not lead, or could not tell."),
+    "site_up": ("engine", "Whether the last sign of life could be written where the masters share it."),
+    # batch_manager
+    "batches": ("state", "Batches that have not ended."),
+    "batches_ended_total": ("outcome", "Batches that ended."),
+    "batch_minions_total": ("outcome", "Minions that ended, counted as each one ends."),
+    "batch_in_flight_minions": ("", "Minions in flight."),
+    "batch_in_flight_limit_minions": ("", "Minions that may be in flight over all batches."),
+    "batch_pending_minions": ("", "Minions to be sent to."),
+    "batch_without_progress_seconds": ("", "Time since the last progress of the running batch that waits longest."),
+    # job_retry
+    "retry_entries": ("state", "Entries of the queue."),
+    "retry_oldest_pending_seconds": ("", "Age of the oldest pending entry."),
+    "retry_next_expiry_seconds": ("", "Time until the first pending entry expires; infinite where none is pending."),
+    "retry_transitions_total": ("outcome", "Times that an entry came into a state; sent is a replay."),
+    "retry_paused": ("", "Whether replays are paused."),
+    # job_recorder
+    "recorder_returns_total": ("", "Returns taken in."),
+    "recorder_events_total": ("", "Events taken in because of the option events."),
+    "recorder_events_dropped_total": ("", "Of these, dropped for lack of room."),
+    "recorder_found_total": ("", "Returns that the job cache had and no event had reported."),
+    "recorder_unwritten_records": ("", "Records that are in memory only."),
+    "recorder_spool_bytes": ("", "Size of the spool."),
+    "recorder_delivered_total": ("returner", "Records that it has got."),
+    "recorder_dropped_total": ("returner", "Records lost because the spool was full (spool_max_bytes) or damaged."),
+    "recorder_lag_records": ("returner", "Records that it has not got yet."),
+    "recorder_lag_seconds": ("returner", "Time since the oldest of these was taken in."),
+    "recorder_refused_records": ("returner", "Records that it refused, and that are tried again."),
+    "recorder_set_aside_records": ("returner", "Records that it refused for good."),
+    "recorder_trouble": ("returner", "Whether it accepts no records at present."),
+    # job_notices
+    "notices_waiting": ("target", "Notices that have not arrived yet."),
+    "notices_sent_total": ("target", "Notices that have arrived."),
+    "notices_failures_total": ("target", "Tries that failed."),
+    "notices_dropped_total": ("target", "Notices that were given up."),
+}
 
-    ``name`` as Prometheus has it, with its unit; ``kind``: counter (see ``counter``) or gauge. ``label`` is empty if
-    there is only one sample, whose key is then "".
-    """
 
-    name: str
-    kind: str
-    about: str
-    samples: Mapping[str, float]
-    label: str = ""
-
-
-def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Metric:
-    """Return a figure that only grows, from 0 at the engine's start unless it is kept; its name ends in ``_total``."""
-    return Metric(name, "counter", about, _samples(value), label)
-
-
-def gauge(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Metric:
-    """Return a figure that goes up and down."""
-    return Metric(name, "gauge", about, _samples(value), label)
-
-
-def _samples(value: float | Mapping[str, float]) -> Mapping[str, float]:
-    return dict(value) if isinstance(value, Mapping) else {"": value}
-
-
-def text_of(metrics: Iterable[Metric]) -> str:
-    """Return metrics in the text format of Prometheus."""
+def text_of(figures: Figures) -> str:
+    """Return figures in the text format of Prometheus."""
     lines = []
-    for metric in metrics:
-        lines.append(f"# HELP {metric.name} {metric.about}")
-        lines.append(f"# TYPE {metric.name} {metric.kind}")
-        for value, number in metric.samples.items():
-            labels = f'{{{metric.label}="{value.translate(_ESCAPES)}"}}' if metric.label else ""
-            lines.append(f"{metric.name}{labels} {_number(number)}")
+    for name, value in figures.items():
+        label, about = FIGURES[name]
+        lines.append(f"# HELP {PREFIX}{name} {about}")
+        lines.append(f"# TYPE {PREFIX}{name} {'counter' if name.endswith('_total') else 'gauge'}")
+        for key, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+            labels = f'{{{label}="{key.translate(_ESCAPES)}"}}' if label else ""
+            lines.append(f"{PREFIX}{name}{labels} {_number(number)}")
     return "\n".join(lines) + "\n"
 
 
@@ -64,22 +87,19 @@ def _number(value: float) -> str:
     return f"{float(value):.15g}" if math.isfinite(value) else "+Inf" if value > 0 else "-Inf" if value < 0 else "NaN"
 
 
-def figures_of(metrics: Iterable[Metric]) -> dict[str, Any]:
+def figures_of(figures: Figures) -> dict[str, Any]:
     """
-    Return ``{name: figure}``, or ``{name: {value: figure}}`` for a metric with a label.
+    Return ``{name: figure}``, or ``{name: {value: figure}}`` for a figure with a label.
 
     An infinite figure becomes None: JSON has no infinity, and clients could not parse an API answer that contains one.
     """
-    return {
-        metric.name: {value: _finite(number) for value, number in metric.samples.items()}
-        if metric.label
-        else _finite(metric.samples[""])
-        for metric in metrics
-    }
 
+    def finite(value: float | Mapping[str, float]) -> Any:
+        if isinstance(value, Mapping):
+            return {key: finite(number) for key, number in value.items()}
+        return value if math.isfinite(value) else None
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {f"{PREFIX}{name}": finite(value) for name, value in figures.items()}
 
 
 class History:
@@ -91,79 +111,23 @@ class History:
     def __init__(self) -> None:
         self._kept: deque[tuple[float, dict[str, Any]]] = deque(maxlen=60)
 
-    def take(self, now: float, metrics: Iterable[Metric]) -> None:
+    def take(self, now: float, figures: Figures) -> None:
         """Keep figures; ``now`` is Unix time."""
-        self._kept.append((round(now, 1), figures_of(metrics)))
+        self._kept.append((round(now, 1), figures_of(figures)))
 
     def told(self) -> Sequence[tuple[float, dict[str, Any]]]:
         """Return ``[(Unix time, figures)]``, oldest first, figures as ``figures_of`` gives them."""
         return list(self._kept)
 
 
-def of_bus(engine: str, bus: Any) -> list[Metric]:
+def of_bus(engine: str, bus: Any) -> Figures:
     """Return the figures of an engine's loop and of its ``master.bus.Bus``, which every engine has."""
-    lag = "Longest delay of the engine's loop within the last minute."
-    return [
-        counter(
-            f"{PREFIX}bus_gaps_total", "Times that events may have been lost on the bus.", {engine: bus.gaps}, ENGINE
-        ),
-        gauge(f"{PREFIX}loop_lag_seconds", lag, {engine: bus.lag}, ENGINE),
-    ]
+    return {"bus_gaps_total": {engine: bus.gaps}, "loop_lag_seconds": {engine: bus.lag}}
 
 
-def of_publisher(engine: str, publisher: Any) -> list[Metric]:
+def of_publisher(engine: str, publisher: Any) -> Figures:
     """Return the figures of an engine's ``master.publisher.Publisher``."""
-    taken = "Publishes that the master took, questions included."
-    return [
-        counter(f"{PREFIX}publishes_total", taken, {engine: publisher.published}, ENGINE),
-        counter(f"{PREFIX}publish_failures_total", "Publishes that failed.", {engine: publisher.failed}, ENGINE),
-        counter(
-            f"{PREFIX}questions_total",
-            "Questions to minions among the publishes.",
-            {engine: publisher.questions},
-            ENGINE,
-        ),
-    ]
-
-
-def of_lead(
-    engine: str,
-    *,
-    leads: bool,
-    since: float,
-    left: float | None,
-    takeovers: int,
-    hand_overs: int,
-    refused: int,
-    is_up: bool,
-    took: float,
-) -> list[Metric]:
-    """
-    Return the figures of the lead, which the engine of each master has.
-
-    :param since: when the present leader took the lead, in Unix time; ``left``: seconds that its lease lasts.
-    :param refused: how often this master's engine was kept from doing something because it did not lead, or could not tell.
-    :param took: seconds that writing its last sign of life took; ``is_up``: whether that could be written.
-    """
-    figures = [
-        ("leader", "Whether the engine of this master leads.", float(leads)),
-        ("lead_since_timestamp_seconds", "When the present leader took the lead.", since),
-        ("site_up", "Whether the last sign of life could be written where the masters share it.", float(is_up)),
-        ("site_seconds", "Time that it took to write the last sign of life there.", took),
-    ]
-    if left is not None:
-        figures.append(("lease_left_seconds", "Time for which the leader may publish without a renewal.", left))
-    counted = [
-        ("takeovers_total", "Times that another master has taken over, in all.", takeovers),
-        ("hand_overs_total", "Times that a master has handed over, in all.", hand_overs),
-        ("fenced_total", "Times that this master could not act because it did not lead, or could not tell.", refused),
-    ]
-    return [
-        *(gauge(f"{PREFIX}{name}", about, {engine: value}, ENGINE) for name, about, value in figures),
-        *(counter(f"{PREFIX}{name}", about, {engine: value}, ENGINE) for name, about, value in counted),
-    ]
-
-
-def of_writing(engine: str, at: float) -> Metric:
-    """Return when an engine's file was written, in Unix time."""
-    return gauge(f"{PREFIX}written_timestamp_seconds", "When this file was written.", {engine: at}, ENGINE)
+    return {
+        "publishes_total": {engine: publisher.published},
+        "publish_failures_total": {engine: publisher.failed},
+    }

@@ -9,10 +9,10 @@ from collections.abc import Collection
 from saltext.jobs.core.batch.gates import HELD
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
-from saltext.jobs.core.metrics import Metric, counter, gauge
+from saltext.jobs.core.batch.words import OVER
+from saltext.jobs.core.metrics import Figures
 
 _OPEN = ("running", "paused", "waiting", "stopping")
-_ENDS = ("complete", "halted")
 
 
 class Tally:
@@ -25,7 +25,7 @@ class Tally:
     def __init__(self, since: float = 0.0) -> None:
         self._since = since
         self._counted: dict[str, dict[str, int]] = {}
-        self.batches = dict.fromkeys(_ENDS, 0)
+        self.batches = dict.fromkeys(OVER, 0)
         self.minions = dict.fromkeys((outcome.value for outcome in Outcome), 0)
 
     def look(self, batches: Collection[Batch]) -> None:
@@ -57,9 +57,7 @@ def _state_of(batch: Batch) -> str:
     return "waiting" if pause and pause.by not in HELD else batch.state
 
 
-def metrics_of(
-    batches: Collection[Batch], tally: Tally, journal_bytes: int, now: float, limit: int | None = None
-) -> list[Metric]:
+def figures(batches: Collection[Batch], tally: Tally, now: float, limit: int | None = None) -> Figures:
     """
     Return the figures.
 
@@ -71,32 +69,12 @@ def metrics_of(
     tally.look(batches)
     states = [_state_of(batch) for batch in batches]
     running = (batch for batch, state in zip(batches, states, strict=True) if state == "running")
-    waiting = [now - batch.last_progress for batch in running]
-    in_flight = "saltext_jobs_batch_in_flight_limit_minions", "Minions that may be in flight over all batches."
-    return [
-        gauge("saltext_jobs_batches", "Batches that have not ended.", {s: states.count(s) for s in _OPEN}, "state"),
-        counter("saltext_jobs_batches_ended_total", "Batches that ended.", tally.batches, "outcome"),
-        counter("saltext_jobs_batch_minions_total", "Minions that ended.", tally.minions, "outcome"),
-        gauge(
-            "saltext_jobs_batch_in_flight_minions", "Minions in flight.", sum(len(batch.flights) for batch in batches)
-        ),
-        *([gauge(*in_flight, limit)] if limit is not None else []),
-        gauge(
-            "saltext_jobs_batches_waiting_for_room",
-            "Batches that send to fewer minions than they could, because of other batches.",
-            sum(bool(batch.waits_for_room()) for batch in batches),
-        ),
-        gauge(
-            "saltext_jobs_batch_pending_minions",
-            "Minions to be sent to.",
-            sum(batch.count_pending() for batch in batches),
-        ),
-        gauge(
-            "saltext_jobs_batch_without_progress_seconds",
-            "Time since the last progress of the running batch that waits longest.",
-            max(0.0, *waiting) if waiting else 0.0,
-        ),
-        gauge(
-            "saltext_jobs_batch_journal_bytes", "Size of the journals of batches that have not ended.", journal_bytes
-        ),
-    ]
+    found: Figures = {
+        "batches": {state: states.count(state) for state in _OPEN},
+        "batches_ended_total": tally.batches,
+        "batch_minions_total": tally.minions,
+        "batch_in_flight_minions": sum(len(batch.flights) for batch in batches),
+        "batch_pending_minions": sum(batch.count_pending() for batch in batches),
+        "batch_without_progress_seconds": max([0.0, *(now - batch.last_progress for batch in running)]),
+    }
+    return found if limit is None else {**found, "batch_in_flight_limit_minions": limit}

@@ -19,7 +19,7 @@ from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.gates import Rights
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.metrics import Tally, metrics_of
+from saltext.jobs.core.batch.metrics import Tally, figures
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.spec import Spec
@@ -31,7 +31,7 @@ from saltext.jobs.core.errors import NotYet, StateError
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
+from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import BatchSettings
 from saltext.jobs.core.site import Journal
@@ -90,15 +90,14 @@ class BatchShell:
         if self._timer is not None:
             self._attempt("the requests", self.service.take)
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> Figures:
         """Return the engine's figures."""
         ports, batches = self._ports, [live.batch for live in self.live.values()]
-        size, limit = sum(live.journal.size for live in self.live.values()), self._sharing.limit
-        return [
-            *metrics_of(batches, self._tally, size, ports.clock.now(), limit),
-            *of_publisher(BATCH_MANAGER, ports.publisher),
-            *of_bus(BATCH_MANAGER, ports.bus),
-        ]
+        return {
+            **figures(batches, self._tally, ports.clock.now(), self._sharing.limit),
+            **of_publisher(BATCH_MANAGER, ports.publisher),
+            **of_bus(BATCH_MANAGER, ports.bus),
+        }
 
     def _tell(self, jid: str, fact: facts.Fact) -> None:
         """Have a batch take a fact, unless it has ended."""

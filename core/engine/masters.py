@@ -29,7 +29,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RETRY
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import Refused, StateError
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import Metric, of_lead
+from saltext.jobs.core.metrics import Figures
 from saltext.jobs.core.site import Folder, Site, read_msgpack, site_of, write_msgpack
 from saltext.jobs.core.version import VERSION
 
@@ -299,9 +299,9 @@ class Seat:
         self._steady, self._wall = steady, wall
         self._master = str(opts.get("id") or "")
         self._folder = site.folder(engine)  # without the lease, since masters that do not lead write there too
-        self._changes, self._epoch = Changes(), 0
+        self._changes = Changes()
         self._said_at = -math.inf
-        self._is_up, self._took = True, 0.0
+        self._is_up = True
         #: Whether this process is handing over, or has.
         self.is_handing = False
 
@@ -341,13 +341,12 @@ class Seat:
 
     def beat(self) -> None:
         """Say that this process, which leads, is alive. :raises OSError: as the lease does."""
-        began = self._steady()
         try:
             self.lease.beat()
         except OSError:
             self._is_up = False
             raise
-        self._is_up, self._took = True, self._steady() - began
+        self._is_up = True
         self.say(at_once=True)
 
     def say(self, at_once: bool = False, ends: bool = False) -> None:
@@ -357,28 +356,26 @@ class Seat:
             return
         try:
             say(self._opts, self._folder, self.lease.refused, self._wall, 0 if ends else self.lease.epoch, ends)
-            self._said_at, self._is_up, self._took = began, True, self._steady() - began
+            self._said_at, self._is_up = began, True
             if self.lease.leader is None:
-                self._changes, leader = changes_of(self._folder), self._site.leader(self._engine)
-                self._epoch = leader.epoch if leader is not None else 0
+                self._changes = changes_of(self._folder)
         except OSError as exc:
             self._is_up = False
             log.debug("The %s engine cannot say that it is there: %s", self._engine, exc)
 
-    def metrics(self) -> list[Metric]:
-        """Return the figures of the lead."""
-        leads = self.lease.leader is not None
-        return of_lead(
-            self._engine,
-            leads=leads,
-            since=(self.lease.epoch if leads else self._epoch) / 1e6,
-            left=self.lease.left if leads else None,
-            takeovers=self._changes.takeovers,
-            hand_overs=self._changes.hand_overs,
-            refused=self.lease.refused,
-            is_up=self._is_up,
-            took=self._took,
-        )
+    def metrics(self) -> Figures:
+        """Return the figures of the lead, which the engine of each master has."""
+        leads, left = self.lease.leader is not None, self.lease.left
+        found: dict[str, float] = {
+            "leader": leads,
+            "takeovers_total": self._changes.takeovers,
+            "hand_overs_total": self._changes.hand_overs,
+            "fenced_total": self.lease.refused,
+            "site_up": self._is_up,
+        }
+        if leads and left is not None:
+            found["lease_left_seconds"] = left
+        return {name: {self._engine: value} for name, value in found.items()}
 
     def leave(self) -> None:
         """Leave a lease to the next one and say so, since Salt ends this process. A lock is held to the very end."""

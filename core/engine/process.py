@@ -14,7 +14,7 @@ import os
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from saltext.jobs.core import compat, lines
@@ -26,7 +26,7 @@ from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
-from saltext.jobs.core.metrics import History, Metric, figures_of, of_writing, text_of
+from saltext.jobs.core.metrics import Figures, History, figures_of, text_of
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import site_of
 
@@ -63,7 +63,7 @@ class App(Protocol):
     def take_requests(self) -> None:
         """Carry out what runners have asked for."""
 
-    def metrics(self) -> Sequence[Metric]:
+    def metrics(self) -> Figures:
         """Return the engine's figures."""
 
     async def settle(self) -> None:
@@ -133,8 +133,8 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         loop.add_callback(app.start)
         lease.on_request = lambda: loop.add_callback(app.take_requests)
 
-        def metrics() -> list[Metric]:
-            return [*app.metrics(), *seat.metrics()]
+        def metrics() -> Figures:
+            return {**app.metrics(), **seat.metrics()}
 
         app.service.also(
             {
@@ -165,7 +165,7 @@ def _end(name: str, loop: Any) -> None:
     loop.add_callback(loop.stop)
 
 
-def _remember(loop: Any, history: History, metrics: Callable[[], Sequence[Metric]]) -> None:
+def _remember(loop: Any, history: History, metrics: Callable[[], Figures]) -> None:
     """Keep the engine's figures now and every minute, as long as the loop runs."""
     loop.call_later(History.INTERVAL, _remember, loop, history, metrics)
     history.take(time.time(), metrics())
@@ -230,7 +230,7 @@ class Report:
         folder: pathlib.Path,
         engine: str,
         wall: Callable[[], float],
-        collect: Callable[[], Sequence[Metric]],
+        collect: Callable[[], Figures],
     ) -> None:
         self._loop, self._wall, self._collect = loop, wall, collect
         self._engine, self._path = engine, _path(folder, engine)
@@ -257,7 +257,7 @@ class Report:
             self._quiet.error("metrics", "The metrics cannot be written to %s: %s", self._path, exc, exc_info=told)
 
 
-def _write_figures(folder: pathlib.Path, engine: str, figures: Iterable[Metric], now: float) -> None:
+def _write_figures(folder: pathlib.Path, engine: str, figures: Figures, now: float) -> None:
     """Write the figures of an engine that stands by. A failure is logged as an error only once it leads. Blocks."""
     try:
         _replace(_path(folder, engine), _text(engine, figures, now))
@@ -269,8 +269,8 @@ def _path(folder: pathlib.Path, engine: str) -> pathlib.Path:
     return folder / f"saltext_jobs_{engine}.prom"
 
 
-def _text(engine: str, figures: Iterable[Metric], now: float) -> str:
-    return text_of([*figures, of_writing(engine, now)])
+def _text(engine: str, figures: Figures, now: float) -> str:
+    return text_of({**figures, "written_timestamp_seconds": {engine: now}})
 
 
 def _replace(path: pathlib.Path, text: str) -> None:

@@ -49,8 +49,8 @@ class Publisher:
         epoch = lease.epoch if lease is not None else 0
         self._client = KeepingClient(origin, epoch, mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
-        #: Since the start: publishes that the master took, questions included; failed ones; and the questions.
-        self.published = self.failed = self.questions = 0
+        #: Since the start: publishes that the master took, questions included; and failed ones.
+        self.published = self.failed = 0
         self._under_way, self._is_settling = 0, False
 
     def close(self) -> None:
@@ -146,7 +146,6 @@ class Publisher:
         if not answer or not answer.get("jid"):
             raise NoMinionMatched(f"the master matched no minion with {_short(tgt)}")
         self.published += 1
-        self.questions += question
         return frozenset(answer["minions"])
 
     async def kill_job(

@@ -20,10 +20,9 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.metrics import History, Metric, of_bus
+from saltext.jobs.core.metrics import Figures, History, of_bus
 from saltext.jobs.core.notices.files import LedgerFile, pack
 from saltext.jobs.core.notices.ledger import MOST, Ledger
-from saltext.jobs.core.notices.metrics import metrics_of
 from saltext.jobs.core.notices.notice import GivenUp, Seen
 from saltext.jobs.core.quiet import Quiet
 
@@ -119,13 +118,16 @@ class NoticesShell:
         """Carry out what runners have asked for."""
         self.service.take()
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> Figures:
         """Return the engine's figures."""
-        found = {
-            name: (len(self._ledger.waiting[name]), target.sent, target.failures, self._ledger.dropped[name])
-            for name, target in self._ports.targets.items()
+        targets = self._ports.targets.items()
+        return {
+            "notices_waiting": {name: len(self._ledger.waiting[name]) for name, _ in targets},
+            "notices_sent_total": {name: target.sent for name, target in targets},
+            "notices_failures_total": {name: target.failures for name, target in targets},
+            "notices_dropped_total": {name: self._ledger.dropped[name] for name, _ in targets},
+            **of_bus(JOB_NOTICES, self._ports.bus),
         }
-        return [*metrics_of(found), *of_bus(JOB_NOTICES, self._ports.bus)]
 
     async def settle(self) -> None:
         """Do nothing: a notice that is being sent may come twice, with the same id."""

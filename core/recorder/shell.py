@@ -26,14 +26,14 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.metrics import History, Metric, of_bus
+from saltext.jobs.core.metrics import Figures, History, of_bus
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder import choice
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
-from saltext.jobs.core.recorder.metrics import metrics_of
+from saltext.jobs.core.recorder.metrics import figures
 from saltext.jobs.core.recorder.spool import Spool
 from saltext.jobs.core.settings import RecorderSettings
 
@@ -107,9 +107,9 @@ class RecorderShell:
         """Carry out what runners have asked for."""
         self.service.take()
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> Figures:
         """Return the engine's figures."""
-        return [*metrics_of(self._stats({})), *of_bus(JOB_RECORDER, self._ports.bus)]
+        return {**figures(self._stats({})), **of_bus(JOB_RECORDER, self._ports.bus)}
 
     async def settle(self) -> None:
         """Do nothing: ``close`` writes what is in memory."""

@@ -24,14 +24,14 @@ from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import History, Metric, of_bus, of_publisher
+from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
 from saltext.jobs.core.retry.effects import Effects, answer_time
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.retry.metrics import metrics_of
+from saltext.jobs.core.retry.metrics import figures
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
@@ -111,13 +111,13 @@ class RetryShell:
         """Listen to the bus, and begin once it is heard."""
         self._ports.bus.listen(self, lambda: self._loop.spawn_callback(self._begin))
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> Figures:
         machine, ports = self.machine, self._ports
-        return [
-            *metrics_of(machine.entries(), self._told, machine.turns.paused, ports.clock.now()),
-            *of_publisher(JOB_RETRY, ports.publisher),
-            *of_bus(JOB_RETRY, ports.bus),
-        ]
+        return {
+            **figures(machine.entries(), self._told, machine.turns.paused, ports.clock.now()),
+            **of_publisher(JOB_RETRY, ports.publisher),
+            **of_bus(JOB_RETRY, ports.bus),
+        }
 
     async def settle(self) -> None:
         """Publish nothing more. Returns when the queue is stored."""

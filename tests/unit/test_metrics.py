@@ -6,20 +6,21 @@ import math
 
 import pytest
 
-from saltext.jobs.core.metrics import History, counter, figures_of, gauge, text_of
+from saltext.jobs.core.metrics import History, figures_of, text_of
 
 
 def test_a_figure_is_written_with_its_type_and_help():
-    assert text_of([counter("saltext_jobs_batch_publishes_total", "Publishes.", 7)]) == (
-        "# HELP saltext_jobs_batch_publishes_total Publishes.\n"
-        "# TYPE saltext_jobs_batch_publishes_total counter\n"
-        "saltext_jobs_batch_publishes_total 7\n"
+    assert text_of({"batch_minions_total": {"failed": 7}}) == (
+        "# HELP saltext_jobs_batch_minions_total Minions that ended, counted as each one ends.\n"
+        "# TYPE saltext_jobs_batch_minions_total counter\n"
+        'saltext_jobs_batch_minions_total{outcome="failed"} 7\n'
     )
+    assert "# TYPE saltext_jobs_retry_paused gauge\n" in text_of({"retry_paused": False})
 
 
 def test_a_label_cannot_break_the_line():
-    text = text_of([gauge("lag_seconds", "Lag.", {'a"b\\c\nd': 1}, "returner")])
-    assert text.splitlines()[2:] == ['lag_seconds{returner="a\\"b\\\\c\\nd"} 1']
+    text = text_of({"recorder_lag_seconds": {'a"b\\c\nd': 1}})
+    assert text.splitlines()[2:] == ['saltext_jobs_recorder_lag_seconds{returner="a\\"b\\\\c\\nd"} 1']
 
 
 @pytest.mark.parametrize(
@@ -27,17 +28,21 @@ def test_a_label_cannot_break_the_line():
     [(True, "1"), (0.25, "0.25"), (1732242000.5, "1732242000.5"), (2**53, "9.00719925474099e+15"), (math.inf, "+Inf")],
 )
 def test_numbers_are_written_as_prometheus_reads_them(value, written):
-    assert text_of([gauge("x", "X.", value)]).splitlines()[-1] == f"x {written}"
+    assert text_of({"retry_paused": value}).splitlines()[-1] == f"saltext_jobs_retry_paused {written}"
 
 
 def test_a_runner_shows_the_same_figures_by_name():
-    metrics = [counter("a_total", "A.", 3), gauge("b", "B.", {"held": 1, "dead": 2}, "state")]
-    assert figures_of(metrics) == {"a_total": 3, "b": {"held": 1, "dead": 2}}
+    found = figures_of({"retry_paused": 0, "retry_next_expiry_seconds": math.inf, "retry_entries": {"held": 1}})
+    assert found == {
+        "saltext_jobs_retry_paused": 0,
+        "saltext_jobs_retry_next_expiry_seconds": None,
+        "saltext_jobs_retry_entries": {"held": 1},
+    }
 
 
 def test_the_figures_of_an_hour_are_kept_and_no_more():
     history = History()
     for minute in range(100):
-        history.take(60.0 * minute, [gauge("a", "A.", minute)])
+        history.take(60.0 * minute, {"retry_paused": minute})
     told = history.told()
-    assert (len(told), told[0], told[-1]) == (60, (2400.0, {"a": 40}), (5940.0, {"a": 99}))
+    assert (len(told), told[0][0], told[-1]) == (60, 2400.0, (5940.0, {"saltext_jobs_retry_paused": 99}))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import logging
 import os
@@ -19,21 +17,12 @@ import yaml
 
 from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.process import Report
-from saltext.jobs.core.metrics import gauge, of_bus, of_lead, of_publisher, of_writing, text_of
-from saltext.jobs.core.notices.metrics import metrics_of as of_notices
+from saltext.jobs.core.metrics import FIGURES, PREFIX, text_of
 from saltext.jobs.core.recorder import metrics as of_recorder
 from saltext.jobs.core.retry import metrics as of_retry
 from tests.waiting import run_until, stretched
 
 MONITORING = pathlib.Path(__file__).resolve().parents[3] / "docs" / "monitoring"
-
-
-class Health:
-    gaps, lag = 2, 0.004
-
-
-class Work:
-    published, failed, questions = 10, 1, 4
 
 
 RETURNER = {
@@ -56,36 +45,26 @@ STATS = {
 }
 
 
-def lead_of(engine):
-    return of_lead(
-        engine, leads=True, since=1.8e9, left=7.5, takeovers=1, hand_overs=2, refused=0, is_up=True, took=0.001
-    )
-
-
 def of_each():
-    """The metrics of each engine, as it writes them."""
+    """The figures of each engine, as it writes them."""
+    targets = {name: {"webhook": 3} for name in FIGURES if name.startswith("notices_")}
     found = {
-        "batch_manager": [
-            *of_batches.metrics_of([], of_batches.Tally(), 0, 0.0, limit=5),
-            *of_publisher("batch_manager", Work()),
-        ],
-        "job_retry": [*of_retry.metrics_of([], {}, False, 0.0), *of_publisher("job_retry", Work())],
-        "job_recorder": of_recorder.metrics_of(STATS),
-        "job_notices": of_notices({"webhook": (0, 3, 1, 0)}),
+        "batch_manager": of_batches.figures([], of_batches.Tally(), 0.0, limit=5),
+        "job_retry": of_retry.figures([], {}, False, 0.0),
+        "job_recorder": of_recorder.figures(STATS),
+        "job_notices": targets,
     }
-    return {
-        engine: [*metrics, *of_bus(engine, Health()), *lead_of(engine), of_writing(engine, time.time())]
-        for engine, metrics in found.items()
-    }
+    of_all = [name for name, (label, _) in FIGURES.items() if label == "engine"]
+    return {engine: {**own, **{name: {engine: 1.5} for name in of_all}} for engine, own in found.items()}
 
 
 def everything():
-    """All of them, each once, with the values of its label that any engine has."""
+    """All of them, each once, as ``{name with its prefix: (label, value)}``."""
     found = {}
-    for metric in itertools.chain.from_iterable(of_each().values()):
-        before = found.get(metric.name, metric)
-        found[metric.name] = dataclasses.replace(metric, samples={**before.samples, **metric.samples})
-    return list(found.values())
+    for own in of_each().values():
+        found |= {f"{PREFIX}{name}": (FIGURES[name][0], value) for name, value in own.items()}
+    assert found.keys() == {f"{PREFIX}{name}" for name in FIGURES}
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +86,19 @@ def promtool():
 
 
 def test_prometheus_has_nothing_to_say_against_the_metrics(promtool):
-    for metrics in of_each().values():
-        assert promtool("check", "metrics", text=text_of(metrics)).strip() == ""
+    for own in of_each().values():
+        assert promtool("check", "metrics", text=text_of(own)).strip() == ""
 
 
 def test_a_file_for_the_collector_is_written_at_once_and_may_be_read_by_it(loop, tmp_path):
-    report = Report(loop, tmp_path, "job_retry", lambda: 1234.5, lambda: [gauge("held", "Held.", 1)])
+    report = Report(loop, tmp_path, "job_retry", lambda: 1234.5, lambda: {"retry_paused": 1})
     path = tmp_path / "saltext_jobs_job_retry.prom"
 
     loop.add_callback(report.start)
     run_until(loop, path.exists, what="it is written")
     report.close()
     assert [line for line in path.read_text().splitlines() if line[0] != "#"] == [
-        "held 1",
+        "saltext_jobs_retry_paused 1",
         'saltext_jobs_written_timestamp_seconds{engine="job_retry"} 1234.5',
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -132,7 +111,7 @@ def named(caplog):
 
 
 def test_a_directory_that_is_not_there_is_named_once_and_not_made(loop, tmp_path, caplog):
-    report = Report(loop, tmp_path / "none", "job_retry", time.time, list)
+    report = Report(loop, tmp_path / "none", "job_retry", time.time, dict)
 
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
@@ -155,7 +134,7 @@ def names_in(query):
 
 
 def test_every_query_of_rules_and_dashboard_names_a_metric_that_exists():
-    there = {metric.name for metric in everything()}
+    there = everything().keys()
     rules = yaml.safe_load((MONITORING / "alerts.yml").read_text())
     queries = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
@@ -173,7 +152,7 @@ def test_every_rule_names_the_master_and_the_engine_returner_or_target_that_it_i
             summary = rule["annotations"]["summary"]
             assert "$labels.instance" in summary or "absent(" in rule["expr"], rule["alert"]
             for label in ("engine", "returner", "target"):
-                by = {metric.label for metric in everything() if metric.name in names_in(rule["expr"])}
+                by = {everything()[name][0] for name in names_in(rule["expr"])}
                 assert label not in by or f"$labels.{label}" in summary or "absent(" in rule["expr"], rule["alert"]
 
 
@@ -204,7 +183,7 @@ def test_the_docs_have_every_metric_with_its_label_and_the_values_of_it_and_no_o
     assert len(told) == len(rows)
     # Which engines, returners and targets there are is up to the site.
     there = {
-        metric.name: (metric.label, set(metric.samples) if metric.label in ("state", "outcome") else set())
-        for metric in everything()
+        name: (label, set(value) if label in ("state", "outcome") else set())
+        for name, (label, value) in everything().items()
     }
     assert told == there

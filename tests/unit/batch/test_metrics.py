@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.outcomes import Outcome
-from saltext.jobs.core.metrics import figures_of
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 
@@ -20,8 +19,7 @@ def bench(tmp_path):
 
 
 def figures(bench):
-    own = [metric for metric in bench.shell.metrics() if "_batch" in metric.name]
-    return {name.removeprefix("saltext_jobs_"): value for name, value in figures_of(own).items()}
+    return bench.shell.metrics()
 
 
 def test_batches_and_minions_are_counted_where_they_stand(bench):
@@ -39,7 +37,6 @@ def test_batches_and_minions_are_counted_where_they_stand(bench):
     assert found["batches"] == {"running": 2, "paused": 1, "waiting": 1, "stopping": 1}
     assert (found["batch_in_flight_minions"], found["batch_pending_minions"]) == (2 + 1 + 1, 3 + 2 + 2 + 1 + 1)
     assert found["batch_without_progress_seconds"] == pytest.approx(95.0, abs=5.0)
-    assert found["batch_journal_bytes"] > 1000
     bench.run(60.0)
     found = figures(bench)
     assert found["batches"] == {"running": 1, "paused": 1, "waiting": 2, "stopping": 0}
@@ -70,7 +67,5 @@ def test_the_limit_is_reported_if_there_is_one_and_a_batch_that_waits_for_others
     bench.begin("cd", "2", jid=B)
     bench.run(50.0)
     found = figures(bench)
-    assert (found["batch_in_flight_limit_minions"], found["batches_waiting_for_room"]) == (2, 1)
+    assert found["batch_in_flight_limit_minions"] == 2
     assert (found["batches"]["running"], found["batches"]["waiting"]) == (1, 1)
-    bench.reply("pause", jid=B)
-    assert figures(bench)["batches_waiting_for_room"] == 0
