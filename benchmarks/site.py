@@ -100,7 +100,8 @@ def measure(count):
             for form in (FileSite, PostgresqlSite):
                 with tempfile.TemporaryDirectory(prefix="sj-site-") as folder:
                     cachedir = pathlib.Path(folder)
-                    site = form({**options, "cachedir": str(cachedir), "id": "one"})
+                    (cachedir / "master.pem").write_bytes(b"the key of the masters")
+                    site = form({**options, "cachedir": str(cachedir), "pki_dir": str(cachedir), "id": "one"})
                     for made in works(site, count):
                         for name, (often, work) in made.items():
                             spent = meter.each(often, work)

@@ -176,6 +176,15 @@ def _pki_dir(opts: Any) -> str:
     return str((opts.get("cluster_pki_dir") if opts.get("cluster_id") else None) or opts["pki_dir"])
 
 
+def master_key_paths(opts: Any) -> tuple[str, ...]:
+    """Return where Salt may keep the private key that its masters share: a cluster's key, else the master's own."""
+    if opts.get("cluster_id"):
+        return (os.path.join(_pki_dir(opts), "cluster.pem"),)
+    # Salt 3008 names it after the master's id.
+    names = str(opts.get("id") or "").removesuffix("_master") or "master", "master"
+    return tuple(os.path.join(_pki_dir(opts), f"{name}.pem") for name in names)
+
+
 def _files_in(folder: str) -> frozenset[str]:
     with os.scandir(folder) as entries:
         return frozenset(

@@ -26,7 +26,7 @@ _GROWTH, _LEAST = 2, 256 << 10
 #: How Salt packs a time or a date among the arguments of a job (``salt.payload``): its msgpack type, and its form.
 _TIME, _TIME_FORM = 78, "%Y%m%dT%H:%M:%S.%f"
 _OF = "engine = ? AND name = ?"
-_READ = f"SELECT body FROM {FILES} WHERE {_OF} ORDER BY part"
+_READ = f"SELECT part, body FROM {FILES} WHERE {_OF} ORDER BY part"
 _DELETE = f"DELETE FROM {FILES} WHERE {_OF}"
 _RENAME = f"UPDATE {FILES} SET name = ? WHERE {_OF}"
 _NAMES = f"SELECT name FROM {FILES} WHERE engine = ? AND name >= ? AND name < ? AND part = 0 ORDER BY name"
@@ -56,11 +56,18 @@ class Folder:
         return f"{name or 'the files'} of {self._engine} in {self.tables.place}"
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file. :raises FileNotFoundError: when it is not there. :raises OSError:"""
+        """
+        Return the content of a file.
+
+        :raises FileNotFoundError: when it is not there. :raises OSError: :raises StateError: when others have written it.
+        """
         found = self.tables.read(_READ, (self._engine, name))
         if not found:
             raise self._absent(name)
-        return b"".join(bytes(row[0]) for row in found)
+        parts = [self.tables.seal.take(bytes(body), *self._sealed(name, part)) for part, body in found]
+        if None in parts:
+            raise StateError(f"{self.where(name)} is not sealed by a master of this site")
+        return b"".join(part for part in parts if part is not None)
 
     def write(self, name: str, data: bytes, durable: bool = False) -> None:
         """
@@ -129,7 +136,7 @@ class Folder:
                 return True
             if not execute(_IS_THERE, (self._engine, name)).fetchone():
                 return False
-            execute(self._add, (self._engine, name, part, data))
+            self._store(execute, self._add, name, part, data)
             return True
 
         if not self._do(work):
@@ -148,7 +155,14 @@ class Folder:
 
     def _replace(self, execute: Execute, name: str, data: bytes) -> None:
         execute(_DELETE, (self._engine, name))
-        execute(self._insert, (self._engine, name, 0, data))
+        self._store(execute, self._insert, name, 0, data)
+
+    def _store(self, execute: Execute, statement: str, name: str, part: int, data: bytes) -> None:
+        execute(statement, (self._engine, name, part, self.tables.seal.put(data, *self._sealed(name, part))))
+
+    def _sealed(self, name: str, part: int) -> tuple[object, ...]:
+        """Return what a part is sealed for. A file keeps its seals when it gets another suffix."""
+        return FILES, self._engine, name.partition(".")[0], part
 
     def _move(self, execute: Execute, old: str, new: str) -> bool:
         if not execute(_IS_THERE, (self._engine, old)).fetchone():

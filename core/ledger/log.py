@@ -8,7 +8,7 @@ noted as a gap, and the reader reports it once, so that the engine reads the job
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
@@ -119,7 +119,8 @@ class Writer:
             self._tables.run(_ENTER, (self._master,))
         if self._unmarked:
             self._tables.run(self._tables.dialect.append, (None,))
-        self._tables.run(self._tables.dialect.append, (records.packed(record),), durable)
+        body = self._tables.seal.put(records.packed(record), LOG)
+        self._tables.run(self._tables.dialect.append, (body,), durable)
 
     def appended(self) -> None:
         """What was added is there."""
@@ -237,6 +238,7 @@ class Reader:
             return False
         try:
             rows = self._tables.read(_READ, (self._asked_to,)) if self._log else []
+            found = list(self._genuine(rows))
             # read after the records: it must cover what was removed, or could not be written, before these were read
             ((name, removed),) = self._tables.read(_STATE)
             gaps = self._tables.gaps()
@@ -256,9 +258,16 @@ class Reader:
                 self._gap = "it was not read for so long that older records are gone"
             if gaps != self._gaps:
                 self._gap, self._gaps = "a record could not be written", gaps
-            self._found += rows
+            self._found += found
             self._asked_to = rows[-1][0] if rows else self._asked_to
         return len(rows) < _PART
+
+    def _genuine(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the rows that the masters of the site have written; None for what is missing."""
+        for place, body in rows:
+            found = None if body is None else self._tables.seal.take(bytes(body), LOG)
+            if body is None or found is not None:
+                yield place, found
 
     def _begin(self, name: str, last: int, removed: int, gaps: int) -> None:
         wanted = self.position
@@ -285,6 +294,6 @@ class Reader:
 def _record_of(body: bytes | None) -> records.Record | None:
     """Return a record; None if it is missing or cannot be read."""
     try:
-        return None if body is None else records.read(bytes(body))
+        return None if body is None else records.read(body)
     except Exception:  # msgpack raises many kinds
         return None

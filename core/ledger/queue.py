@@ -48,7 +48,7 @@ def write(tables: Tables, bodies: Mapping[Any, bytes | None], lease: Lease | Non
             if body is None:
                 execute(_DELETE, tuple(place))
             else:
-                execute(_PUT, (*place, body))
+                execute(_PUT, _sealed(tables, (*place, body)))
 
     tables.write(work, lease, durable)
 
@@ -57,7 +57,7 @@ def add(tables: Tables, rows: Iterable[tuple[int, str, str, bytes]]) -> int:
     """Store rows (kind, jid, minion, body) whose places are free, and return how many."""
 
     def work(execute: Execute) -> int:
-        return sum(int(execute(_ADD, row).rowcount) for row in rows)
+        return sum(int(execute(_ADD, _sealed(tables, row)).rowcount) for row in rows)
 
     return tables.write(work)
 
@@ -74,14 +74,15 @@ def parts(tables: Tables, kind: int, minion: str | None = None, jid: str | None 
     last: tuple[str, str] | None = "", ""
     while last is not None:
         found = [Row(*row) for row in tables.read(query, (kind, *last, *(value for _, value in chosen)))]
-        if found:
-            yield found
         last = (found[-1].jid, found[-1].minion) if len(found) == _PART else None
+        if rows := list(_genuine(tables, kind, found)):
+            yield rows
 
 
 def jobs(tables: Tables, first: str, last: str) -> dict[str, bytes]:
     """Return the bodies of the jobs from one jid to another, by jid."""
-    return dict(tables.read(_JOBS, (first, last)))
+    found = (Row(jid, "", body) for jid, body in tables.read(_JOBS, (first, last)))
+    return {row.jid: row.body for row in _genuine(tables, JOB, found)}
 
 
 def owed(tables: Tables, jids: Iterable[str]) -> set[str]:
@@ -92,3 +93,16 @@ def owed(tables: Tables, jids: Iterable[str]) -> set[str]:
         query = f"SELECT jid FROM {QUEUE} WHERE kind = {JOB} AND jid IN ({', '.join('?' * len(part))})"
         found.update(row[0] for row in tables.read(query, part))
     return found
+
+
+def _sealed(tables: Tables, row: tuple[int, str, str, bytes]) -> tuple[int, str, str, bytes]:
+    kind, jid, minion, body = row
+    return kind, jid, minion, tables.seal.put(body, QUEUE, int(kind), jid, minion)
+
+
+def _genuine(tables: Tables, kind: int, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield what the masters of the site have written, as they wrote it."""
+    for row in rows:
+        body = tables.seal.take(bytes(row.body), QUEUE, int(kind), row.jid, row.minion)
+        if body is not None:
+            yield row._replace(body=body)

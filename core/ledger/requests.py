@@ -42,7 +42,7 @@ class Requests:
 
     def __init__(self, tables: Tables, engine: str, lease: Lease | None = None) -> None:
         self._tables, self._engine, self._lease = tables, engine, lease
-        now = tables.dialect.now
+        self._seal, now = tables.seal, tables.dialect.now
         self._add = f"INSERT INTO {REQUESTS} (id, engine, state, body, at) VALUES (?, ?, {_ASKED}, ?, {now})"
         self._answer = ANSWER.format(now=now)
 
@@ -50,15 +50,18 @@ class Requests:
         """Make a request, durably. Requests are taken in the order of their ids."""
 
         def work(execute: Execute) -> None:
-            execute(self._add, (request_id, self._engine, body))
+            execute(self._add, (request_id, self._engine, self._seal.put(body, *self._place(request_id))))
             self._tables.tell(execute, self._engine)
 
         self._tables.write(work)
 
     def open(self) -> list[Open]:
-        """Return what is not answered: first what was taken."""
+        """Return what is not answered: first what was taken. What no master has sealed is empty."""
         rows = self._tables.read(_OPEN, (self._engine,))
-        return [Open(name, state == _TAKEN, bytes(body)) for name, state, body in rows]
+        return [
+            Open(name, state == _TAKEN, self._seal.take(bytes(body), *self._place(name)) or b"")
+            for name, state, body in rows
+        ]
 
     def take(self, request_id: str) -> bool:
         """Owe a request an answer. Returns False if it was withdrawn."""
@@ -66,13 +69,13 @@ class Requests:
 
     def answer(self, request_id: str, reply: bytes) -> None:
         """Answer a request, durably."""
-        values = reply, self._engine, request_id
+        values = self._seal.put(reply, *self._place(request_id), _ANSWERED), self._engine, request_id
         self._tables.write(lambda execute: execute(self._answer, values), self._lease)
 
     def reply(self, request_id: str) -> bytes | None:
         """Return the answer, or None as long as there is none."""
         found = self._tables.read(_REPLY, (self._engine, request_id))
-        return bytes(found[0][0]) if found else None
+        return self._seal.take(bytes(found[0][0]), *self._place(request_id), _ANSWERED) if found else None
 
     def withdraw(self, request_id: str) -> bool:
         """Remove a request that was not taken, and tell whether that succeeded."""
@@ -85,6 +88,9 @@ class Requests:
     def sweep(self, before: float) -> None:
         """Remove the answers that were given before that Unix time."""
         self._tables.run(_SWEEP, (self._engine, before))
+
+    def _place(self, request_id: str) -> tuple[str, str, str]:
+        return REQUESTS, self._engine, request_id
 
     def _change(self, query: str, request_id: str) -> bool:
         def work(execute: Execute) -> Any:

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from saltext.jobs.core.ledger.seal import NoSeal
+
 SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS = (
     f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log", "queue", "requests")
 )
@@ -67,6 +69,8 @@ class Tables(Protocol):
     dialect: Dialect
     #: Whether the database is on a server, so that a query may take long.
     is_far: bool
+    #: Each body is written as its ``put`` returns it, and read by its ``take``.
+    seal: NoSeal
 
     @property
     def place(self) -> str:

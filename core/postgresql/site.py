@@ -19,6 +19,7 @@ from saltext.jobs.core.disk.lease import Leader, leader_of_line
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.folder import Folder
 from saltext.jobs.core.ledger.log import SIZE, Position, Reader, Writer, keep, writers
+from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.postgresql import tables
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.lease import TableLease
@@ -53,6 +54,7 @@ class PostgresqlSite:
         self.opts, self._master = opts, str(opts.get("id") or "")
         self._masters: frozenset[str] = frozenset()
         self._opened: dict[bool, Connections] = {}
+        self._seal = Seal(opts)
 
     @property
     def _server(self) -> Connections:
@@ -138,7 +140,7 @@ class PostgresqlSite:
     @property
     def tables(self) -> PostgresqlTables:
         """The tables of the site."""
-        return PostgresqlTables(self._server)
+        return PostgresqlTables(self._server, self._seal)
 
     def folder(self, engine: str, lease: Any = None) -> Folder:
         """Return the files of an engine."""
@@ -163,7 +165,7 @@ class PostgresqlSite:
 
     def log_writer(self, size: int = SIZE) -> Writer:
         """Return the writer with which a process of this master appends to the log."""
-        return Writer(PostgresqlTables(self.connections(waits=False)), self._master, size)
+        return Writer(PostgresqlTables(self.connections(waits=False), self._seal), self._master, size)
 
     def _one(self, query: bytes, engine: str) -> Any:
         row = asked(self._server, lambda connection: connection.execute(query, (engine,)).fetchone())

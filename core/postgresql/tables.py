@@ -11,6 +11,7 @@ import psycopg
 
 from saltext.jobs.core import formats
 from saltext.jobs.core.errors import SiteAway, StateError
+from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.ledger.tables import NAME, POSTGRESQL, SITE, Execute, Result, statements
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 
@@ -28,13 +29,18 @@ _LEASES = f"""CREATE TABLE {LEASES} (
 
 
 class PostgresqlTables:
-    """:param server: with the tables. What it says of the methods is in ``Tables``."""
+    """
+    What the methods do is said in ``Tables``.
+
+    :param server: with the tables.
+    :param seal: that of the site's masters.
+    """
 
     dialect = POSTGRESQL
     is_far = True
 
-    def __init__(self, server: Connections) -> None:
-        self._server = server
+    def __init__(self, server: Connections, seal: NoSeal) -> None:
+        self._server, self.seal = server, seal
 
     @property
     def place(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.errors import SiteAway, StateError
+from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.ledger.tables import NAME, SQLITE, Execute, Result
 from saltext.jobs.core.sqlite.banks import SqliteBanks, database_of
 from saltext.jobs.core.sqlite.database import Database
@@ -31,6 +32,7 @@ class SqliteTables:
 
     dialect = SQLITE
     is_far = False
+    seal = NoSeal()
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = opts

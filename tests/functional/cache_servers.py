@@ -238,6 +238,14 @@ def postgresql_server(folder):
     return PostgresqlServer(server)
 
 
+def masters_key(folder, content=b"the private key of the masters"):
+    """Options of a master that has this private key, in a folder of its own."""
+    pki = pathlib.Path(folder) / "pki"
+    pki.mkdir(parents=True, exist_ok=True)
+    (pki / "master.pem").write_bytes(content)
+    return {"pki_dir": str(pki)}
+
+
 def driver_options(driver, servers, folder, request_tag):
     """
     Master options for ``driver``, with nothing stored there yet.
@@ -245,7 +253,7 @@ def driver_options(driver, servers, folder, request_tag):
     servers
         A function that gives the started server of a driver.
     """
-    own = {"cachedir": f"{folder}/cache", "pki_dir": f"{folder}/pki", "extension_modules": f"{folder}/ext"}
+    own = {"cachedir": f"{folder}/cache", **masters_key(folder), "extension_modules": f"{folder}/ext"}
     os.makedirs(own["cachedir"])
     if driver == "localfs":
         return {**own, "cache": "localfs"}

@@ -5,6 +5,7 @@ leader's work goes on, and nothing runs twice.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -13,9 +14,17 @@ import time
 
 import pytest
 
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import site_of
+from saltext.jobs.core.store.publication import work_of
 from tests.faults import freeze, thaw
 from tests.functional.cache_servers import cache_servers as cache_servers
+from tests.functional.cache_servers import masters_key
 from tests.integration.job_retry.desk import Desk, kill, lines
 from tests.integration.several import (
     ADDRESSES,
@@ -129,6 +138,48 @@ def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_that_hands_over_
         server.start()
         assert ended(one, jid) == dict.fromkeys(MINIONS, "completed")
         assert lines(trace) == len(MINIONS)
+
+
+def test_who_has_only_the_password_of_the_database_has_nothing_published(masters, desks, cache_servers, site, tmp_path):
+    """Requests, batches, owed jobs and publishes in the log count only if a master has written them."""
+    one, two = masters
+    stranger = {**two.config, **masters_key(tmp_path / "stranger", b"another key")}
+    forged, trace = tmp_path / "forged", tmp_path / "trace"
+    command = f"echo x >> {forged}"
+    with there(MINIONS[:2], one, *desks, master=list(ADDRESSES), cache_jobs=True) as minions:
+        jid = start(desks[0], trace, MINIONS[:1], seconds=0)
+        assert ended(one, jid) == {MINIONS[0]: "completed"}
+        spec = BatchStore(one.config).read(jid).spec
+        kill(minions[MINIONS[1]])
+        owed = desks[0].publish("cmd.run", command, tgt=MINIONS[1])
+        desks[0].await_state(MINIONS[1], owed, "pending")
+        ((entry, snapshot),) = RetryStore(site_of(one.config).tables).entries()
+
+        other = dataclasses.replace(spec, jid=f"{int(jid) + 1}", fun="cmd.run", arg=(command,))
+        requests.leave(stranger, BATCH_MANAGER, {"do": "start", "spec": other.as_dict()})
+        copied = "SELECT engine, %s, part, body, modified FROM saltext_jobs_files WHERE name = %s"
+        copied = f"INSERT INTO saltext_jobs_files {copied}"
+        names = [f"batches/{int(jid) + 2}.journal", f"batches/{jid}.ended"]
+        cache_servers("postgresql").server.execute(copied, *names, database=site["postgresql.db"])
+        entry.minion, entry.jid = MINIONS[0], owed
+        more = {Key(Kind.JOB, f"{int(owed) + 1}"): snapshot, Key(Kind.ENTRY, owed, MINIONS[0]): entry.as_record()}
+        RetryStore(site_of(stranger).tables).write(more)
+        claimed = Published(
+            owed, "cmd.run", "root", "", (MINIONS[0],), 1, (), work_of(snapshot["load"]), True, time.time()
+        )
+        assert site_of(stranger).log_writer().append(claimed)
+
+        desks[0].run("batch.hand_over", one.config["id"])
+        await_leader(one, two)
+        jid = start(desks[0], trace, MINIONS[:1], seconds=0)
+        assert ended(one, jid) == {MINIONS[0]: "completed"}
+        minions[MINIONS[1]].start()
+        desks[1].await_return(MINIONS[1], owed)
+        wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+    assert (lines(forged), lines(trace)) == (1, 2)
+    told = [line for master in masters for line in errors_of(master) if "no master of this site has sealed it" in line]
+    for what in ("saltext_jobs_requests", names[0].partition(".")[0], MINIONS[0], "saltext_jobs_log"):
+        assert any(what in line for line in told), (what, told)
 
 
 def errors_of(master):

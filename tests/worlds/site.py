@@ -18,6 +18,7 @@ from saltext.jobs.core.ledger import tables
 from saltext.jobs.core.ledger.folder import Folder
 from saltext.jobs.core.ledger.log import SIZE, Reader, Writer, keep, writers
 from saltext.jobs.core.ledger.requests import ANSWER
+from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.log import records
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
@@ -162,7 +163,7 @@ class MemoryTables:
     :param engine: whose they are; None for those of the master's workers, and of runners.
     """
 
-    dialect, is_far, place = DIALECT, False, "memory"
+    dialect, is_far, place, seal = DIALECT, False, "memory", NoSeal()
 
     def __init__(self, disk, engine=None):
         self.disk, self._engine = disk, engine

@@ -8,6 +8,7 @@ import pytest
 
 from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
+from tests.functional.cache_servers import masters_key
 from tests.worlds.site import Disk, MemorySite
 
 
@@ -32,7 +33,9 @@ def postgresql_sites(tmp_path, servers):
     from saltext.jobs.core.postgresql.site import PostgresqlSite
 
     options = servers("postgresql").make_database(f"site{uuid.uuid4().hex[:12]}")
-    masters = [{**options, "cachedir": str(tmp_path / name), "id": name} for name in ("a", "b")]
+    masters = [
+        {**options, **masters_key(tmp_path), "cachedir": str(tmp_path / name), "id": name} for name in ("a", "b")
+    ]
     return [PostgresqlSite(opts) for opts in masters]
 
 

@@ -9,6 +9,7 @@ import pytest
 from saltext.jobs.core.postgresql.lease import Superseded
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.postgresql.tables import LEASES
+from tests.functional.cache_servers import masters_key
 from tests.postgresql import PostgreSQL
 from tests.waiting import wait_for
 
@@ -38,7 +39,10 @@ def masters(primary, tmp_path):
     primary.execute("CREATE DATABASE failover")
     place = {"host": "127.0.0.1", "port": primary.port, "user": "salt", "db": "failover"}
     options = {f"postgresql.{name}": value for name, value in place.items()}
-    return [PostgresqlSite({**options, "cachedir": str(tmp_path / name), "id": name}) for name in "ab"]
+    return [
+        PostgresqlSite({**options, **masters_key(tmp_path), "cachedir": str(tmp_path / name), "id": name})
+        for name in "ab"
+    ]
 
 
 def leading(site):

@@ -17,6 +17,7 @@ from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.retry.store import RetryStore
+from tests.functional.cache_servers import masters_key
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
 from tests.waiting import SOON, stretched, wait_for
 
@@ -35,7 +36,7 @@ class Clock:
 @pytest.fixture
 def options(cache_servers, tmp_path):
     made = cache_servers("postgresql").make_database(f"lease{os.path.basename(tmp_path).replace('-', '')}"[:50].lower())
-    return {**made, "cachedir": str(tmp_path / "a"), "id": "a"}
+    return {**made, **masters_key(tmp_path), "cachedir": str(tmp_path / "a"), "id": "a"}
 
 
 @pytest.fixture

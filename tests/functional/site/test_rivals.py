@@ -14,6 +14,7 @@ import pytest
 
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from tests.faults import freeze, thaw
+from tests.functional.cache_servers import masters_key
 from tests.functional.site.rival import ENGINE, JOURNAL
 from tests.waiting import wait_for
 
@@ -62,7 +63,9 @@ class Rivals:
 
 @pytest.fixture
 def rivals(cache_servers, tmp_path):
-    made = Rivals(cache_servers("postgresql").make_database("rivals"), tmp_path, ("a", "b", "c"))
+    made = Rivals(
+        {**cache_servers("postgresql").make_database("rivals"), **masters_key(tmp_path)}, tmp_path, ("a", "b", "c")
+    )
     yield made
     made.close()
 

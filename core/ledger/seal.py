@@ -1,0 +1,84 @@
+"""
+The seal of each body that a master writes to a database of which others have the password, too: PostgreSQL.
+
+Who can write there must not command the fleet. So only a body counts that a master of this site has sealed for this very
+place, with a key that lies on the masters' disks only: Salt's own key, which all masters of a site share. The seal does not
+tell whether a body is the newest one that the place has had (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.compat import master_key_paths
+from saltext.jobs.core.errors import SiteAway
+from saltext.jobs.core.quiet import Quiet
+
+log = lines.logger(__name__)
+
+_QUIET = Quiet(log)
+#: Bytes of a seal.
+_SIZE = 16
+_LABEL = b"saltext.jobs: rows of the site's database"
+
+
+class NoSeal:
+    """For a file that is as private as the key."""
+
+    def put(self, body: bytes, *place: object) -> bytes:
+        """Return the sealed form of a body. :param place: the table, and the row's key. :raises OSError: without the key."""
+        return body
+
+    def take(self, body: bytes, *place: object) -> bytes | None:
+        """
+        Return the body of a sealed form; None, after a line in the log, if no master has sealed it for this place.
+
+        :raises OSError: without the key.
+        """
+        return body
+
+
+class Seal(NoSeal):
+    """:param opts: the master's options."""
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts = opts
+
+    @functools.cached_property
+    def _paths(self) -> tuple[str, ...]:
+        return master_key_paths(self._opts)
+
+    def put(self, body: bytes, *place: object) -> bytes:
+        return self._of(body, place) + body
+
+    def take(self, body: bytes, *place: object) -> bytes | None:
+        found = body[_SIZE:]
+        if hmac.compare_digest(body[:_SIZE], self._of(found, place)):
+            return found
+        _QUIET.error(
+            place,
+            "A row of the site's database is left out, since no master of this site has sealed it: %s. Someone else "
+            "has written it, or the masters do not have the same key (%s)",
+            " ".join(map(str, place)),
+            self._paths[0],
+        )
+        return None
+
+    def _of(self, body: bytes, place: tuple[object, ...]) -> bytes:
+        return hmac.digest(_key(self._paths), repr(place).encode() + body, "sha256")[:_SIZE]
+
+
+@functools.lru_cache
+def _key(paths: tuple[str, ...]) -> bytes:
+    trouble: OSError | None = None
+    for path in paths:
+        try:
+            with open(path, "rb") as stream:
+                return hmac.digest(stream.read().strip(), _LABEL, "sha256")
+        except OSError as exc:
+            trouble = trouble or exc
+    raise SiteAway(f"the masters' key, which seals what is in PostgreSQL, cannot be read: {trouble}")

@@ -1,0 +1,182 @@
+"""Who can write to the database of a site does not command the fleet: only what its masters have written counts."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import salt.payload
+
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.requests import Requests
+from saltext.jobs.core.log import records
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import site_of
+from tests.functional.cache_servers import masters_key
+from tests.functional.retry.records import JID, changes, record_of, snapshot_of
+from tests.functional.site.conftest import postgresql_sites
+from tests.waiting import wait_for
+
+ENGINE = "batch_manager"
+MINION = "m1"
+
+
+@pytest.fixture
+def opts(tmp_path, cache_servers):
+    """Of a master of a site."""
+    site, _ = postgresql_sites(tmp_path, cache_servers)
+    return {**site.opts, "master_job_cache": "salt_cache", "saltext_jobs_site": "postgresql", "sock_dir": str(tmp_path)}
+
+
+@pytest.fixture
+def stranger(opts, tmp_path):
+    """The site's database, as it is used by someone who has its password and not the masters' key."""
+    return site_of({**opts, **masters_key(tmp_path / "stranger", b"another key"), "id": "a"})
+
+
+@pytest.fixture
+def sql(opts, cache_servers):
+    """A function that carries out a statement as the database's user."""
+    server = cache_servers("postgresql").server
+    return lambda statement, *values: server.execute(statement, *values, database=opts["postgresql.db"])
+
+
+@pytest.fixture
+def refused(caplog):
+    """How many lines have said that a row is not sealed."""
+    return lambda: sum(
+        "no master of this site has sealed it" in record.message and record.levelno == logging.ERROR
+        for record in caplog.records
+    )
+
+
+def start():
+    return {"do": "start", "tgt": "*", "fun": "cmd.run", "arg": ["id"]}
+
+
+def entries(opts):
+    return [(entry.minion, entry.jid) for entry, _ in RetryStore(site_of(opts).tables).entries()]
+
+
+def owe(site, minion=MINION, jid=JID):
+    RetryStore(site.tables).write(changes({jid: snapshot_of()}, {(minion, jid): record_of(minion, jid=jid)}))
+
+
+def test_a_request_of_someone_without_the_masters_key_is_refused_with_one_line(opts, stranger, refused):
+    Requests(stranger.tables, ENGINE).add("1", salt.payload.dumps(start()))
+    inbox = requests.Inbox(opts, ENGINE)
+    assert list(inbox.take()) == []
+    assert list(inbox.take()) == []
+    assert refused() == 1
+
+
+def test_a_request_of_a_master_is_not_believed_at_the_place_of_another_or_of_another_engine(opts, sql, refused):
+    Requests(site_of(opts).tables, ENGINE).add("2", salt.payload.dumps(start()))
+    copy = "INSERT INTO saltext_jobs_requests (engine, id, state, body, at) SELECT %s, %s, state, body, at"
+    sql(f"{copy} FROM saltext_jobs_requests WHERE id = '2'", ENGINE, "3")
+    sql(f"{copy} FROM saltext_jobs_requests WHERE id = '2'", "job_retry", "4")
+    assert [request["fun"] for _, request in requests.Inbox(opts, ENGINE).take()] == ["cmd.run"]
+    assert list(requests.Inbox(opts, "job_retry").take()) == []
+    assert refused() == 2
+
+
+def test_an_answer_is_no_request(opts, sql, refused):
+    ours = Requests(site_of(opts).tables, ENGINE)
+    ours.add("5", salt.payload.dumps({"do": "stats"}))
+    ours.answer("5", salt.payload.dumps(start()))
+    sql("UPDATE saltext_jobs_requests SET state = 0")
+    assert list(requests.Inbox(opts, ENGINE).take()) == []
+    assert refused() == 1
+
+
+def test_a_request_in_plain_bytes_is_refused(opts, sql, refused):
+    site_of(opts).is_led(ENGINE)
+    body = salt.payload.dumps(start())
+    sql("INSERT INTO saltext_jobs_requests (engine, id, state, body, at) VALUES (%s, '6', 0, %s, 0)", ENGINE, body)
+    assert list(requests.Inbox(opts, ENGINE).take()) == []
+    assert refused() == 1
+
+
+def test_a_batch_of_someone_without_the_masters_key_is_no_batch(opts, stranger, refused):
+    stranger.folder(ENGINE).journal(f"batches/{JID}.journal").rewrite([1, {}])
+    with pytest.raises(StateError, match="not sealed"):
+        BatchStore(opts).open(JID)
+    assert refused() == 1
+
+
+def test_a_part_of_a_batch_is_believed_at_its_place_only(opts, sql):
+    journal = site_of(opts).folder(ENGINE).journal(f"batches/{JID}.journal")
+    journal.rewrite(["begun"])
+    for record in (["one"], ["two"]):
+        journal.append(record)
+        journal.sync()
+    assert journal.read().records == [["one"], ["two"]]
+    sql("UPDATE saltext_jobs_files SET body = (SELECT body FROM saltext_jobs_files WHERE part = 1) WHERE part = 2")
+    with pytest.raises(StateError, match="not sealed"):
+        journal.read()
+
+
+def test_what_someone_without_the_masters_key_owes_a_minion_is_not_owed(opts, stranger, sql, refused):
+    owe(stranger)
+    assert entries(opts) == []
+    assert refused() == 1
+    owe(site_of(opts), "m2", "20260102000000000000")
+    sql("UPDATE saltext_jobs_queue SET minion = 'm3' WHERE minion = 'm2'")
+    assert entries(opts) == []
+    sql("UPDATE saltext_jobs_queue SET minion = 'm2' WHERE minion = 'm3'")
+    assert entries(opts) == [("m2", "20260102000000000000")]
+
+
+def test_an_owed_job_whose_load_was_replaced_is_not_replayed(opts, stranger, sql):
+    owe(site_of(opts))
+    owe(stranger, "m2")  # whose snapshot of the job takes the place of ours
+    assert entries(opts) == []
+
+
+def test_a_publish_that_no_master_has_logged_is_none(opts, stranger, sql, refused):
+    ours = site_of(opts)
+    reader = ours.log()
+    genuine = records.Returned(JID, MINION, "test.ping", 0, True, 1.0)
+    forged = records.Published(JID, "cmd.run", "root", "", (MINION,), 1, (), "", True, 1.0)
+    try:
+        wait_for(lambda: (reader.read(), reader.there)[1])
+        assert stranger.log_writer().append(forged)
+        sql("INSERT INTO saltext_jobs_log VALUES ((SELECT max(place) + 1 FROM saltext_jobs_log), 'plain')")
+        assert ours.log_writer().append(genuine)
+        news = wait_for(lambda: (found := reader.read()).records and found)
+    finally:
+        reader.close()
+    assert news.records == [genuine]
+    assert news.gap == ""
+    assert refused() == 1
+
+
+def test_a_master_without_its_key_writes_and_reads_nothing(opts, tmp_path):
+    bare = site_of({**opts, "pki_dir": str(tmp_path / "nowhere"), "id": "c"})
+    owe(site_of(opts))
+    with pytest.raises(OSError, match=r"key, which seals what is in PostgreSQL, cannot be read: .*nowhere/c\.pem"):
+        list(RetryStore(bare.tables).entries())
+    with pytest.raises(OSError, match="cannot be read"):
+        owe(bare)
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"id": "m_master"}, "pki/m.pem"),
+        ({"id": "m"}, "pki/m.pem"),
+        ({"id": "other"}, "pki/master.pem"),
+        ({"id": "m", "cluster_id": "c"}, "keys/cluster.pem"),
+    ],
+)
+def test_the_key_is_the_one_that_all_masters_of_a_site_have(opts, tmp_path, more, path):
+    """That of the cluster; else the master's own, which Salt 3008 keeps under its id."""
+    owe(site_of(opts))
+    for name in ("pki/m.pem", "pki/master.pem", "keys/cluster.pem"):
+        file = tmp_path / "others" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"the private key of the masters\n" if name == path else b"another key")
+    places = {"pki_dir": str(tmp_path / "others/pki"), "cluster_pki_dir": str(tmp_path / "others/keys")}
+    assert entries({**opts, **places, **more}) == [(MINION, JID)]
