@@ -97,18 +97,6 @@ def make_minion(master, name, /, kind=warm.Minion, **overrides):
     )
 
 
-def make_proxy(master, name, **overrides):
-    """A proxy of ``master`` for a device that is only played, not started."""
-    # Salt 3008.3 waits for the master's files in the very loop that fetches them: a proxy that asks for files never starts.
-    files = {"file_client": "local", "use_master_when_local": True}
-    options = {**_QUIET, **files, **overrides}
-    return _known(
-        master.salt_proxy_minion_daemon(
-            name, factory_class=warm.Proxy, overrides=_patient(options), defaults={"log_level": "info"}
-        )
-    )
-
-
 @contextlib.contextmanager
 def minions(master, *names, **overrides):
     """Real minions of ``master``, started one by one and stopped at the end."""

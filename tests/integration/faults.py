@@ -7,16 +7,13 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import sys
-import threading
 
 import psutil
 import salt.channel.client
 
 from saltext.jobs.core.engine import requests
 from tests.faults import freeze, thaw
-from tests.functional.cache_servers import free_port
 from tests.integration import warm
 from tests.waiting import SOON, stretched, wait_for
 
@@ -146,67 +143,3 @@ class CountedJob:
             busy += 1 if line == "begin" else -1
             most = max(most, busy)
         return most
-
-
-class CutOffJob:
-    """A job that ends after its minion's process for returns has been frozen."""
-
-    def __init__(self, folder):
-        self.ran, self._go = folder / "ran", folder / "go"
-        self.command = f"echo $$ >> {self.ran}; while [ ! -e {self._go} ]; do sleep 0.1; done"
-
-    def cut_off(self):
-        """Freeze that process, then let the job come to its end; it must have begun."""
-        # The minion says that a job begins before the job does anything.
-        pid = wait_for(lambda: self.ran.exists() and self.ran.read_text().rpartition("\n")[0], what="the job runs")
-        shell = psutil.Process(int(pid))
-        _runner, front, *_ = shell.parents()
-        freeze(front.pid)
-        self._go.touch()
-        wait_for(lambda: not shell.is_running(), what="the job has ended")
-
-
-class Link:
-    """
-    A link to a port of this machine that can be cut. Whatever is sent then is lost, and neither end restarts.
-
-    :param to: the port to which it leads. ``port`` is where it begins.
-    """
-
-    def __init__(self, to):
-        self._to, self._ends, self._server = to, set(), None
-        self.port = free_port()
-        self.mend()
-
-    def mend(self):
-        """Let connections through."""
-        self._server = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
-
-    def close(self):
-        self.cut()
-
-    def cut(self):
-        """Break all connections, and take none."""
-        for end in (self._server, *self._ends):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._ends.clear()
-
-    def _accept(self, server):
-        with contextlib.suppress(OSError):
-            while True:
-                ends = [server.accept()[0], socket.create_connection(("127.0.0.1", self._to))]
-                self._ends.update(ends)
-                for one, other in (ends, ends[::-1]):
-                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
-
-    @staticmethod
-    def _pass_on(one, other):
-        with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                other.sendall(data)
-        for end in (one, other):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)

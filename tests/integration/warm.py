@@ -26,7 +26,6 @@ from pytestshellutils.utils.processes import ProcessResult
 from saltfactories.daemons.api import SaltApi
 from saltfactories.daemons.master import SaltMaster
 from saltfactories.daemons.minion import SaltMinion
-from saltfactories.daemons.proxy import SaltProxyMinion
 
 
 def run(cli, *args, **options):
@@ -252,10 +251,6 @@ class Master(_Begun, SaltMaster):
 
 
 class Minion(_WithoutEngine, SaltMinion):
-    pass
-
-
-class Proxy(_WithoutEngine, SaltProxyMinion):
     pass
 
 

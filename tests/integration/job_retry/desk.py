@@ -85,21 +85,6 @@ class Desk:
     def await_return(self, minion, jid):
         wait_for(lambda: minion in (self.returned(jid) or {}), what=lambda: f"{minion} returns {jid}: {self.queue()}")
 
-    def lose_return(self, minion, jid, job, record, mark):
-        """
-        Have an absent minion come back and run the job that waits for it, keep its return from the master, and restart it.
-
-        :param job: the ``CutOffJob`` that the jid is.
-        :param record: the file in which the minion keeps the return; ``mark`` is in it then.
-        """
-        minion.start()
-        self.await_state(minion.id, jid, "running")
-        job.cut_off()
-        wait_for(lambda: record.exists() and mark in record.read_bytes(), what="the minion has kept the return")
-        assert not self.returned(jid)
-        kill(minion)
-        minion.start()
-
     def await_engine(self):
         wait_for(lambda: requests.is_running(self.opts, JOB_RETRY), what="the engine runs")
 

@@ -1,5 +1,5 @@
 """
-Job retry on a real master: every way in which a job is published, taken back, given up, forged, and asked for.
+Job retry on a real master: every way in which a job is published, loses its permission, is forged, and is asked for.
 
 The minion bert comes and goes. The key of carol is accepted, but carol is never there. The key of mallory is accepted too,
 and mallory sends the master whatever it likes. The engine is a process of its own, so that a test can run it with another
@@ -9,7 +9,6 @@ configuration.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import pathlib
 import socket
 import types
@@ -22,18 +21,16 @@ import salt.netapi
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from salt.exceptions import CommandExecutionError
 
-from saltext.jobs.core.errors import Refused
-from tests.integration.conftest import make_master, make_minion, salt_run
+from tests.integration.conftest import make_master, make_minion
 from tests.integration.faults import EngineProcess
-from tests.integration.job_retry.desk import OPTIONS, TIMES, Ear, kill, lines
+from tests.integration.job_retry.desk import OPTIONS, TIMES, kill
 from tests.waiting import stretched, wait_for
 
 SECRET = "a long shared secret"
 #: A system user with limits in publisher_acl, and a user of salt-api.
 SYSTEM_USER, API_USER = "games", "boss"
-RETRY = {**OPTIONS, "supersede": ["cmd.run"]}
+RETRY = dict(OPTIONS)
 NEVER = "20300101000000000000"
 
 REACTION = """
@@ -229,84 +226,6 @@ def test_a_job_of_a_user_who_has_lost_the_permission_is_dead_and_says_so(desk, m
     assert ran.read_text().split() == ["root"]
 
 
-def test_outside_its_window_a_job_waits_until_an_operator_wants_it_now(desk, master, engine, bert, tmp_path):
-    ran, noon = tmp_path / "ran", datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=6)
-    shut = {"window": f"{noon:%H:%M}-{noon + datetime.timedelta(hours=6):%H:%M}", "timezone": "UTC"}
-    with other_engine(master, engine, tmp_path, job_retry={**RETRY, **shut}):
-        waits = desk.publish("cmd.run", f"echo waits >> {ran}", tgt="bert")
-        at_any_time = {"job_retry": {"window": ""}}
-        goes = desk.publish("cmd.run", f"echo goes >> {ran}", tgt="bert", metadata=at_any_time)
-        wait_for(lambda: len(desk.queue(state="pending")) == 2, what="both are queued")
-        bert.start()
-        desk.await_return("bert", goes)
-        assert desk.state("bert", waits) == "pending"
-        assert desk.run("job_retry.replay", "bert") == 1
-        desk.await_return("bert", waits)
-        wait_for(lambda: not desk.queue(), what="the queue is empty")
-    assert ran.read_text().split() == ["goes", "waits"]
-
-
-def test_the_same_job_published_again_takes_the_place_of_the_older_one(desk, bert, tmp_path):
-    ran = tmp_path / "ran"
-    older, newer = (desk.publish("cmd.run", f"echo same >> {ran}", tgt="bert") for _ in range(2))
-    other = desk.publish("cmd.run", f"echo other >> {ran}", tgt="bert")
-    desk.await_state("bert", other, "pending")
-    wait_for(lambda: desk.state("bert", older) == "cancelled", what="the older one gives way")
-    assert desk.run("job_retry.show", "bert", older)["reason"] == f"the same job was published again: {newer}"
-    bert.start()
-    desk.await_return("bert", newer)
-    desk.await_return("bert", other)
-    assert ran.read_text().split() == ["same", "other"]
-    assert "bert" not in (desk.returned(older) or {})
-
-
-def test_an_operator_lists_shows_enqueues_and_purges_and_is_told_what_is_wrong(desk, master, bert, tmp_path):
-    def refused(message, function, *args, **kwargs):
-        with pytest.raises(CommandExecutionError, match=message):
-            desk.run(f"job_retry.{function}", *args, **kwargs)
-
-    excluded = desk.publish("test.ping", tgt="carol")
-    owed = desk.publish("cmd.run", f"echo x >> {tmp_path}/ran", tgt="carol", metadata={"ticket": "T-1"}, ret="smtp")
-    assert desk.run("job_retry.enqueue", excluded, minions=["carol"]) == 1
-    assert desk.run("job_retry.enqueue", int(excluded), minions="carol") == 0
-    desk.await_state("carol", owed, "pending")
-    assert desk.run("job_retry.cancel", minion="carol", jid=excluded) == 1
-    assert desk.queue(state="pending") == {("carol", owed): "pending"}
-    assert desk.queue(state=["cancelled", "held"], jid=excluded) == {("carol", excluded): "cancelled"}
-    assert desk.queue(minion="bert") == {}
-
-    shown = desk.run("job_retry.show", "carol", int(owed))
-    assert (shown["tgt"], shown["tgt_type"], shown["ret"], shown["metadata"]) == (
-        "carol",
-        "glob",
-        "smtp",
-        {"ticket": "T-1"},
-    )
-    assert [(step["state"], step["reason"]) for step in desk.run("job_retry.show", "carol", excluded)["history"]] == [
-        ("pending", "by an operator"),
-        ("cancelled", "by an operator"),
-    ]
-
-    refused("is not in the job cache", "enqueue", NEVER)
-    refused("no accepted key here: nobody", "enqueue", owed, minions="carol,nobody")
-    refused("jid is '../../etc'", "enqueue", "../../etc")
-    refused("minion is 'a/b'", "replay", "a/b")
-    refused("a/b", "enqueue", owed, minions="a/b")
-    refused("Name a minion, a jid, or both", "retry")
-    refused("state is 'lost'", "list", state="lost")
-    refused("state is 'pending'", "purge", "pending")
-    refused(f"bert has no entry for job {owed}", "show", "bert", owed)
-    refused("No entry of minion=bert waits for delivery", "replay", "bert")
-    with pytest.raises(Refused, match="No entry of minion=carol is held or dead"):
-        desk.run("job_retry.retry", minion="carol")
-    told = salt_run(master, "job_retry.enqueue", NEVER)
-    assert told.returncode != 0
-    assert f"Job {NEVER} is not in the job cache as one that this master has published" in told.stdout + told.stderr
-
-    assert desk.run("job_retry.purge", state=["expired", "cancelled"]) == 1
-    assert desk.queue() == {("carol", owed): "pending"}
-
-
 def test_an_accepted_minion_that_forges_loads_and_targets_gets_no_minion_a_job(desk, mallory, bert, tmp_path):
     ran = tmp_path / "ran"
     owed = desk.publish("cmd.run", f"echo owed >> {ran}", tgt="bert")
@@ -346,36 +265,6 @@ def test_an_accepted_minion_that_forges_loads_and_targets_gets_no_minion_a_job(d
         desk.await_return("bert", jid)
     assert sorted(ran.read_text().split()) == ["later", "owed"]
     assert desk.run("jobs.list_job", owed)["Arguments"] == [f"echo owed >> {ran}"]
-
-
-def test_an_accepted_minion_that_answers_for_another_ends_nothing_and_runs_nothing(desk, mallory, bert, tmp_path):
-    ran = tmp_path / "ran"
-    jid = desk.publish("cmd.run", f"echo x >> {ran}", tgt="bert")
-    desk.await_state("bert", jid, "pending")
-    asked, forged = [], {"jid": jid, "fun": "cmd.run", "return": "forged", "retcode": 0, "success": True}
-
-    def answer(tag):
-        _, job, question, kind = tag.split("/")[:4]
-        if (job, kind) == ("job", "new") and question != jid:
-            asked.append(question)
-            answers = {"saltutil.find_job": {}, "saltutil.find_cached_job": forged}
-            data = {"jid": question, "id": "bert", "fun": list(answers), "return": answers, "retcode": 0}
-            event = {"tag": f"salt/job/{question}/ret/bert", "data": data}
-            mallory("_minion_event", events=[event])
-
-    with Ear(desk.master) as ear:
-        mallory("_minion_event", events=[{"tag": "salt/minion/bert/start", "data": {"id": "bert"}}])
-        wait_for(lambda: ear.count("salt/job/*/new"), what="bert is asked")
-        for tag in ear.tags("salt/job/*/new"):
-            answer(f"/{tag}".lstrip("/"))
-        wait_for(lambda: desk.run("job_retry.stats")["states"] == {"pending": 1}, what="nothing is concluded")
-    assert asked
-    assert "bert" not in (desk.returned(jid) or {})
-    bert.start()
-    desk.await_return("bert", jid)
-    wait_for(lambda: not desk.queue(), what="the queue is empty")
-    assert lines(ran) == 1
-    assert (desk.returned(jid) or {})["bert"] != "forged"
 
 
 def test_with_triggers_presence_only_presence_or_an_operator_gets_a_minion_its_jobs(
