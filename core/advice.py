@@ -16,9 +16,9 @@ def examined(standing: Mapping[str, Any], findings: Iterable[str]) -> dict[str, 
 
     :param standing: how things stand, by name.
     :param findings: a sentence for each thing that an operator may want to change.
-    :return: ``standing`` with ``findings``, and ``retcode``, the exit status of ``salt-run``: 1 if a finding is more
-        than advice.
+    :return: ``standing`` with ``findings``, faults first, then advice; ``faults``, how many of them are faults; and
+        ``retcode``, the exit status of ``salt-run``: 1 if there is a fault.
     """
-    found = list(findings)
-    trouble = any(not isinstance(finding, Advice) for finding in found)
-    return {**standing, "findings": [str(finding) for finding in found], "retcode": int(trouble)}
+    found = sorted(findings, key=lambda finding: isinstance(finding, Advice))
+    faults = sum(not isinstance(finding, Advice) for finding in found)
+    return {**standing, "findings": [str(finding) for finding in found], "faults": faults, "retcode": int(faults > 0)}

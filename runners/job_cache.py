@@ -348,10 +348,8 @@ def _replays() -> dict[str, dict[str, Any]]:
 @runner.verb
 def stats() -> dict[str, Any]:
     """
-    Return how many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
-
-    ``bytes`` is None if the driver keeps its data on a server. With sqlite it is the size of the file, and ``free_bytes`` is
-    the part of it that is free.
+    Return how many jobs and returns there are, and the oldest and the newest job. With sqlite ``bytes`` is the size of the
+    file, and ``free_bytes`` is the part of it that is free.
 
     CLI Example:
 

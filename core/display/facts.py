@@ -56,7 +56,7 @@ def _plain(value: Any) -> str:
 
 #: Facts of a doctor that are shown in words: for True, and for False.
 _WORDS = {
-    "engine": ("engine: runs", "engine: does not run"),
+    "engine": ("engine: runs", "engine: does not answer"),
     "usable": ("driver: answers", "driver: does not answer"),
     "returns_proven": ("returns: proven", "returns: not proven"),
     "answers_proven": ("answers: proven", "answers: not proven"),
@@ -67,7 +67,7 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
     """Show the result of a doctor: the state in one line, and each finding."""
     findings = data["findings"]
     told = [_WORDS[name][0 if value else 1] for name, value in data.items() if name in _WORDS]
-    rest = {name: value for name, value in data.items() if name not in (*_WORDS, "findings", "retcode")}
+    rest = {name: value for name, value in data.items() if name not in (*_WORDS, "findings", "faults", "retcode")}
     told += [f"{name.replace('_', ' ')}: {value}" for name, value in rest.items() if isinstance(value, (str, int))]
     page.line("; ".join(told))
     for name, value in rest.items():
@@ -79,9 +79,9 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
     if not findings:
         page.line("Nothing needs a change.")
         return
-    if data.get("retcode") == 0:
-        page.line(f"Nothing is wrong. {counted(len(findings), 'piece')} of advice:")
-    else:
-        page.line(f"{counted(len(findings), 'thing')} to look at:")
+    faults = data["faults"]
+    page.line(f"{counted(faults, 'fault')}:" if faults else "Nothing is wrong.")
     for number, finding in enumerate(findings, 1):
+        if number == faults + 1:
+            page.line("Advice:")
         page.line(f"{number:2}. {finding}", "    ")

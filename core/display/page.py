@@ -150,13 +150,14 @@ class Page:
 
         :param most: most lines.
         """
-        head, shown = self.clean(head), [self.clean(name) for name in names[: self.width * most // 3 + 1]]
+        room, head = self.width * most, self.clean(head)
+        shown = [cut(self.clean(name), room, self._mark) for name in names[: room // 3 + 1]]
         while True:
             left = len(names) - len(shown)
             text = f"{head} {', '.join(shown)}" + (f", {self._mark} and {left:,} more" if left else "")
             over = len(wrap(text, self.width, indent)) - most
             if over <= 0 or len(shown) <= 1:
-                self.line(text, indent, most)
+                self.line(text, indent)
                 return
             del shown[-max(1, len(shown) * (over - 1) // (over + most)) :]
 

@@ -5,8 +5,7 @@ The findings of the doctors that are the same for every engine: one sentence for
 from __future__ import annotations
 
 import pathlib
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import salt.version
@@ -37,11 +36,45 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     return [
         *about_engine(opts, engine),
         *_about_database(opts, engine),
-        *about_folders(opts, *kept),
-        *(finding for folder in kept[:1] for finding in about_disk(folder)),
-        *about_peers(opts),
+        *_about_folders(opts, kept),
+        *(about_disk(path) if path is not None else ()),
+        *_about_cluster(opts),
         *about_masters(opts, engine),
     ]
+
+
+def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any) -> dict[str, Any]:
+    """Return what a doctor returns: how the engine stands, with ``more`` of its own, and what was found."""
+    process = requests.process_of(opts, engine)
+    told = {"engine": is_well(opts, engine), "process": process and str(process), **more}
+    return examined(told, found)
+
+
+def is_well(opts: Mapping[str, Any], engine: str) -> bool:
+    """Tell whether an engine runs and answers."""
+    return requests.is_running(opts, engine) and not requests.silent_for(opts, engine)
+
+
+def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
+    """Return a finding if an engine does not run, hangs, or runs as another user or version."""
+    process, user = requests.process_of(opts, engine), str(opts.get("user") or "root")
+    if not requests.is_running(opts, engine):
+        if not is_configured(opts, engine):
+            return [Advice(f"no {engine} engine runs, and none is configured: add it to `engines:` if it is wanted")]
+        return [f"no {engine} engine runs: look for it in the master's log"]
+    silent = requests.silent_for(opts, engine)
+    if silent:
+        return [
+            f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped; see the master's log"
+        ]
+    if process is not None and process.user != user:
+        site = site_of(opts, engine)
+        return [
+            f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
+            f"the engine's files: end that process, and make {user} the owner of {site.path(engine) or site.place}"
+        ]
+    other = requests.other_version(opts, engine)
+    return [other] if other else []
 
 
 def _about_database(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -52,77 +85,23 @@ def _about_database(opts: Mapping[str, Any], engine: str) -> list[str]:
     return []
 
 
-def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any) -> dict[str, Any]:
-    """Return what a doctor returns: how the engine stands, with ``more`` of its own, and what was found."""
-    process = requests.process_of(opts, engine)
-    told = {"engine": requests.is_running(opts, engine), "process": process and str(process), **more}
-    return examined(told, found)
-
-
-def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
-    """
-    Return a finding if other users may read or write the given folders and files, which are private to the master, or write
-    to the folders above, up to the cache directory. Returns at most one finding, because one command fixes them all.
-    """
+def _about_folders(opts: Mapping[str, Any], kept: Sequence[pathlib.Path]) -> list[str]:
+    """Return at most one finding about who may read what the master keeps to itself, or write above it."""
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
-    found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]
-    above = {path for folder in folders for path in folder.parents if path == cachedir or cachedir in path.parents}
-    for path in sorted(above):
-        found += [] if found or not path.exists() else about_files(user, path, 1, READABLE)
+    found = [finding for path in kept if path.exists() for finding in about_files(user, path)]
+    for path in sorted({path for folder in kept for path in folder.parents if path.is_relative_to(cachedir)}):
+        found += about_files(user, path, 1, READABLE)
     return found[:1]
 
 
-def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return a finding if an engine does not run, hangs, or runs as another user or version."""
-    if not requests.is_running(opts, engine):
-        if not is_configured(opts, engine):
-            return [Advice(f"no {engine} engine runs, and none is configured: add it to `engines:` if it is wanted")]
-        return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log"]
-    silent = requests.silent_for(opts, engine)
-    if silent:
-        return [
-            f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped; look in the master's log"
-        ]
-    return _about_process(opts, engine)
-
-
-def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
-    process, user = requests.process_of(opts, engine), str(opts.get("user") or "root")
-    site = site_of(opts, engine)
-    other = requests.other_version(opts, engine)
-    if process is None or process.user == user:
-        return [other] if other else []
-    return [
-        f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read the "
-        f"engine's files: end that process, and make {user} the owner of {site.path(engine) or site.place}"
-    ]
-
-
-def about_peers(opts: Mapping[str, Any]) -> list[str]:
-    """Return findings if the masters of a cluster are not one site, or are not there."""
-    if not opts.get("cluster_id"):
+def _about_cluster(opts: Mapping[str, Any]) -> list[str]:
+    is_one = opts.get("cluster_isolated_filesystem") or opts.get("saltext_jobs_site")
+    if not opts.get("cluster_id") or is_one:
         return []
-    found = [
-        f"the master {peer} of this cluster does not answer on port {opts['cluster_pool_port']}: when all masters have "
-        "died, Salt 3008 publishes nothing until each of them runs again, and batches pause"
-        for peer in opts.get("cluster_peers") or ()
-        if not _answers(peer, opts["cluster_pool_port"])
-    ]
-    if opts.get("cluster_isolated_filesystem") or opts.get("saltext_jobs_site"):
-        return found
     return [
-        *found,
         "no other master of this cluster can take over what this one has begun: set `saltext_jobs_site: postgresql` on all "
-        "of them, or cluster_isolated_filesystem if each is to keep its own",
+        "of them, or cluster_isolated_filesystem if each is to keep its own"
     ]
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -135,8 +114,8 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     except OSError as exc:
         return [f"the state of the masters cannot be read: {exc}"]
     found += [
-        f"the clock of the master {master.name} is {abs(master.ahead):.0f} s {'ahead of' if master.ahead > 0 else 'behind'} "
-        f"that of {site.place}: set both by one time server"
+        f"the clock of the master {master.name} differs from that of {site.place} by {abs(master.ahead):.0f} s: set both by "
+        "one time server"
         for master in there
         if abs(master.ahead) > SKEW
     ]

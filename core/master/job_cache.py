@@ -237,17 +237,6 @@ class JobCache:
         found = {jid: self._readable_publication(jid) for jid in map(self._store.decode, keys) if is_plain(jid)}
         return {jid: its.last for jid, its in found.items() if its is not None and its.last >= since}
 
-    def lacks_publications(self) -> bool:
-        """
-        Tell whether there are published jobs, but no record of a publish. Only our job cache makes such records; with
-        another one this is False.
-
-        :raises JobCacheError: when the cache cannot be read.
-        """
-        if self.master_name != OURS:
-            return False
-        return bool(self._guard(OURS, "list", lambda: records.lacks_publications(self._store)))
-
     def _readable_publication(self, jid: str) -> Publication | None:
         try:
             return self.publication(jid)

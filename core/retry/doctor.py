@@ -14,7 +14,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine.findings import NOBODY, about_minions, about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import JobCacheError, SettingsError
+from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import PAUSED
@@ -74,7 +74,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     cache, found = JobCache(opts), [*_about_options(opts), *around(opts, JOB_RETRY)]
     if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
-    found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache), *about_minions(opts, who)]
+    found += [*about_returns(opts, cache), *about_minions(opts, who)]
     more = {"job_cache": cache.name, "answers_proven": not cache.why_unauthenticated}
     return standing(opts, JOB_RETRY, found, **more)
 
@@ -124,24 +124,3 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
 
 def _some(names: set[str]) -> str:
     return ", ".join(sorted(names)[:5]) + (" …" if len(names) > 5 else "")
-
-
-def _about_job_cache(cache: JobCache) -> list[str]:
-    try:
-        unknown = cache.lacks_publications()
-    except JobCacheError as exc:
-        return [f"the job cache cannot be read: {exc}"]
-    if unknown:
-        return [
-            "the job cache has published jobs, and no record of a publish (jobs/published): the master writes it with "
-            "another salt_cache than this extension's, or was not restarted since that was installed"
-        ]
-    return []
-
-
-def _about_keys(opts: Mapping[str, Any]) -> list[str]:
-    try:
-        accepted, _ = compat.minion_keys(opts)
-    except OSError as exc:
-        return [f"the minions' keys cannot be read, so nothing is delivered: {exc}"]
-    return [] if accepted else ["no minion's key is accepted here, so nothing is ever delivered"]

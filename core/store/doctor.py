@@ -48,21 +48,16 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         else:
             store.contains(NOCACHE, "doctor")
             jobs = store.driver.count_loads()
-            found += _about_publishes(store, name == _OURS)
+            if name == _OURS and records.lacks_publications(store):
+                found.append(
+                    "there are published jobs, but no record of a publish (jobs/published): the master uses another "
+                    "salt_cache than this extension's, or was not restarted since that was installed"
+                )
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
     found += _about_files(store, opts)
     standing = {"job_cache": name, "driver": store.driver.name, "usable": jobs is not None, "jobs": jobs}
     return examined(standing, found)
-
-
-def _about_publishes(store: Store, is_ours: bool) -> list[str]:
-    if not is_ours or not records.lacks_publications(store):
-        return []
-    return [
-        "there are published jobs, but no record of a publish (jobs/published): the master uses another salt_cache than "
-        "this extension's, or was not restarted since that was installed"
-    ]
 
 
 def _about_files(store: Store, opts: Mapping[str, Any]) -> list[str]:
@@ -102,30 +97,20 @@ def _about_database(store: Store, user: str) -> list[str]:
 
 def figures_of(store: Store) -> dict[str, Any]:
     """
-    Return driver; jobs, published and returns, as counts; oldest and newest, as jids; and bytes: the size of the banks on
-    disk without holes, None for a driver with a server. With sqlite also free_bytes.
+    Return driver; jobs, published and returns, as counts; oldest and newest, as jids; and with sqlite bytes and free_bytes:
+    the size of the file, and how much of it is free.
     """
     keys = sorted(store.keys(LOADS))
-    timed = [key for key in keys if has_date(key)]
-    found: dict[str, Any] = {"driver": store.driver.name, "jobs": len(keys)}
-    found["published"] = len(store.keys(PUBLISHED))
-    found["returns"] = store.driver.count_returns(RETURNS, keys)
-    found["oldest"] = store.decode(timed[0]) if timed else None
-    found["newest"] = store.decode(timed[-1]) if timed else None
+    timed = [store.decode(key) for key in keys if has_date(key)]
+    found = {
+        "driver": store.driver.name,
+        "jobs": len(keys),
+        "published": len(store.keys(PUBLISHED)),
+        "returns": store.driver.count_returns(RETURNS, keys),
+        "oldest": timed[0] if timed else None,
+        "newest": timed[-1] if timed else None,
+    }
     if store.file is not None:
         banks = store.file.banks_file
-        return {**found, "bytes": banks.file_bytes(), "free_bytes": banks.free_bytes()}
-    found["bytes"] = _bytes(store) if store.driver.name in ("localfs", "mmap_cache") else None
+        found |= {"bytes": banks.file_bytes(), "free_bytes": banks.free_bytes()}
     return found
-
-
-def _bytes(store: Store) -> int:
-    taken = 0
-    for bank in (*records.BANKS, RETURNS):
-        for folder, _, files in os.walk(os.path.join(store.cachedir, bank)):
-            for name in files:
-                try:
-                    taken += os.lstat(os.path.join(folder, name)).st_blocks * 512
-                except FileNotFoundError:
-                    continue  # removed meanwhile
-    return taken

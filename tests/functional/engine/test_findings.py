@@ -124,20 +124,10 @@ def test_an_engine_that_does_not_run_is_more_than_advice_only_if_it_is_configure
 
 
 def test_a_cluster_whose_masters_are_not_one_site_is_reported(opts):
-    cluster = {**opts, "cluster_id": "one"}
-    assert findings.about_peers(opts) == []
-    assert findings.about_peers({**cluster, "cluster_isolated_filesystem": True}) == []
-    assert findings.about_peers({**cluster, "saltext_jobs_site": "postgresql"}) == []
-    (finding,) = findings.about_peers(cluster)
+    cluster = {"cluster_id": "one"}
+    assert around(opts, **cluster, cluster_isolated_filesystem=True) == []
+    (finding,) = around(opts, **cluster)
     assert finding.startswith("no other master of this cluster can take over what this one has begun: set ")
-
-
-def test_a_master_of_the_cluster_that_is_not_there_is_named(opts):
-    with socket.create_server(("127.0.0.1", 0)) as there:
-        port = there.getsockname()[1]
-        cluster = {"cluster_id": "one", "cluster_peers": ["127.0.0.1", "127.0.0.2"], "cluster_pool_port": port}
-        (finding,) = findings.about_peers({**opts, **cluster, "saltext_jobs_site": "postgresql"})
-    assert finding.startswith(f"the master 127.0.0.2 of this cluster does not answer on port {port}: ")
 
 
 def test_only_hot_hot_masters_ask_their_minions_what_they_keep_and_say_if_they_may_not_ask(opts):

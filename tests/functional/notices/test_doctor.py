@@ -83,6 +83,7 @@ def test_nothing_is_found_where_all_is_well(opts):
             "waiting": {"webhook": 0},
             "delivered": {"webhook": 5.0},
             "findings": [],
+            "faults": 0,
             "retcode": 0,
         }
 

@@ -61,6 +61,7 @@ def test_nothing_is_found_where_all_is_well(answering):
         "process": None,
         "returners": ["pgjsonb"],
         "findings": [],
+        "faults": 0,
         "retcode": 0,
     }
 

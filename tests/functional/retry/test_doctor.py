@@ -48,6 +48,7 @@ def test_nothing_is_found_where_all_is_well(opts, running):
         "job_cache": "salt_cache",
         "answers_proven": True,
         "findings": [],
+        "faults": 0,
         "retcode": 0,
     }
 
@@ -105,12 +106,11 @@ def test_an_engine_that_does_not_run_is_reported(opts):
     assert finding(opts, "no job_retry engine runs").endswith("master's log")
 
 
-def test_unreadable_keys_and_missing_keys_are_reported(opts):
+def test_unreadable_keys_are_reported(opts, running):
     keys = pathlib.Path(opts["pki_dir"]) / "minions"
     (keys / "a").unlink()
-    finding(opts, "no minion's key is accepted")
     keys.rmdir()
-    finding(opts, "keys cannot be read")
+    finding(opts, "the keys, cannot be read")
 
 
 def test_a_pause_is_reported(opts):

@@ -53,6 +53,7 @@ def test_a_cache_in_order_has_no_findings(opts, disk):
         "usable": True,
         "jobs": 1,
         "findings": [],
+        "faults": 0,
         "retcode": 0,
     }
 

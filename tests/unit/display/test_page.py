@@ -117,13 +117,16 @@ def test_very_many_facts_take_no_more_than_a_few_screens():
 def test_a_doctor_says_how_things_stand_and_each_finding():
     made = page(60)
     found = ["the engine runs, and has not taken a request for 40 s: look in the master's log", "a\x1b[2J"]
-    facts.doctor({"engine": True, "job_cache": "salt_cache", "set_aside": ["1", "2"], "findings": found}, made)
+    facts.doctor(
+        {"engine": True, "job_cache": "salt_cache", "set_aside": ["1", "2"], "findings": found, "faults": 1}, made
+    )
     assert made.text().split("\n") == [
         "engine: runs; job cache: salt_cache",
         "set aside (2): 1, 2",
         "",
-        "2 things to look at:",
+        "1 fault:",
         " 1. the engine runs, and has not taken a request for 40 s:",
         "    look in the master's log",
+        "Advice:",
         " 2. a\\x1b[2J",
     ]
