@@ -489,7 +489,8 @@ def stats() -> Any:
     Return the figures of the batch_manager engine, as it writes them for Prometheus (option ``metrics_dir``).
 
     A dict of figures by name; a figure that differs by state or outcome is itself a dict. Counters (``…_total``) begin
-    with the start of the engine. Refused if no engine runs.
+    with the start of the engine. Beside them: ``process`` (of the engine: which one, on which machine, of which master) and
+    ``since`` (when it took the lead, Unix time). Refused if no engine runs.
 
     CLI Example:
 
@@ -499,7 +500,8 @@ def stats() -> Any:
     """
     from saltext.jobs.core.engine import requests
 
-    return requests.ask(__opts__, BATCH_MANAGER, {"do": "metrics"})
+    figures = requests.ask(__opts__, BATCH_MANAGER, {"do": "metrics"})
+    return {**requests.leading(__opts__, BATCH_MANAGER), **figures}
 
 
 @runner.verb

@@ -130,7 +130,8 @@ def stats() -> dict[str, Any]:
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states`` and ``functions`` (counts of entries by
     name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused``, ``engine`` (whether it
-    runs) and ``engine_master`` (if a site has several masters, the one whose engine drives the queue).
+    runs), ``process`` (which one, and of which master), ``since`` (when it took the lead) and ``engine_master`` (if a site
+    has several masters, the one whose engine drives the queue).
     ``outside_window`` counts the entries that wait for a window; ``opens_at`` is when the first of these windows opens.
     ``metrics`` are the engine's figures since its start, as it writes them for Prometheus (option ``metrics_dir``); None
     if the engine does not answer.
@@ -167,7 +168,7 @@ def stats() -> dict[str, Any]:
         "outside_window": outside,
         "opens_at": min(openings, default=None),
         "paused": _is_paused(),
-        "engine": requests.is_running(__opts__, JOB_RETRY),
+        **requests.leading(__opts__, JOB_RETRY),
         "engine_master": driver_of(__opts__, JOB_RETRY),
         "metrics": _metrics(),
     }

@@ -69,6 +69,7 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
     told = [_WORDS[name][0 if value else 1] for name, value in data.items() if name in _WORDS]
     rest = {name: value for name, value in data.items() if name not in (*_WORDS, "findings", "faults", "retcode")}
     told += [f"{name.replace('_', ' ')}: {value}" for name, value in rest.items() if isinstance(value, (str, int))]
+    told += [f"since: {page.when(data['since'])}"] if data.get("since") else []
     page.line("; ".join(told))
     for name, value in rest.items():
         if isinstance(value, Mapping) and value:

@@ -45,9 +45,7 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any) -> dict[str, Any]:
     """Return what a doctor returns: how the engine stands, with ``more`` of its own, and what was found."""
-    process = requests.process_of(opts, engine)
-    told = {"engine": is_well(opts, engine), "process": process and str(process), **more}
-    return examined(told, found)
+    return examined({**requests.leading(opts, engine), "engine": is_well(opts, engine), **more}, found)
 
 
 def is_well(opts: Mapping[str, Any], engine: str) -> bool:

@@ -84,6 +84,16 @@ def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
         return None
 
 
+def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
+    """
+    Return ``{"engine": whether one runs, "process": which one, on which machine and of which master, "since": when it took
+    the lead, in Unix time}``; None for what is not known.
+    """
+    process = process_of(opts, engine)
+    since = process.epoch / 1e6 if process is not None and process.epoch else None
+    return {"engine": is_running(opts, engine), "process": process and str(process), "since": since}
+
+
 class Inbox:
     """
     The engine's side of requests.

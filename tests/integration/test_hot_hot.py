@@ -83,8 +83,13 @@ def test_the_other_master_goes_on_when_the_leading_one_dies(masters, desks, tmp_
         has_begun(trace, 1)
         assert desks[1].run("batch.status", jid)["state"] == "running"
         late = desks[0].publish("cmd.run", f"echo x >> {tmp_path / 'late'}", tgt="hot2")
+        killed = time.time()
         kill(one)
         await_leader(two, two)
+        for engine in ("batch", "job_retry"):
+            for told in (desks[1].run(f"{engine}.stats"), desks[1].run(f"{engine}.doctor")):
+                assert told["process"].endswith(f", master {two.config['id']}")
+                assert killed < told["since"] < time.time()
         assert ended(two, jid) == dict.fromkeys(MINIONS[:2], "completed")
         assert lines(trace) == 2
         minions["hot2"].get_check_events = list  # it would wait for those on the bus of the dead one

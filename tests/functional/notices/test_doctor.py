@@ -79,6 +79,7 @@ def test_nothing_is_found_where_all_is_well(opts):
         assert examine(opts) == {
             "engine": True,
             "process": None,
+            "since": None,
             "targets": ["webhook"],
             "waiting": {"webhook": 0},
             "delivered": {"webhook": 5.0},

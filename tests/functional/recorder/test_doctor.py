@@ -59,6 +59,7 @@ def test_nothing_is_found_where_all_is_well(answering):
     assert answering({}) == {
         "engine": True,
         "process": None,
+        "since": None,
         "returners": ["pgjsonb"],
         "findings": [],
         "faults": 0,

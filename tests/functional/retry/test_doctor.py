@@ -45,6 +45,7 @@ def test_nothing_is_found_where_all_is_well(opts, running):
     assert doctor.examine(opts) == {
         "engine": True,
         "process": None,
+        "since": None,
         "job_cache": "salt_cache",
         "answers_proven": True,
         "findings": [],

@@ -118,10 +118,19 @@ def test_a_doctor_says_how_things_stand_and_each_finding():
     made = page(60)
     found = ["the engine runs, and has not taken a request for 40 s: look in the master's log", "a\x1b[2J"]
     facts.doctor(
-        {"engine": True, "job_cache": "salt_cache", "set_aside": ["1", "2"], "findings": found, "faults": 1}, made
+        {
+            "engine": True,
+            "since": NOW - 60,
+            "job_cache": "salt_cache",
+            "set_aside": ["1", "2"],
+            "findings": found,
+            "faults": 1,
+        },
+        made,
     )
     assert made.text().split("\n") == [
-        "engine: runs; job cache: salt_cache",
+        "engine: runs; job cache: salt_cache; since: 2026-05-17",
+        "06:39:00 (1 min ago)",
         "set aside (2): 1, 2",
         "",
         "1 fault:",
