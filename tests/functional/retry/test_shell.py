@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from saltext.jobs.core import compat
@@ -12,18 +10,14 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.site import FileSite, read_msgpack
 from tests.database import replies_in
 from tests.functional.retry.records import JID, accept, load_of
-from tests.waiting import SOON, Deadline, comes_true
-
-SIGNAL = "20260516101113000000"
+from tests.waiting import comes_true
 
 
 class Publisher:
@@ -68,10 +62,10 @@ class Bus:
 class Stage:
     """A shell and its simulated surroundings."""
 
-    def __init__(self, opts, job_cache, clock=None, latest=0.5, **settings):
+    def __init__(self, opts, job_cache):
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
-        self.bus, self.clock = Bus(self.loop), clock or Clock()
+        self.bus, self.clock = Bus(self.loop), Clock()
         worker = Worker(self.loop)
         ports = ports_of(
             self.opts,
@@ -85,32 +79,10 @@ class Stage:
             acks=True,
         )
         self.ports = ports
-        self.shell = RetryShell(self.opts, RetrySettings(**settings), self.loop, ports, latest=latest)
-
-    def run(self, seconds):
-        """Let this much time pass."""
-        end = self.clock.now() + seconds
-        self.until(lambda: self.clock.now() > end)
-
-    def take_requests(self):
-        """Have the engine take a request, after which it writes a checkpoint."""
-        requests.leave(self.opts, JOB_RETRY, {"do": "resume"})
-        self.bus.tell(events.wake_tag(JOB_RETRY), {})
+        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports, latest=0.5)
 
     def until(self, condition):
         assert comes_true(self.loop, condition)
-
-    def end_searches(self):
-        """Run until a checkpoint says that the job cache is not searched any more."""
-        folder, deadline = FileSite(self.opts).folder(JOB_RETRY), Deadline(SOON)
-
-        async def search():
-            while (read_msgpack(folder, "checkpoint") or {"search": 0.0})["search"] < math.inf:
-                assert not deadline.is_over(), "it is searched still"
-                self.take_requests()
-                await compat.sleep(0.1)
-
-        self.loop.run_sync(search)
 
     def start(self):
         self.shell.start()

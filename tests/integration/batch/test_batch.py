@@ -14,9 +14,8 @@ import salt.utils.event
 from saltext.jobs.core import compat
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import finished, salt_cli
-from tests.integration.faults import CountedJob
 from tests.user import USER
-from tests.waiting import stretched, wait_for
+from tests.waiting import wait_for
 
 MINIONS = ("b1", "b2", "b3")
 ABSENT = "b9"
@@ -152,39 +151,6 @@ def test_where_an_operator_kills_the_job_of_a_batch_nobody_sends_it_again_and_th
 
 
 # -- control -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_paused_batch_waits_and_goes_on_when_resumed(run, look, complaint, tmp_path):
-    work = CountedJob(tmp_path, "work", gated=True)
-    jid = run("batch.start", "b[123]", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
-    assert run("batch.pause", jid) is True
-    assert f"Batch {jid} is paused: paused by {USER}" in complaint("batch.pause", jid)
-    work.open_gate()
-    wait_for(lambda: not look("batch.status", jid)["active"], what="what ran has ended")
-    begun = work.begun()
-    summary = run("batch.status", jid)
-    assert (summary["state"], summary["paused_reason"]) == ("paused", f"paused by {USER}")
-    assert begun < 3
-    assert run("batch.resume", jid) is True
-    assert f"Batch {jid} " in complaint("batch.resume", jid)
-    assert run("batch.wait", jid)["completed"] == work.begun() == 3
-
-
-def test_a_minion_that_keeps_the_job_in_its_own_queue_of_states_is_not_given_up(run, look, master, tmp_path):
-    work = CountedJob(tmp_path, "work", gated=True)
-    assert salt_cli(master, "b1", "--async", "state.single", "cmd.run", f"name={work.command}").returncode == 0
-    wait_for(work.begun, what="the minion runs states")
-    options = ("max_failures=0", "presence=none", *timeouts(2))
-    jid = run("batch.start", "b1", "state.single", "test.nop", "name=x", "queue=True", *options)["jid"]
-
-    def is_seen_again():
-        record = look("batch.minions", jid)["b1"]
-        return record["state"] != "active" or record["seen"] > record["since"] + 4
-
-    wait_for(is_seen_again, what="it was asked several times", seconds=stretched(120))
-    assert look("batch.minions", jid)["b1"]["state"] == "active"
-    work.open_gate()
-    assert run("batch.wait", jid)["success"] is True
 
 
 # -- orchestration -----------------------------------------------------------------------------------------------------

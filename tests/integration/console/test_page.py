@@ -197,19 +197,6 @@ def test_a_connection_that_is_dead_and_says_nothing_is_made_anew_once(page, api,
     assert api.calls == [("batch.list", {"limit": 50})]
 
 
-def test_many_events_cause_one_read(page, api):
-    has_batch(api, summary(completed=2, active=3, pending=5), {})
-    page.enter(api.login())
-    page.wait_text("2 of 10", "tbody")
-    api.calls.clear()
-    api.fire_all([told(summary(f"2026051610111213{n:04}", pending=1), "new") for n in range(500)])
-    wait_for(lambda: api.count("batch.list") == 1, what="it has read again")
-    page.wait_text("2 of 10", "tbody")
-    api.fire(*told(summary(completed=4, active=3, pending=3)))  # after all of these
-    page.wait_text("4 of 10", "tbody")
-    assert len(api.calls) == 1
-
-
 def test_while_many_events_come_the_page_stops_listening_and_reads_every_few_seconds(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())
@@ -433,21 +420,6 @@ def test_a_batch_page_says_what_it_runs_why_it_failed_and_when_it_ended(page, ap
     assert page.text("tbody tr td").startswith(("b", "d"))
 
 
-def test_a_click_counts_although_something_happens_before_the_button_is_released(page, api):
-    from selenium.webdriver import ActionChains
-
-    first = "20260516091112131415"
-    has_batch(api, summary(completed=1, active=3, parent=first), {})
-    page.enter(api.login(), f"batches/{JID}")
-    page.wait_text("A retry of")
-    (link,) = page.all(f"main a[href$='{first}']")
-    ActionChains(page.chrome).click_and_hold(link).perform()
-    api.fire(*told(summary(completed=2, active=2, parent=first)))
-    page.wait_text("2 of 4", ".head")
-    ActionChains(page.chrome).release().perform()
-    wait_for(lambda: page.text("h1") == f"Batch {first}", what="the earlier batch is shown")
-
-
 def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
     words = ["nginx", "password=********"]
     given = ["nginx", {"__kwarg__": True, "password": "********"}]
@@ -465,18 +437,6 @@ def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
     page.go(f"jobs/{JID}")
     page.wait_text("state.apply nginx password=********", ".facts")
     assert "swordfish" not in page.text()
-
-
-def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, api):
-    page.enter(api.login(), "jobs?search_function=state.*&user=anna")
-    page.wait_text("No job matches")
-    assert api.calls[-1] == ("job_cache.search", {"limit": 50, "search_function": "state.*", "user": "anna"})
-    page.tick("#noise")
-    wait_for(lambda: api.calls[-1][1].get("kind") == "all", what="all kinds are searched")
-    assert page.chrome.execute_script("return location.hash") == "#/jobs?search_function=state.*&user=anna&kind=all"
-    page.chrome.refresh()
-    wait_for(lambda: page.exists("#noise"), what="the page is there again")
-    assert page.chrome.execute_script("return document.getElementById('noise').checked")
 
 
 # -- hostile ----------------------------------------------------------------------------------------------------------
@@ -593,46 +553,6 @@ def test_ten_thousand_minions_stay_fluent(page, api):
     page.fill("#minion-search", "minion-00100")
     page.wait_text("failed", "tbody")
     assert len(page.all("tbody tr")) == 1
-
-
-def test_returns_of_megabytes_and_of_any_depth_are_shown_as_far_as_wanted(page, api):
-    deep = "x"
-    for _ in range(400):
-        deep = [deep]
-    big = {"return": ["y" * 70] * 60_000, "retcode": 1}
-    exact = {"return": {"inode": 2**64 - 1, "load": float("nan")}, "retcode": 0}
-    result = {"web1": big, "web2": {"return": deep, "retcode": 0}, "web3": exact}
-    job = {"Function": "cmd.run", "Target": "web*", "Minions": list(result), "Result": result}
-    api.runners["jobs.list_job"] = lambda jid: {"jid": jid, **job}
-    page.enter(api.login(), f"jobs/{JID}")
-    page.wait_text("exit code 1", "tbody pre")
-    assert len(page.text("tbody pre")) < 2200
-    page.wait_text("18446744073709551615", "tbody")
-    page.wait_text("NaN", "tbody")
-    page.click("Show more of it")
-    page.wait_text(f"The rest: salt-run jobs.list_job {JID}", "tbody pre")
-    has_batch(api, summary(active=2), minions_of({"web1": "active", "web4": "active"}))
-    page.go(f"batches/{JID}")
-    page.wait_text("2 active", ".filter")
-    tag, data = returned("web1")
-    api.fire(tag, {**data, **big})
-    page.wait_text("1 failed", ".filter")
-
-
-def test_a_long_queue_is_not_read_whole(page, api):
-    api.runners["job_retry.stats"] = lambda: {
-        "entries": 150_000,
-        "states": {"pending": 149_000, "held": 1000},
-        "engine": True,
-        "paused": False,
-    }
-    api.runners["job_retry.list"] = lambda **of: [entry(of["minion"])] if of else pytest.fail("the whole queue is read")
-    page.enter(api.login())
-    page.go("queue")
-    page.wait_text("There are 150,000 entries: name a minion or a job")
-    page.wait_text("149,000 pending")
-    page.fill("#of-minion", "web7\n")
-    page.wait_text("it did not answer", "tbody")
 
 
 # -- for everybody ----------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
 from saltext.jobs.core.retry import facts
@@ -29,20 +27,6 @@ def test_a_job_that_an_operator_killed_is_cancelled_in_the_operators_name_and_no
     assert set(world.runs.values()) == {1}
     assert {entry.state for entry in world.machine.entries()} == {State.CANCELLED}
     assert {entry.reason for entry in world.machine.entries()} == {"killed by ann"}
-
-
-def test_a_kill_of_some_minions_leaves_the_others_alone():
-    world = World(duration=30.0)
-    world.stop("c")
-    world.publish("j1")
-    world.run(2)
-    world.kill("j1", targets=("a",))
-    world.run(60)
-    assert (world.state("a", "j1"), world.state("b", "j1"), world.state("c", "j1")) == (
-        State.CANCELLED,
-        None,
-        State.PENDING,
-    )
 
 
 def test_a_forged_kill_kills_nothing():
@@ -99,26 +83,6 @@ def test_a_start_is_not_forgotten_because_the_job_cannot_be_read_for_long():
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
 
 
-@pytest.mark.parametrize("since", ["an hour", "a restart"])
-def test_a_kill_on_all_minions_cancels_nothing_that_is_published_to_others_long_afterwards(since):
-    world = World(minions=("a", "b"), duration=30.0)
-    world.stop("b")
-    world.publish("j1", targets=("a",))
-    world.run(5)
-    world.kill("j1", targets=("a", "b"))
-    if since == "a restart":
-        world.run(5)
-        world.restart()
-    else:
-        world.run(3500)
-    world.run(LATEST + 10)
-    world.publish("j1", targets=("b",))
-    world.run(60)
-    world.start("b")
-    world.run(60)
-    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
-
-
 def test_a_kill_cancels_nothing_that_is_published_after_it_to_a_minion_that_it_named():
     world = World(minions=("a", "b"), duration=30.0)
     world.run(LATEST + 10)
@@ -132,81 +96,6 @@ def test_a_kill_cancels_nothing_that_is_published_after_it_to_a_minion_that_it_n
     world.start("b")
     world.run(60)
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
-
-
-@pytest.mark.parametrize("event", ["heard", "missed", "missed, which is noticed after the kill"])
-@pytest.mark.parametrize("acks", [False, True])
-def test_a_kill_counts_for_a_job_that_was_published_before_it_and_stored_after_it(event, acks):
-    world = World(minions=("a", "b"), acks=acks, duration=30.0)
-    world.run(LATEST + 10)
-    world.stop("b")
-    world.publish("j1", targets=("a",))
-    world.run(5)
-    world.lag = 40.0
-    with world.deaf() if event.startswith("missed") else contextlib.nullcontext():
-        world.publish("j1", targets=("b",))
-    world.lag = 0.0
-    if event == "missed":
-        world.notice()
-    world.run(2)
-    world.kill("j1")
-    world.run(5)
-    if event == "missed, which is noticed after the kill":
-        world.notice()
-    world.run(150)
-    world.start("b")
-    world.run(60)
-    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
-
-
-def test_a_kill_of_a_job_that_cannot_be_read_counts_though_the_engine_restarts():
-    world = World(minions=("a", "b"))
-    world.run(LATEST + 50)
-    world.stop("b")
-    world.cache_up = False
-    world.publish("j1", targets=("b",))
-    world.run(5)
-    world.kill("j1", targets=("b",))
-    world.run(20)
-    world.restart()
-    world.run(30)
-    world.cache_up = True
-    world.run(60)
-    world.start("b")
-    world.run(60)
-    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
-
-
-@pytest.mark.parametrize("after", [0.52, 3.0])
-def test_a_further_part_of_a_kill_counts_whenever_it_comes(after):
-    world = World(minions=("a", "b"))
-    world.stop("a")
-    world.stop("b")
-    world.publish("j1")
-    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
-    signal = world.kill("j1", targets=("a",))
-    world.run(after)
-    world.lag = 5.0
-    world.kill("j1", targets=("b",), signal=signal)
-    world.run(60)
-    assert world.state("b", "j1") is State.CANCELLED
-
-
-def test_a_part_of_a_kill_counts_even_if_a_later_part_is_recorded_first():
-    world = World(minions=("a", "b", "c"))
-    for name in ("a", "b", "c"):
-        world.stop(name)
-    world.publish("j1")
-    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
-    signal = world.kill("j1", targets=("a",))
-    world.run(1)
-    world.lag = 30.0
-    world.kill("j1", targets=("b",), signal=signal)
-    world.lag = 0.0
-    world.run(1)
-    world.kill("j1", targets=("c",), signal=signal)
-    world.run(60)
-    assert {world.state(name, "j1") for name in ("a", "b", "c")} == {State.CANCELLED}
 
 
 def test_minions_that_begin_a_job_and_never_return_it_are_named_once_its_time_to_live_is_over():
@@ -241,35 +130,6 @@ def test_a_further_publish_that_the_master_stores_after_the_job_was_read_is_not_
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_a_kill_of_a_kill_changes_nothing():
-    world = away(duration=300.0)
-    world.run(LATEST)  # and nothing is searched for any more: that would find the kill once more
-    signal = world.kill("j1")
-    world.run(10)
-    world.enqueue("j1", ["b"])
-    world.run(0.5)
-    world.kill(signal)
-    world.run(2 * LATEST)
-    assert world.state("b", "j1") is State.PENDING
-
-
-@pytest.mark.parametrize("lag", [PATIENCE + 1, 30.0, 90.0])
-@pytest.mark.parametrize("event", ["heard", "lost", "heard by an engine that dies then"])
-def test_a_job_that_a_busy_master_stores_long_after_its_event_is_queued_all_the_same(lag, event):
-    world = World()
-    world.run(LATEST + 10)  # and what it looks for at its start is over
-    world.stop("b")
-    world.lag = lag
-    if event == "lost":
-        world.crash()
-    world.publish("j1")
-    world.run(1)
-    if event != "heard":
-        world.restart()
-    world.run(300)
-    assert world.state("b", "j1") is State.PENDING
-
-
 # -- where the log does not tell of everything ------------------------------------------------------------------------
 
 
@@ -293,18 +153,6 @@ def test_what_is_published_as_long_as_the_log_cannot_be_written_is_found_once_it
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_asked_about_jobs_whose_time_to_live_has_passed():
-    world = World(ttl=100.0)
-    world.crash()
-    world.stop("b")
-    for n in range(20):
-        world.publish(f"j{n}")
-    world.run(1000)
-    world.boot()
-    world.run(60)
-    assert world.effects(facts.Inquire) == []
 
 
 def test_many_jobs_of_one_minion_are_one_question():

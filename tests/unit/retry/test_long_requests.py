@@ -125,18 +125,6 @@ def test_a_later_request_waits_until_it_is_through(world):
     assert states(world) == [None] * 39 + [State.PENDING]
 
 
-def test_an_entry_that_ends_meanwhile_is_passed_over(world):
-    world.request("cancel", jid="j1")
-    midway(world)
-    last = next(name for name in reversed(NAMES) if world.state(name, "j1") is State.PENDING)
-    world.take_return(last, "j1")
-    world.tell(facts.Returned("j1", frozenset({last})))
-    assert world.state(last, "j1") is None
-    world.run_until(lambda: world.answers)
-    assert world.answers == [39]
-    assert world.state(last, "j1") is None
-
-
 def test_a_kill_counts_for_what_an_earlier_request_has_still_to_do(world):
     """Also where the log tells of the kill only in the middle of the request."""
     world.request("cancel", jid="j1")
@@ -146,15 +134,6 @@ def test_a_kill_counts_for_what_an_earlier_request_has_still_to_do(world):
     world.tell(facts.Kill("j1", frozenset(NAMES), "ann", world.now))
     world.run_until(lambda: len(world.answers) == 2)
     assert set(states(world)) == {State.CANCELLED}
-
-
-def test_others_get_their_turn_before_it_is_through(world):
-    world.request("cancel", jid="j1")
-    midway(world)
-    world.publish("j2", targets=("m0",))
-    world.run(0.3)
-    assert "j2" in world.machine.capture.open
-    assert not world.answers
 
 
 # -- what may happen while a fact is carried out ----------------------------------------------------------------------
@@ -172,11 +151,3 @@ def test_a_wave_that_takes_many_steps_is_one_publish(world):
     world.run_until(lambda: not world.machine.total)
     assert len(world.published_at) == 1
     assert set(world.runs.values()) == {1}
-
-
-def test_a_job_that_is_published_again_midway_is_looked_at_again(world):
-    world.publish("j2", targets=NAMES[:20])
-    world.run_until(lambda: states(world, "j2").count(State.PENDING) == 10)
-    world.publish("j2", targets=NAMES[20:])
-    world.run(120)
-    assert set(states(world, "j2")) == {State.PENDING}

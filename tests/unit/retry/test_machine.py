@@ -341,22 +341,6 @@ def test_a_kill_counts_for_a_request_made_before_it_and_carried_out_later(want, 
     assert world.state("b", "j1") is (None if runs else State.CANCELLED)
 
 
-def test_a_kill_ends_an_entry_that_an_operator_asked_for_before_the_clock_went_back():
-    world = away()
-    for set_to in (3600.0, 0.0):
-        world.crash()
-        world.clock_ahead = set_to
-        world.reboot(len(world.doings))
-        world.boot()
-        world.run(60)
-        if set_to:
-            world.enqueue("j1", ["b"])
-            world.run(60)
-    world.kill("j1")
-    world.run(60)
-    assert world.state("b", "j1") is State.CANCELLED
-
-
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_newer_job_replaces_the_same_older_one_unless_it_was_killed(is_killed):
     world = World(minions=("b",), supersede=("state.*",))
@@ -370,22 +354,3 @@ def test_a_newer_job_replaces_the_same_older_one_unless_it_was_killed(is_killed)
     world.run(60)
     states = world.state("b", "j1"), world.state("b", "j2")
     assert states == ((State.PENDING, State.CANCELLED) if is_killed else (State.CANCELLED, State.PENDING))
-
-
-def is_not_owed(world):
-    """Whether a minion that comes back gets nothing of a job."""
-    world.start("b")
-    world.run(60)
-    return (world.runs["b", "j1"], world.state("b", "j1")) == (0, None)
-
-
-def test_what_operators_removed_is_not_taken_up_again_from_a_store_that_still_has_it():
-    world = World()
-    world.stop("b")
-    world.publish("j1", targets=("b",))
-    world.run(60)
-    world.request("cancel", minion="b", jid="j1")
-    world.request("purge", states=["cancelled"])
-    world.request("take_up")
-    world.run(10)
-    assert is_not_owed(world)

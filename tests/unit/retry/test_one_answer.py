@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Limits, State
+from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.knowledge import BELIEVED
 from tests.worlds.world import PATIENCE, World
 
@@ -110,54 +110,6 @@ def test_an_answer_holds_until_something_speaks_against_it(what):
     deliver(world)
 
 
-def test_a_job_that_is_queued_after_the_answer_is_asked_about():
-    world = owed()
-    world.start("b")
-    world.run_until(lambda: world.runs["b", "j1"])
-    deliver_, world.deliver = world.deliver, lambda *published: None  # it does not reach the minion
-    world.publish("j4", targets=("b",), limits=Limits(off=True))
-    world.deliver = deliver_
-    world.enqueue("j4", ["b"])
-    deliver(world)
-    assert questions(world) == ["j1", "j4"]
-
-
-def test_a_job_that_was_sent_before_is_asked_about():
-    world = owed(backoff=1.0)
-    world.start("b")
-    world.run_until(lambda: world.returned >= {("b", "j1")})
-    deliver_, world.deliver = world.deliver, lambda *published: None  # the publish is lost
-    world.run_until(lambda: world.state("b", "j2") is State.SENT)
-    world.deliver = deliver_
-    deliver(world)
-    assert questions(world).count("j1") == 1
-    assert questions(world).count("j2") >= 2  # for its receipt, and before it was sent again
-
-
-def test_a_minion_that_has_been_silent_since_its_answer_is_asked_again():
-    world = owed(backoff=2.0, triggers=("any",))
-    world.start("b")
-    world.run_until(lambda: world.effects(facts.Claim))
-    world.minions["b"].up = False
-    world.run_until(lambda: world.effects(facts.Ask)[1:] and world.state("b", "j1") is State.PENDING)
-    world.tell(facts.Requested("cancel", {"jid": "j1"}))
-    world.minions["b"].up = True
-    world.tell(facts.SignOfLife(("b",), facts.Sign.PRESENCE))
-    world.run_until(lambda: world.runs["b", "j3"])
-    assert questions(world) == ["j1", "j1", "j2"]
-
-
-def test_a_minion_that_goes_away_after_its_answer_gets_the_job_at_its_next_start():
-    world = owed()
-    world.start("b")
-    world.run_until(lambda: ("b", "j1") in world.returned)
-    world.stop("b")
-    world.run(120)
-    assert world.state("b", "j2") is State.PENDING
-    world.start("b")
-    deliver(world)
-
-
 def test_a_job_that_outlives_its_minion_is_found_by_the_question_of_the_next_life():
     world = owed(duration=100.0)
     world.minions["b"].running["j2"] = True  # its publish came late, and then the minion was started anew
@@ -165,13 +117,3 @@ def test_a_job_that_outlives_its_minion_is_found_by_the_question_of_the_next_lif
     world.later(400.0, lambda: world.finish("b", "j2", world.minions["b"].life), engine=False)
     world.run_until(lambda: not world.machine.total)
     assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
-
-
-def test_an_engine_that_restarts_asks_again():
-    world = owed(duration=30.0)
-    world.start("b")
-    world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
-    world.run(5)
-    world.restart()
-    deliver(world)
-    assert "j2" in questions(world)

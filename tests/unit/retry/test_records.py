@@ -47,18 +47,6 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_and_is_held(acks, delay)
     assert world.refused["b", "j1"] == 0, "it is asked before it is sent to"
 
 
-@pytest.mark.parametrize(("acks", "most"), [(True, 1), (False, 2)])
-@pytest.mark.parametrize("delay", [0.3, 1.2, 5.0])
-def test_a_job_that_takes_down_a_minion_which_cannot_record_it_is_held_soon(acks, most, delay):
-    world = keeper(acks=acks, duration=60.0)
-    world.minions["b"].full = True
-    takes_its_minion_down(world, delay)
-    world.start("b")
-    world.run(3600)
-    assert world.state("b", "j1") is State.HELD
-    assert 1 <= world.runs["b", "j1"] <= most
-
-
 def test_no_acknowledgement_is_asked_for_only_if_all_minions_of_a_publish_record_the_job():
     for full in (False, True):
         world = keeper()
@@ -106,31 +94,6 @@ def test_a_held_job_that_an_operator_wants_again_is_sent_as_a_rerun():
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
     assert world.runs["b", "j1"] == 1
-
-
-@pytest.mark.parametrize(("again", "runs"), [(False, 2), (True, 3)])
-def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_it_is_asked_for(again, runs):
-    world = keeper(duration=60.0, retry_interrupted=again, max_attempts=3)
-    minion, deliver, tell = world.minions["b"], world.deliver, world.tell
-    world.tell = lambda fact: None if isinstance(fact, facts.Acknowledged) else tell(fact)
-
-    def go_down(jid, names, origin=""):
-        before = world.runs["b", jid]
-        deliver(jid, names, origin)
-        if world.runs["b", jid] > before:
-            world.later(0.3, lambda: world.stop("b"), engine=False)
-            world.later(60.0, lambda: world.start("b"), engine=False)
-
-    world.deliver = go_down
-    world.start("b")
-    world.run(1800)
-    if not again:
-        assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, State.HELD)
-        tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
-        world.run(1800)
-    assert minion.begun.keys() == {"j1"}
-    assert world.runs["b", "j1"] == runs
-    assert world.state("b", "j1") is (State.DEAD if again else State.HELD)
 
 
 def test_a_job_that_its_minion_has_begun_and_not_returned_is_held_with_and_without_records():
