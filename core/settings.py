@@ -175,9 +175,7 @@ class RecorderSettings:
     events: tuple[str, ...] = option(
         (), Check(GLOBS.read, "a list of globs over tags of events, such as ['salt/auth']")
     )
-    #: Bytes that the spool may take on disk; beyond it the oldest records are dropped.
-    spool_max_bytes: int = option(1 << 30, whole(1 << 20))
-    #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
+    #: Seconds to look back in the job cache when the log lacks records; 0 for not at all.
     catch_up: float = option(3600.0, seconds(0))
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
     metrics_dir: str = option("", FOLDER)

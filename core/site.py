@@ -36,8 +36,6 @@ Site: TypeAlias = "FileSite | PostgresqlSite"
 
 #: The option for masters that share a database, its value, and the other options that it needs.
 _SITE, _POSTGRESQL = "saltext_jobs_site", "postgresql"
-#: The engine that works for its own master alone, with that master's bus.
-_ALONE = "job_recorder"
 _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 
 
@@ -139,17 +137,16 @@ class FileSite:
             log.keep(self.tables, reader, position)
 
 
-def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:
+def site_of(opts: Mapping[str, Any]) -> Site:
     """
     Return what this master has in common with others.
 
-    :param engine: the engine that asks, if one does: ``job_recorder`` works for its own master alone, whatever the options.
     :raises SettingsError: if the value of ``saltext_jobs_site`` is not accepted, or an option that it needs is not set.
     """
     kind: Any = opts.get("saltext_jobs_site")
     if hasattr(kind, "log_writer"):  # a simulated one
         return cast("Site", kind)
-    if not kind or engine == _ALONE:
+    if not kind:
         return FileSite(opts)
     if kind != _POSTGRESQL:
         raise SettingsError(

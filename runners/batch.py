@@ -556,7 +556,7 @@ def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
     Refused where no other master stands by.
 
     :param str master: the master, by its id. Default: this one.
-    :param str engine: only this engine: batch_manager, job_retry or job_notices. Default: all that it leads.
+    :param str engine: only this engine: batch_manager, job_retry, job_recorder or job_notices. Default: all that it leads.
     :return: by engine, a dict with from, to, epoch and seconds (that it took).
 
     CLI Example:

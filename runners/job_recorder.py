@@ -31,14 +31,12 @@ def stats(returner: object = None) -> Any:
     """
     Return what the recorder has done since its engine started, for each returner.
 
-    For each returner: ``delivered`` (loads, returns and events), ``queued`` (records that it has not got yet),
-    ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records lost because the spool was full or damaged),
-    ``refused`` (records that it refused and gets again), ``set_aside`` (records that it refused for good) and
-    ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in),
-    ``events`` and ``events_dropped`` (events taken in, and dropped), ``unwritten`` (records in memory only),
-    ``found_in_job_cache`` (returns that the bus did not bring, or brought differently), ``spool_bytes``, ``bus_gaps``
-    (how often events may have been lost) and ``loop_lag`` (most seconds by which the engine was late in the last
-    minute).
+    For each returner: ``delivered`` (loads, returns and events), ``queued`` (records that it has not got yet, at most
+    100,000), ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records that it will never get, since the log
+    or the job cache has them no more), ``refused`` (records that it refused and gets again), ``set_aside`` (records that
+    it refused for good) and ``trouble`` (its last error, or None). Beside them: ``events`` and ``events_dropped`` (events
+    taken in, and dropped), ``bus_gaps`` (how often events may have been lost) and ``loop_lag`` (most seconds by which the
+    engine was late in the last minute).
 
     :param returner: show this one only.
 
@@ -127,13 +125,36 @@ def redeliver(returner: object = None, names: object = None) -> Any:
     .. code-block:: bash
 
         salt-run job_recorder.redeliver
-        salt-run job_recorder.redeliver pgjsonb names=r00000000000000000042
+        salt-run job_recorder.redeliver pgjsonb names=ret/20260516101112131415/web1
     """
+    return _change("redeliver", returner, names)
+
+
+@runner.verb
+def drop(returner: object = None, names: object = None) -> Any:
+    """
+    Forget records that were set aside: their returner never gets them.
+
+    Returns how many, for each returner.
+
+    :param returner: only records of this returner.
+    :param names: only records with these names, as ``set_aside`` shows them: one, or a list.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_recorder.drop pgjsonb names=ret/20260516101112131415/web1
+    """
+    return _change("drop", returner, names)
+
+
+def _change(verb: str, returner: object, names: object) -> Any:
     from saltext.jobs.core.master import caller
 
     wanted = [] if names is None else list(arguments.names("names", names))
     caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
-    return _ask("redeliver", returner, names=wanted)
+    return _ask(verb, returner, names=wanted)
 
 
 def _ask(verb: str, returner: object, **more: object) -> Any:

@@ -120,19 +120,7 @@ SHELLS = {
         "writer",
     },
     "notices": {"doctor", "files", "shell", "usable", "webhook"},
-    "recorder": {
-        "catch_up",
-        "consumer",
-        "doctor",
-        "files",
-        "intake",
-        "record",
-        "returner",
-        "shell",
-        "spool",
-        "spool_writer",
-        "usable",
-    },
+    "recorder": {"consumer", "doctor", "record", "returner", "shell", "source", "usable"},
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
 VALUES = {

@@ -87,7 +87,7 @@ class Sample:
 def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
     """Return the process of an engine: the one that holds its lock (proc_locks(5)), or its lease in a database."""
     with contextlib.suppress(OSError, StateError):
-        site = site_of(opts, engine)
+        site = site_of(opts)
         if not isinstance(site, FileSite):
             leader = site.leader(engine) if site.is_led(engine) else None
             return leader.pid if leader is not None else None

@@ -2,7 +2,7 @@
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
-import { ago, bytes, count, duration, line, many, tempo } from "../format.js";
+import { ago, count, duration, line, many, tempo } from "../format.js";
 import { Series, flat } from "../model/series.js";
 import { Reader } from "../reader.js";
 import { Trouble, badge } from "./parts.js";
@@ -25,8 +25,7 @@ const ENGINES = [
     ["saltext_jobs_loop_lag_seconds{job_retry}", "Loop lag", false, lag],
   ]],
   ["job_recorder", "Job recorder", "job_recorder.history", [
-    ["saltext_jobs_recorder_returns_total", "Returns taken in", true, aMinute],
-    ["saltext_jobs_recorder_spool_bytes", "Spool", false, bytes],
+    ["saltext_jobs_recorder_records_total", "Records delivered", true, aMinute],
     ["saltext_jobs_loop_lag_seconds{job_recorder}", "Loop lag", false, lag],
   ]],
 ];

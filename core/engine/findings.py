@@ -30,7 +30,7 @@ NOBODY = Caller("", grants=())
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return the findings about an engine's process, files, disk and masters, and about how the master is configured."""
-    site = site_of(opts, engine)
+    site = site_of(opts)
     path = site.path(engine)
     kept = [] if path is None else [path, pathlib.Path(site.tables.place)]
     return [
@@ -66,7 +66,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
             f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped; see the master's log"
         ]
     if process is not None and process.user != user:
-        site = site_of(opts, engine)
+        site = site_of(opts)
         return [
             f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
             f"the engine's files: end that process, and make {user} the owner of {site.path(engine) or site.place}"
@@ -77,7 +77,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 def _about_database(opts: Mapping[str, Any], engine: str) -> list[str]:
     try:
-        site_of(opts, engine).tables.open()
+        site_of(opts).tables.open()
     except (StateError, OSError) as exc:
         return [f"the engine does not start: {exc}"]
     return []
@@ -104,7 +104,7 @@ def _about_cluster(opts: Mapping[str, Any]) -> list[str]:
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return findings about differences between the masters of a site, about the site, and if none stands by."""
-    site, here = site_of(opts, engine), str(opts.get("id") or "")
+    site, here = site_of(opts), str(opts.get("id") or "")
     try:
         there = [master for master in masters.masters_of(site, engine) if master.is_known]
         found, keys = list(site.doubts()), masters.keys_of(opts)

@@ -25,7 +25,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RETRY
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import Refused, StateError
 from saltext.jobs.core.master import events
@@ -36,7 +36,7 @@ from saltext.jobs.core.version import VERSION
 log = lines.logger(__name__)
 
 #: The engines that one master leads for all, in the order in which they are handed over.
-LED = (JOB_NOTICES, JOB_RETRY, BATCH_MANAGER)
+LED = (JOB_NOTICES, JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
 #: Longest silence in seconds of a master that counts as there.
 KNOWN = requests.SILENT
 #: Seconds of silence after which a master is forgotten.

@@ -125,7 +125,7 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         compat.at_signal(seat.leave)
         lease = _lead(opts, name, seat, folder)
         stack.callback(lease.release)
-        site_of(opts, name).tables.open()
+        site_of(opts).tables.open()
         loop = compat.new_loop()
         lease.on_lost = lambda: _end(name, loop)
         app = build(loop, lease)
@@ -198,7 +198,7 @@ def _lead(opts: Mapping[str, Any], name: str, seat: Seat, folder: pathlib.Path |
 
 
 def _seat(opts: Mapping[str, Any], name: str) -> Seat:
-    site = site_of(opts, name)
+    site = site_of(opts)
     return Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
 
 

@@ -40,7 +40,7 @@ _POLL, _SLOWEST = 0.02, 0.2
 
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     """Tell whether a process leads an engine, on this master or on one that shares its site."""
-    return site_of(opts, engine).is_led(engine)
+    return site_of(opts).is_led(engine)
 
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
@@ -53,7 +53,7 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     if process is None:
         return 0.0
     try:
-        site = site_of(opts, engine)
+        site = site_of(opts)
         alive_at = site.alive_at(engine)
         silent = site.now() - alive_at if alive_at is not None else 0.0
     except OSError:
@@ -75,7 +75,7 @@ def other_version(opts: Mapping[str, Any], engine: str) -> str:
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
     """Return the process of a running engine; None if none runs, or if it is not known which."""
-    site = site_of(opts, engine)
+    site = site_of(opts)
     if not site.is_led(engine):
         return None
     try:
@@ -104,7 +104,7 @@ class Inbox:
     """
 
     def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
-        self.engine, self._requests = engine, Requests(site_of(opts, engine).tables, engine, lease)
+        self.engine, self._requests = engine, Requests(site_of(opts).tables, engine, lease)
         self._underway: set[str] = set()  # taken by this process, and not answered
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -190,7 +190,7 @@ def ask(
     except Exception as exc:  # msgpack raises many kinds
         why = f"{type(exc).__name__}: {exc}"
         raise Refused(f"An argument cannot be handed to the engine, such as a list as a key: {why}") from exc
-    site, request_id = site_of(opts, engine), _new_id()
+    site, request_id = site_of(opts), _new_id()
     asked = Requests(site.tables, engine)
     try:
         asked.add(request_id, salt.payload.dumps(dict(request)))
@@ -231,9 +231,7 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not taken yet, oldest first, without unreadable ones."""
     found = []
     with contextlib.suppress(OSError):
-        found = [
-            _content_of(each.body) for each in Requests(site_of(opts, engine).tables, engine).open() if not each.taken
-        ]
+        found = [_content_of(each.body) for each in Requests(site_of(opts).tables, engine).open() if not each.taken]
     return [request for request in found if request is not None]
 
 
@@ -243,7 +241,7 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
 
     :raises OSError: if the request cannot be written.
     """
-    Requests(site_of(opts, engine).tables, engine).add(_new_id(), salt.payload.dumps(dict(request)))
+    Requests(site_of(opts).tables, engine).add(_new_id(), salt.payload.dumps(dict(request)))
     _wake(opts, engine)
 
 
@@ -290,7 +288,7 @@ def _give_up(opts: Mapping[str, Any], engine: str, asked: Requests, request_id: 
     if asked.withdraw(request_id):
         raise EngineAbsent(f"{where}; the request is withdrawn.")
     # The engine has just taken it, and owes an answer.
-    reply = _await_reply(asked, request_id, site_of(opts, engine).patience)
+    reply = _await_reply(asked, request_id, site_of(opts).patience)
     if reply is None:
         raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
     return reply

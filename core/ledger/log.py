@@ -28,7 +28,7 @@ _PART, _MOST = 1000, 20_000
 #: Seconds between two looks at a server.
 _EVERY = 0.25
 _ENTER = f"INSERT INTO {MASTERS} VALUES (?) ON CONFLICT DO NOTHING"
-_KEEP = f"""INSERT INTO {READERS} SELECT ?, ? FROM {SITE} WHERE id = ?
+_KEEP = f"""INSERT INTO {READERS} (reader, place) SELECT ?, ? FROM {SITE} WHERE id = ?
     ON CONFLICT (reader) DO UPDATE SET place = excluded.place"""
 _READ = f"SELECT place, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT {_PART}"
 _STATE = f"SELECT id, removed FROM {SITE}"

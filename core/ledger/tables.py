@@ -5,11 +5,12 @@ The tables of a site, and all differences between the two databases that keep th
 ``saltext_jobs_site``      one row: the site's unique name, the format of these tables, and the place in the log of the
                            newest record that was removed; in PostgreSQL also that of the newest record
 ``saltext_jobs_masters``   the ids of the masters that have written to the log
-``saltext_jobs_readers``   up to which place of the log each engine is done
+``saltext_jobs_readers``   up to which place of the log each reader is done, and the gaps that it knows of
 ``saltext_jobs_files``     the engines' files, each in one or more parts; the time is in seconds of Unix time
 ``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
 ``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
 ``saltext_jobs_requests``  what runners ask the engines for, and the answers: see ``core/ledger/requests.py``
+``saltext_jobs_outbox``    what returners and people have not got yet: see ``outbox.py``
 =========================  =========================================================================================
 
 A place in PostgreSQL's log is a time in microseconds, so a place that was lost in a crash of the server is never used again.
@@ -23,8 +24,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from saltext.jobs.core.ledger.seal import NoSeal
 
-SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS = (
-    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log", "queue", "requests")
+SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS, OUTBOX = (
+    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log", "queue", "requests", "outbox")
 )
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
@@ -113,7 +114,7 @@ def statements(dialect: Dialect) -> Iterable[str]:
     text, blob, place = dialect.text, dialect.blob, dialect.place
     return (
         f"CREATE TABLE {MASTERS} (id {text} PRIMARY KEY)",
-        f"CREATE TABLE {READERS} (reader {text} PRIMARY KEY, place bigint NOT NULL)",
+        f"CREATE TABLE {READERS} (reader {text} PRIMARY KEY, place bigint NOT NULL, gaps bigint NOT NULL DEFAULT 0)",
         f"""CREATE TABLE {FILES} (
             engine {text} NOT NULL, name {text} NOT NULL, part bigint NOT NULL, body {blob} NOT NULL,
             modified double precision NOT NULL, PRIMARY KEY (engine, name, part))""",
@@ -122,6 +123,10 @@ def statements(dialect: Dialect) -> Iterable[str]:
         f"""CREATE TABLE {REQUESTS} (
             engine {text} NOT NULL, id {text} NOT NULL, state integer NOT NULL, body {blob} NOT NULL,
             at double precision NOT NULL, PRIMARY KEY (engine, id))""",
+        f"""CREATE TABLE {OUTBOX} (reader {text} NOT NULL, kind {text} NOT NULL, jid {text} NOT NULL, minion {text} NOT NULL,
+            at double precision NOT NULL, tries integer NOT NULL, due double precision, why {text} NOT NULL, body {blob},
+            PRIMARY KEY (reader, kind, jid, minion))""",
+        f"CREATE INDEX {OUTBOX}_due ON {OUTBOX} (reader, due, at)",
         f"CREATE TABLE {LOG} (place {place} PRIMARY KEY, body {blob})",
         f"""CREATE TABLE {SITE} (
             id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,

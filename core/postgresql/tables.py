@@ -16,7 +16,7 @@ from saltext.jobs.core.ledger.tables import NAME, POSTGRESQL, SITE, Execute, Res
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 
 #: The format of the tables: see ``core/formats.py``.
-FORMAT = 2
+FORMAT = 3
 #: One row per engine: which process leads, in which epoch, and until when. Only the server's clock decides that.
 LEASES = "saltext_jobs_leases"
 #: The channel on which engines are told of requests.

@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure
+from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Key
 
 #: Hands records over. Returns why none of them was taken, or ``{record: why}`` of those that were not.
-Take = Callable[[Sequence[int]], "Failure | Mapping[int, Failure]"]
+Take = Callable[[Sequence[Key]], "Failure | Mapping[Key, Failure]"]
 
 
-def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
+def attempts_in_bulk(keys: Sequence[Key], take: Take) -> Iterator[Attempt]:
     """
     Hand records over in as few calls as possible, and yield the outcome of each as soon as it is known.
 
     If STOP_AFTER records in a row fail alone, and no error blames the record, the returner counts as down: the remaining
     records are neither tried nor yielded.
     """
-    pieces: deque[Sequence[int]] = deque([numbers] if numbers else [])
+    pieces: deque[Sequence[Key]] = deque([keys] if keys else [])
     failed_alone = 0
     while pieces and failed_alone < STOP_AFTER:
         piece = pieces.popleft()
@@ -34,7 +34,7 @@ def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
         found = take(piece)
         if not isinstance(found, Failure):
             failed_alone = 0
-            yield from (Attempt(number, found.get(number)) for number in piece)
+            yield from (Attempt(key, found.get(key)) for key in piece)
         elif len(piece) == 1:
             failed_alone += not found.is_fault
             yield Attempt(piece[0], found)
@@ -42,7 +42,7 @@ def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
             pieces.extendleft(reversed(_divided(piece, found.is_fault)))
 
 
-def _divided(piece: Sequence[int], is_fault: bool) -> list[Sequence[int]]:
+def _divided(piece: Sequence[Key], is_fault: bool) -> list[Sequence[Key]]:
     """Return the parts of a piece that failed, in the order to try them."""
     if is_fault:
         middle = len(piece) // 2

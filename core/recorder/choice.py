@@ -1,5 +1,5 @@
 """
-Which jobs are recorded, and what has been recorded already.
+Which jobs and events are recorded.
 
 Pure: stdlib only, no clock, no I/O.
 """
@@ -7,7 +7,6 @@ Pure: stdlib only, no clock, no I/O.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,16 +30,6 @@ def _is_wanted(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) ->
     )
 
 
-def digest(jid: str, minion: str = "", content: bytes = b"") -> int:
-    """
-    Return a 64-bit digest that names a minion's return or, without a minion, a job's load. With ``content`` it covers what
-    the return says too.
-    """
-    named = f"{jid}\0{minion}".encode("utf-8", "replace")
-    data = named + b"\0" + content if content else named
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
-
-
 def any_of(globs: Iterable[str]) -> Callable[[str], bool]:
     """Return a function that tells whether a tag matches one of ``globs``. It is called for every event on the bus."""
     pattern = "|".join(fnmatch.translate(glob) for glob in globs)
@@ -52,18 +41,18 @@ def any_of(globs: Iterable[str]) -> Callable[[str], bool]:
 
 class Recent:
     """
-    A bounded memory of digests: at least the last ``size`` that were added, at most twice as many.
+    A bounded memory of names: at least the last ``size`` that were added, at most twice as many.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._new: set[int] = set()
-        self._old: set[int] = set()
+        self._new: set[str] = set()
+        self._old: set[str] = set()
 
-    def __contains__(self, item: int) -> bool:
+    def __contains__(self, item: str) -> bool:
         return item in self._new or item in self._old
 
-    def add(self, item: int) -> None:
+    def add(self, item: str) -> None:
         self._new.add(item)
         if len(self._new) >= self._size:
             self._new, self._old = set(), self._new

@@ -1,56 +1,73 @@
 """
-One returner's side of the recorder: reads the spool, delivers, notes what is done, sets aside what is refused.
+One returner's side of the recorder: reads the log after its place, hands on, and notes how far it is and what was refused.
 
 It works in a Worker of its own, so a returner that hangs delays only itself. It must never note a record as done that the
-returner did not take, unless the record is set aside or is for another returner. It must note deliveries at once: a
-record comes twice if a crash comes between the delivery and the note. After a restart a returner that can be read
-(``get_jid``) is first asked which returns it has; one that takes many at once (``store_many``) ignores records that it
-has.
+returner did not take, unless the record is among the dead letters, is not wanted, or cannot be read any more. The place and
+the rows of the outbox are kept in one transaction after each round; so after a crash the records of one round come again. A
+returner that can be read (``get_jid``) is first asked which returns it has; one that takes many at once (``store_many``)
+ignores records that it has; for any other the place is kept after each record.
 """
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+import collections
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from salt.exceptions import SaltCacheError
+
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.ledger import outbox
+from saltext.jobs.core.ledger.outbox import Key, Place, Row
+from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.log import records
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.bulk import attempts_in_bulk
-from saltext.jobs.core.recorder.files import Aside, Progress
-from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, RefusedRecord, failure_of
-from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, summary_of, taken_at, unpacked
+from saltext.jobs.core.recorder.choice import Recent
+from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, Refused, failure_of
+from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, event_in, rebuilt
 from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent, ReturnerModule
-from saltext.jobs.core.recorder.spool import Reader, Spool
+from saltext.jobs.core.recorder.source import Source
 
 log = lines.logger(__name__)
 
-#: Most records that are delivered at once; as many are held in memory.
-_BATCH = 1000
-#: How often a returner may refuse a record before it is set aside.
-TRIES = 5
-#: Bytes of records that wait in memory for one returner; at least one record waits.
-_HELD = 8 << 20
-#: When this many records above the base are done, the base is noted again.
-_REBASE = 1000
-#: Seconds between two notes of the base while there is little to do.
-_REST = 5.0
-#: Seconds between two messages about the same trouble.
-_QUIET = 60.0
+#: Records that are read ahead, and how many of the first ones after a start may have been delivered before.
+_AHEAD, _DOUBTFUL = 1000, 2000
+#: Returns that are looked up at once, and bytes after which a round has enough.
+_LOOKED_UP, _BYTES = 25, 8 << 20
+#: Rows of the outbox that are read ahead.
+_ROWS = 100
+#: How often a returner may refuse a record before that is a dead letter, and most dead letters; beyond it the oldest go.
+TRIES, DEAD = 5, 10_000
+#: Seconds between two looks at the log while there is nothing to do, and after an error.
+_LOOK, _AGAIN = 0.5, 1.0
+#: Seconds between two counts of what waits, and the most that is counted.
+_COUNT, _COUNTED = 5.0, 100_000
+#: Least number of jobs whose load this returner has, as it is remembered.
+_LOADS = 20_000
+
+
+def reader_of(name: str) -> str:
+    """Return how the database names the reader for a returner."""
+    return f"{JOB_RECORDER} {name}"
 
 
 class Consumer:
     """
     :param loop: the engine's tornado loop.
     :param clock: the engine's clock.
-    :param name: the returner's name in statistics and on disk.
+    :param name: the returner's name in statistics and in the database.
     :param module: the returner.
-    :param spool: what it reads.
-    :param folder: the folder of its own files.
-    :param max_bytes: what the records that were set aside may take on the disk.
-    :param tries: how often the returner may refuse a record before that is set aside.
+    :param source: what the records of the log are about; used by this consumer alone.
+    :param tables: the database of the log.
+    :param lease: that of the engine's process.
+    :param look_back: seconds; when the log lacks records, jobs that were published earlier are not looked at.
+    :param tries: how often the returner may refuse a record before that is a dead letter.
     """
 
     def __init__(
@@ -59,33 +76,33 @@ class Consumer:
         clock: Clock,
         name: str,
         module: ReturnerModule,
-        spool: Spool,
-        folder: pathlib.Path,
-        max_bytes: int,
+        source: Source,
+        tables: Tables,
+        lease: Lease | None = None,
+        look_back: float = 3600.0,
         tries: int = TRIES,
     ) -> None:
-        self.name, self._loop, self._clock, self._module, self._spool = name, loop, clock, module, spool
-        self._worker = Worker(loop)
-        self._pipeline = Pipeline(_BATCH, tries)
-        self._progress = Progress(folder / "progress", spool.first, spool.next)
-        last_done = max(self._progress.done, default=self._progress.base - 1)
-        spool.skip_to(last_done + 1)
-        self._reader = Reader(spool, max(self._progress.base, spool.first))
-        self._doubtful_below = last_done + 1 + _BATCH + _REBASE
-        if self._progress.is_new:
-            self._doubtful_below = 0
-        elif self._progress.is_lost:
-            self._doubtful_below = spool.next
-        self._aside = Aside(folder / "aside", max_bytes)
-        self._payloads: dict[int, bytes] = {}
-        self._held = 0
-        self._quiet = Quiet(log)
-        self._wake: Any = None
-        self._is_closed = False
-        self._noted_at = float("-inf")
-        self._last_told = self._last_drop_told = float("-inf")
-        self._told_dropped = self._aside_dropped = 0
-        self.delivered = 0
+        self.name, self._loop, self._clock, self._module, self._source = name, loop, clock, module, source
+        self._tables, self._lease, self._look_back, self.reader = tables, lease, look_back, reader_of(name)
+        self._worker, self._pipeline, self._quiet = Worker(loop), Pipeline(_AHEAD, tries), Quiet(log)
+        self._letters: dict[Key, Row] = {}  # all that the pipeline has
+        self._stored: set[Key] = set()  # of these, what has a row in the outbox
+        self._fresh: set[Key] = set()  # of these, what was never refused
+        self._changes: dict[Key, Row | None] = {}  # of rows, since the last transaction
+        self._order: collections.deque[tuple[int, Key]] = collections.deque()  # those from the log, by their places
+        self._loads = Recent(_LOADS)
+        self._log = self._gap = ""
+        self._read_to = self._gaps = self._doubtful = 0
+        self._kept: Place | None = None
+        self._has_more = self._is_closed = False
+        self._later = self._rows = 0
+        self._counted_at = self._told_at = float("-inf")
+        self._away: str | None = None
+        self._told_lost = 0
+        #: How often it has looked at the log since the start.
+        self.looks = 0
+        #: Records that the returner has got, and that it never will, since the start; and how many dead letters there are.
+        self.delivered = self.lost = self.dead = 0
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
@@ -94,133 +111,204 @@ class Consumer:
         while not self._is_closed:
             try:
                 await self._worker.call(self._turn)
+                self._away = None
+                await compat.sleep(self._pause())
             except Exception as exc:
-                self._quiet.error("turn", "The recorder failed at %s and goes on", self.name, exc_info=exc)
-                await compat.sleep(1.0)
-            await self._rest()
-
-    def kick(self) -> None:
-        """Wake up: there is something new in the spool."""
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+                if self._is_closed:
+                    return
+                self._away = f"{type(exc).__name__}: {exc}"
+                told = None if isinstance(exc, (OSError, SaltCacheError)) else exc
+                self._quiet.error("turn", "Nothing is recorded in %s now: %s", self.name, exc, exc_info=told)
+                await compat.sleep(_AGAIN)
 
     def close(self) -> None:
         self._is_closed = True
-        self.kick()
-        # A delivery may be under way, and must still be noted: the files close with the process.
         self._worker.close()
 
     @property
-    def base(self) -> int:
-        """Every record below this number is done."""
-        return self._progress.base
+    def is_ready(self) -> bool:
+        """Whether it knows how far it is: a new returner gets what comes after that."""
+        return self._kept is not None
 
     def stats(self, now: float) -> dict[str, Any]:
         """Return the figures that ``job_recorder.stats`` shows for one returner."""
-        pending = self._pipeline.pending
-        oldest = self._payloads.get(pending[0]) if pending else None
+        letters = list(self._letters.values())
         return {
             "delivered": self.delivered,
-            "queued": len(pending) + max(0, self._spool.next - max(self._reader.next, self._spool.first)),
-            "lag": round(max(0.0, now - taken_at(oldest)), 3) if oldest else 0.0,
-            "dropped": self.dropped,
+            "queued": len(letters) + self._later + max(0, self._rows - len(self._fresh)),
+            "lag": round(max(0.0, now - min((row.at for row in letters), default=now)), 3),
+            "dropped": self.lost,
             "refused": self._pipeline.parked,
-            "set_aside": len(self._aside),
-            "trouble": self._pipeline.trouble,
+            "set_aside": self.dead,
+            "trouble": self._pipeline.trouble or self._away,
         }
 
-    @property
-    def dropped(self) -> int:
-        """Records that this returner lost since the start, because the spool was full or damaged."""
-        return self._reader.lost + max(0, self._spool.first - self._reader.next) + self._aside_dropped
-
-    def tell_drops(self, now: float) -> None:
-        """Log dropped records, at most once a minute."""
-        dropped = self.dropped
-        if dropped > self._told_dropped and now - self._last_drop_told >= _QUIET:
-            self._last_drop_told, before, self._told_dropped = now, self._told_dropped, dropped
+    def tell_lost(self) -> None:
+        """Log what the returner will never get, if there is more of it."""
+        if self.lost > self._told_lost:
+            lost, self._told_lost = self.lost - self._told_lost, self.lost
             log.critical(
-                "%d records for the returner %s are lost (%d in all), since the spool is full (spool_max_bytes) or damaged: "
-                "%s",
-                dropped - before,
+                "%d records for the returner %s are lost (%d in all): it was away or slow for longer than the log or the "
+                "job cache keeps them",
+                lost,
                 self.name,
-                dropped,
-                self._pipeline.trouble or "it is too slow, or the disk is damaged",
+                self.lost,
             )
 
-    async def set_aside(self, newest: int | None = None) -> list[dict[str, Any]]:
-        """Describe the records that were set aside, oldest first; with ``newest``, only that many of the newest."""
-        return await self._worker.call(self._about_aside, newest)
+    def _pause(self) -> float:
+        due, now = self._pipeline.due(), self._clock.now()
+        if due is not None and due <= now:
+            return 0.0
+        return 0.0 if self._has_more and self._pipeline.room else _LOOK
 
-    async def aside_names(self) -> list[str]:
-        """Return the names of the records that were set aside, oldest first."""
-        return await self._worker.call(self._aside.names)
-
-    async def aside_payload(self, name: str) -> bytes | None:
-        """Return a record that was set aside; None when it is lost."""
-        kept = await self._worker.call(self._aside.read, name)
-        return None if kept is None else kept[1]
-
-    async def forget_aside(self, *names: str) -> None:
-        """Remove records that went back into the spool."""
-        await self._worker.call(self._aside.remove, *names)
-
-    async def _rest(self) -> None:
-        due = self._pipeline.due()
-        now = self._clock.now()
-        if self._has_more() or (due is not None and due <= now):
-            return
-        self._wake = compat.Future()
-        timer = self._loop.call_later(due - now, self.kick) if due is not None else None
-        # records that were stored since the check above did not wake this up
-        if self._is_closed or self._has_more():
-            self.kick()
-        await self._wake
-        self._wake = None
-        if timer is not None:
-            self._loop.remove_timeout(timer)
-
-    def _has_more(self) -> bool:
-        return self._pipeline.room > 0 and self._held < _HELD and self._reader.next < self._spool.next
-
-    # -- in the Worker's thread ---------------------------------------------------------------------------------------
+    # -- in the Worker's thread: what comes --------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        self._fill()
-        numbers = self._pipeline.round(self._clock.now())
-        if numbers:
-            was_in_trouble = self._pipeline.trouble
-            attempts = self._deliver_many(numbers) if self._takes_many() else self._deliver_all(numbers)
-            for refused in self._pipeline.settle(attempts, self._clock.now()):
-                self._put_aside(refused)
-            self._tell(was_in_trouble)
-        self._note_base()
+        if self._kept is None:
+            self._begin()
+        if not self._gap:
+            self._keep()
+        self._take_from_log()
+        if self._gap:  # before the place is noted
+            self._mend()
+        self._take_rows()
+        keys = self._pipeline.round(self._clock.now())
+        if keys:
+            self._round(keys)
+        self._keep()
+        self._count()
+        self.looks += 1
 
-    def _fill(self) -> None:
-        if self._held >= _HELD:
+    def _begin(self) -> None:
+        state, known = outbox.state(self._tables), outbox.place_of(self._tables, self.reader)
+        if known is None:  # a new returner gets what comes from now on
+            known = Place(state.last, state.gaps)
+            outbox.keep(self._tables, self.reader, {}, known, self._lease)
+        else:
+            self._doubtful = _DOUBTFUL
+        for row in outbox.parked(self._tables, self.reader, _AHEAD):
+            self._letters[row.key] = row
+            self._stored.add(row.key)
+            self._pipeline.park(row.key, row.tries, row.due or 0.0)
+        self._log, self._read_to, self._gaps, self._kept = state.name, known.place, known.gaps, known
+
+    def _take_from_log(self) -> None:
+        found = outbox.after(self._tables, self._read_to, self._pipeline.room) if self._pipeline.room else []
+        # after the records: it covers what was removed, or could not be written, before they were read
+        state = outbox.state(self._tables)
+        if state.name != self._log:
+            self._log, self._read_to, self._gap, self._has_more = state.name, state.removed, "it is a new one", True
+            self._order.clear()
             return
-        for number, payload in self._reader.read(self._pipeline.room, _HELD - self._held):
-            if number in self._progress.done:
+        if self._read_to < state.removed:
+            # in PostgreSQL places have gaps
+            self.lost += 1 if self._tables.is_far else state.removed - self._read_to
+            self._read_to = state.removed
+        if state.gaps != self._gaps:
+            self._gap = "a record could not be written"
+        self._has_more = bool(found) and len(found) >= self._pipeline.room
+        for place, body in found:
+            self._read_to = place
+            if body == b"":
                 continue
-            self._payloads[number] = payload
-            self._held += len(payload)
-            self._pipeline.take(number, len(payload), in_doubt=number < self._doubtful_below)
+            try:
+                record = records.read(body or b"")
+            except Exception:  # msgpack raises many kinds
+                self._gap = "a record could not be written, or this version cannot read it"
+                continue
+            if isinstance(record, records.Published):
+                key = Key(LOAD, record.jid)
+                is_new = record.jid not in self._loads
+            else:
+                key = Key(RETURN, record.jid, record.minion)
+                is_new = record.first
+            if is_new and key not in self._letters:
+                self._order.append((place, key))
+                self._take(Row(key, record.at), in_doubt=self._doubtful > 0)
+                self._doubtful -= 1
 
-    def _deliver_all(self, numbers: Iterable[int]) -> list[Attempt]:
-        attempts: list[Attempt] = []
-        holders: dict[str, frozenset[str]] = {}
-        in_a_row = 0
-        for number in numbers:
-            failure = self._deliver(number, holders)
-            attempts.append(Attempt(number, failure))
-            if failure is None:
-                in_a_row = 0
-                self._done(number)
-                continue
-            in_a_row += not failure.is_fault
-            if in_a_row >= STOP_AFTER:
+    def _take_rows(self) -> None:
+        """Take what nobody has tried: events, dead letters that are tried again, and what the log lacked."""
+        if self._fresh or not self._pipeline.room:
+            return
+        for row in outbox.fresh(self._tables, self.reader, min(_ROWS, self._pipeline.room)):
+            if row.key not in self._letters:
+                self._take(row, in_doubt=True)
+            self._letters[row.key] = row
+            self._stored.add(row.key)
+            self._fresh.add(row.key)
+
+    def _take(self, row: Row, in_doubt: bool) -> None:
+        self._letters[row.key] = row
+        self._pipeline.take(row.key, in_doubt)
+
+    def _mend(self) -> None:
+        """The log lacks records: put into the outbox what the job cache has, and the returner has not."""
+        can_ask = self._module.has("get_jid")
+        if not can_ask and not self._module.takes_many:
+            log.error(
+                "Returns may be missing in %s, which cannot be asked: the log lacks records, %s", self.name, self._gap
+            )
+        else:
+            log.error("Looking in the job cache for what %s lacks: the log lacks records, %s", self.name, self._gap)
+            for jid in self._source.young(self._look_back):
+                if self._source.job(jid).is_wanted:
+                    held = frozenset(self._module.returns(jid)) if can_ask else frozenset()
+                    at, minions = jid_time(jid) or 0.0, self._source.minions(jid)
+                    rows = [Row(Key(RETURN, jid, minion), at) for minion in minions if minion not in held]
+                    outbox.add(self._tables, [self.reader], [Row(Key(LOAD, jid), at), *rows], self._lease)
+        self._gaps, self._gap = outbox.state(self._tables).gaps, ""
+
+    # -- handing on ---------------------------------------------------------------------------------------------------
+
+    def _round(self, keys: Sequence[Key]) -> None:
+        was_in_trouble, found = self._pipeline.trouble, self._read(keys)
+        if not found:
+            return
+        attempts = self._hand_over_many(found) if self._takes_many() else self._hand_over_each(found)
+        for refused in self._pipeline.settle(attempts, self._clock.now()):
+            self._refused(refused)
+        self._tell(was_in_trouble)
+
+    def _read(self, keys: Sequence[Key]) -> dict[Key, list[Record]]:
+        """Return the records to hand over for the first of some keys, as many as memory allows. Drop what is not wanted."""
+        found: dict[Key, list[Record]] = {}
+        size = 0
+        for start in range(0, len(keys), _LOOKED_UP):
+            part = keys[start : start + _LOOKED_UP]
+            returns = self._source.returns(key for key in part if key.kind == RETURN)
+            for key in part:
+                wanted = self._records_of(key, returns.get(key, (None, 0))[0])
+                if wanted:
+                    found[key] = wanted
+                    size += len(self._letters[key].body or b"")
+                    continue
+                self.lost += wanted is None
+                self._pipeline.drop(key)
+                self._done(key)
+            size += sum(of for _, of in returns.values())
+            if size >= _BYTES:
                 break
-        return attempts
+        return found
+
+    def _records_of(self, key: Key, data: Mapping[str, Any] | None) -> list[Record] | None:
+        """Return the records to hand over; none if they are not wanted, None if they cannot be read any more."""
+        kind, jid, minion = key
+        at = self._letters[key].at
+        if kind == EVENT:
+            try:
+                return [event_in(self._letters[key])]
+            except Exception as exc:  # Salt and msgpack raise many kinds
+                self._quiet.error("event", "An event for %s cannot be read: %s", self.name, exc)
+                return None
+        job = self._source.job(jid)
+        if not job.is_wanted:
+            return []
+        load = self._source.load(jid) if kind == LOAD or not (job.is_published or jid in self._loads) else {}
+        loads = [Record(LOAD, jid, "", at, load)] if load else []
+        if kind == LOAD:
+            return loads or None
+        return None if data is None else [*loads, Record(RETURN, jid, minion, at, rebuilt(jid, minion, data, *job[:2]))]
 
     def _takes_many(self) -> bool:
         try:
@@ -228,108 +316,129 @@ class Consumer:
         except Exception:  # A returner that cannot be loaded fails when it gets a record.
             return False
 
-    def _deliver_many(self, numbers: Sequence[int]) -> list[Attempt]:
-        return list(attempts_in_bulk(numbers, self._hand_over_many))
-
-    def _hand_over_many(self, numbers: Sequence[int]) -> Failure | Mapping[int, Failure]:
-        """Hand over records in one call, and note the taken ones at once."""
-        refused: dict[int, Failure] = {}
-        given: list[int] = []
-        entries: list[dict[str, Any]] = []
-        for number in numbers:
+    def _hand_over_many(self, found: Mapping[Key, Sequence[Record]]) -> list[Attempt]:
+        def take(keys: Sequence[Key]) -> Failure | Mapping[Key, Failure]:
+            handed = [(key, record) for key in keys for record in found[key]]
             try:
-                record = unpacked(self._payloads[number])
-            except Exception as exc:  # Salt and msgpack raise many kinds for an invalid record.
-                refused[number] = Failure(f"it cannot be read: {exc}"[:1000], is_fault=True)
-                continue
-            if record.to in ("", self.name):
-                given.append(number)
-                entries.append(entry_of(record, taken_at(self._payloads[number])))
-        try:
-            reasons = self._module.store_many(entries) if entries else {}
-        except Exception as exc:  # A returner raises whatever its client library raises.
-            return _failure(exc)
-        refused.update((given[position], Failure(reason, is_fault=True)) for position, reason in reasons.items())
-        self.delivered += len(given) - len(reasons)
-        self._done(*(number for number in numbers if number not in refused))
-        return refused
+                reasons = self._module.store_many([entry_of(record) for _, record in handed])
+            except Exception as exc:  # A returner raises whatever its client library raises.
+                return _failure(exc)
+            refused = {handed[position][0]: Failure(reason, is_fault=True) for position, reason in reasons.items()}
+            for key in keys:
+                if key not in refused:
+                    self._done(key, found[key])
+            return refused
 
-    def _done(self, *numbers: int) -> None:
-        self._progress.mark(*numbers)
-        for number in numbers:
-            self._held -= len(self._payloads.pop(number))
+        return list(attempts_in_bulk(list(found), take))
 
-    def _deliver(self, number: int, holders: dict[str, frozenset[str]]) -> Failure | None:
+    def _hand_over_each(self, found: Mapping[Key, Sequence[Record]]) -> list[Attempt]:
+        attempts: list[Attempt] = []
+        holders: dict[str, frozenset[str]] = {}
+        in_a_row = 0
+        for key, records_ in found.items():
+            failure = self._deliver(key, records_, holders)
+            attempts.append(Attempt(key, failure))
+            in_a_row = 0 if failure is None else in_a_row + (not failure.is_fault)
+            if in_a_row >= STOP_AFTER:
+                break
+            if failure is None:
+                self._done(key, records_)
+                if not self._can_ask() and not self._is_kept():
+                    break
+        return attempts
+
+    def _deliver(self, key: Key, found: Sequence[Record], holders: dict[str, frozenset[str]]) -> Failure | None:
         try:
-            record = unpacked(self._payloads[number])
-            if record.to not in ("", self.name):
-                return None
-            if not (self._pipeline.is_in_doubt(number) and self._has(record, holders)):
+            if self._pipeline.is_in_doubt(key) and key.kind == RETURN and self._can_ask():
+                if key.jid not in holders:
+                    holders[key.jid] = frozenset(self._module.returns(key.jid))
+                if key.minion in holders[key.jid]:
+                    return None
+            for record in found:
                 self._hand_over(record)
-            self.delivered += 1
         except Exception as exc:  # A returner raises whatever its client library raises.
             return _failure(exc)
         return None
 
     def _hand_over(self, record: Record) -> None:
         if record.kind == LOAD:
-            self._module.store_load(record.jid, record.body)
+            self._module.store_load(record.jid, record.data)
         elif record.kind == EVENT:
-            self._module.store_event(record.body["tag"], record.body["data"])
+            self._module.store_event(record.tag, record.data)
         else:
-            self._module.store_return(record.body)
+            self._module.store_return(record.data)
 
-    def _has(self, record: Record, holders: dict[str, frozenset[str]]) -> bool:
-        """Whether the returner has the record; False if it cannot tell."""
-        if record.kind != RETURN or record.is_correction or not self._module.has("get_jid"):
-            return False
-        if record.jid not in holders:
-            holders[record.jid] = frozenset(self._module.returns(record.jid))
-        return record.minion in holders[record.jid]
+    def _can_ask(self) -> bool:
+        return self._module.has("get_jid")
 
-    def _put_aside(self, refused: RefusedRecord) -> None:
-        payload = self._payloads[refused.number]
-        about = {"reason": refused.reason, "tries": refused.tries, "time": self._clock.now(), **summary_of(payload)}
+    # -- noting it ----------------------------------------------------------------------------------------------------
+
+    def _done(self, key: Key, handed: Sequence[Record] = ()) -> None:
+        self._letters.pop(key)
+        self._fresh.discard(key)
+        self.delivered += len(handed)
+        for record in handed:
+            if record.kind == LOAD:
+                self._loads.add(record.jid)
+        if key in self._stored:
+            self._stored.discard(key)
+            self._changes[key] = None
+
+    def _refused(self, refused: Refused) -> None:
+        key = refused.key
+        why = refused.reason.encode("utf-8", "replace").decode().replace("\0", "")  # PostgreSQL takes nothing else
+        self._letters[key] = self._letters[key]._replace(tries=refused.tries, due=refused.due, why=why)
+        self._changes[key] = self._letters[key]
+        self._fresh.discard(key)
+        self._stored.add(key)
+        if refused.due is None:
+            self._stored.discard(key)
+            self._letters.pop(key)
+            self.dead += 1
+            self._quiet.error(
+                "refused",
+                "The returner %s refused a record %d times; it is set aside: %s",
+                self.name,
+                refused.tries,
+                why,
+            )
+
+    def _keep(self) -> None:
+        """Note the place and the rows, in one transaction. :raises OSError:"""
+        while self._order and (self._order[0][1] not in self._letters or self._order[0][1] in self._stored):
+            self._order.popleft()
+        place = Place(self._order[0][0] - 1 if self._order else self._read_to, self._gaps)
+        if not self._changes and place == self._kept:
+            return
+        outbox.keep(self._tables, self.reader, self._changes, place, self._lease)
+        self._kept = place
+        self._changes.clear()
+        if self.dead > DEAD:
+            self.lost += outbox.trim_dead(self._tables, self.reader, DEAD, self._lease)
+            self.dead = min(self.dead, DEAD)
+
+    def _is_kept(self) -> bool:
         try:
-            self._aside_dropped += self._aside.add(refused.number, about, payload)
+            self._keep()
         except OSError as exc:
-            self._quiet.error("aside", "A record that %s refuses cannot be set aside yet: %s", self.name, exc)
-            self._pipeline.take(refused.number, len(payload))
-            return
-        self._quiet.error(
-            "refused",
-            "The returner %s refused a record %d times; it is set aside: %s",
-            self.name,
-            refused.tries,
-            refused.reason,
-        )
-        self._done(refused.number)
+            self._quiet.error("keep", "It cannot be noted that %s has records: %s", self.name, exc)
+            return False
+        return True
 
-    def _about_aside(self, newest: int | None) -> list[dict[str, Any]]:
-        names = self._aside.names()
-        found = ((name, self._aside.read(name)) for name in (names[-newest:] if newest else names))
-        return [{"name": name, **kept[0]} for name, kept in found if kept is not None]
-
-    def _note_base(self) -> None:
+    def _count(self) -> None:
         now = self._clock.now()
-        is_time = self._is_idle() and now - self._noted_at >= _REST
-        if len(self._progress.done) < _REBASE and not is_time:
-            return
-        base = min(self._pipeline.pending, default=self._reader.next)
-        if base > self._progress.base:
-            self._noted_at = now
-            self._progress.rebase(base, self._progress.done)
-
-    def _is_idle(self) -> bool:
-        return not self._pipeline.pending and self._reader.next >= self._spool.next
+        if now - self._counted_at >= _COUNT or (self._later + self._rows and not self._letters):
+            self._counted_at = now
+            self._later = outbox.count_after(self._tables, self._read_to, _COUNTED) if self._has_more else 0
+            self._rows, self.dead = outbox.counts(self._tables, self.reader)
 
     def _tell(self, was_in_trouble: str | None) -> None:
         trouble, now = self._pipeline.trouble, self._clock.now()
-        if trouble and now - self._last_told >= _QUIET:
-            self._last_told = now
-            log.warning("The returner %s takes nothing; its records wait in the spool: %s", self.name, trouble)
+        if trouble and now - self._told_at >= self._quiet.pause:
+            self._told_at = now
+            log.warning("The returner %s takes nothing; its records wait: %s", self.name, trouble)
         elif was_in_trouble and not trouble:
-            self._last_told = float("-inf")
+            self._told_at = float("-inf")
             log.info("The returner %s takes records again", self.name)
 
 

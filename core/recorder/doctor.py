@@ -43,8 +43,8 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 def _about_options(opts: Mapping[str, Any]) -> list[str]:
     if opts.get("job_cache", True) is False or opts.get("ext_job_cache"):
         return [
-            "this master stores no returns in a job cache of its own (job_cache: False, or ext_job_cache), so returns that "
-            "a crash or a gap on the bus takes away cannot be found again"
+            "this master stores no returns in a job cache of its own (job_cache: False, or ext_job_cache), so only loads "
+            "are recorded"
         ]
     return []
 
@@ -65,11 +65,11 @@ def _about_work(opts: Mapping[str, Any]) -> list[str]:
         if one["dropped"]:
             found.append(
                 f"records for the returner {name} were lost since the engine's start ({one['dropped']:,}): it was away or "
-                "slow for too long, or the spool is damaged; raise spool_max_bytes to hold more"
+                "slow for longer than the log or the job cache keeps them; raise log_size or keep_jobs_seconds"
             )
         if one["set_aside"]:
             found.append(
                 f"the returner {name} has refused records ({one['set_aside']:,}): job_recorder.set_aside says why, "
-                "job_recorder.redeliver hands them over again"
+                "job_recorder.redeliver hands them over again, job_recorder.drop forgets them"
             )
     return found

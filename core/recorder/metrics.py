@@ -11,12 +11,8 @@ from saltext.jobs.core.metrics import Figures
 
 #: The figures by the keys of the statistics; those below ``returners`` are of each returner.
 _OF_ALL = {
-    "returns_total": "recorded",
     "events_total": "events",
     "events_dropped_total": "events_dropped",
-    "found_total": "found_in_job_cache",
-    "unwritten_records": "unwritten",
-    "spool_bytes": "spool_bytes",
 }
 _OF_RETURNERS = {
     "delivered_total": "delivered",
@@ -32,6 +28,7 @@ def figures(stats: Mapping[str, Any]) -> Figures:
     """Return the figures; ``stats`` are those of all returners."""
     returners = stats["returners"]
     return {
+        "recorder_records_total": sum(one["delivered"] for one in returners.values()),
         **{f"recorder_{name}": stats[key] for name, key in _OF_ALL.items()},
         **{
             f"recorder_{name}": {returner: one[key] for returner, one in returners.items()}

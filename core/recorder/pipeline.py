@@ -23,7 +23,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable
+from typing import Any, TypeAlias
 
+#: Names a record: anything that can be a key of a dict.
+Key: TypeAlias = Any
 #: Errors, by class name, that blame the record and not the returner. Database drivers share these names (PEP 249).
 _FAULTS = frozenset(
     (
@@ -41,8 +44,6 @@ _FAULTS = frozenset(
 STOP_AFTER = 3
 #: Parked records that are tried in a round: fewer than STOP_AFTER, so that they alone cannot end it.
 _PARKED_IN_A_ROUND = STOP_AFTER - 1
-#: Most bytes of parked records.
-PARKED_BYTES = 4 << 20
 #: Seconds before the next try after a failure; each further failure doubles them, up to the longest.
 _PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
@@ -68,22 +69,26 @@ def failure_of(error: BaseException) -> Failure:
 class Attempt:
     """The outcome of one try; ``failure`` is None when the record was taken."""
 
-    number: int
+    key: Key
     failure: Failure | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class RefusedRecord:
-    """Set this record aside, with the reason. It has left the pipeline."""
+class Refused:
+    """
+    A record that was refused.
 
-    number: int
+    ``due``: when it is tried again; None if it is to be set aside: then it has left the pipeline.
+    """
+
+    key: Key
     reason: str
     tries: int
+    due: float | None
 
 
 @dataclasses.dataclass
 class _Pending:
-    size: int
     tries: int = 0
     in_doubt: bool = False
     has_failed: bool = False  # without being to blame
@@ -92,7 +97,7 @@ class _Pending:
 
 class Pipeline:
     """
-    One returner's way through the records, which have rising numbers. It holds only the next few.
+    One returner's way through the records. It holds only the next few.
 
     :param size: most records that wait, and most that are parked.
     :param tries: how often a record may be refused before it is set aside.
@@ -100,9 +105,8 @@ class Pipeline:
 
     def __init__(self, size: int, tries: int = 5) -> None:
         self._size, self._tries = size, tries
-        self._waiting: dict[int, _Pending] = {}
-        self._parked: dict[int, _Pending] = {}
-        self._parked_bytes = 0
+        self._waiting: dict[Key, _Pending] = {}
+        self._parked: dict[Key, _Pending] = {}
         self._fruitless = 0
         self._turn = 0
         self._not_before = 0.0
@@ -114,27 +118,29 @@ class Pipeline:
         """How many more records it takes now."""
         return self._size - len(self._waiting)
 
-    @property
-    def pending(self) -> tuple[int, ...]:
-        """The records that it holds, oldest first."""
-        return tuple(sorted((*self._parked, *self._waiting))) if self._parked else tuple(self._waiting)
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._parked)
 
     @property
     def parked(self) -> int:
         """How many were refused, and are tried again."""
         return len(self._parked)
 
-    def is_in_doubt(self, number: int) -> bool:
+    def is_in_doubt(self, key: Key) -> bool:
         """Whether the returner may have the record already: if it can be asked, ask it before the next try."""
-        return (self._waiting.get(number) or self._parked[number]).in_doubt
+        return (self._waiting.get(key) or self._parked[key]).in_doubt
 
-    def take(self, number: int, size: int = 0, in_doubt: bool = False) -> None:
-        """
-        Add a record of ``size`` bytes.
+    def take(self, key: Key, in_doubt: bool = False) -> None:
+        """Add a record. :param in_doubt: it is unknown whether it was delivered, as after a restart."""
+        self._waiting[key] = _Pending(in_doubt=in_doubt)
 
-        :param in_doubt: it is unknown whether it was delivered, as after a restart.
-        """
-        self._waiting[number] = _Pending(size, in_doubt=in_doubt)
+    def park(self, key: Key, tries: int, due: float) -> None:
+        """Add a record that was refused before the restart: how often, and when it is tried again."""
+        self._parked[key] = _Pending(tries, in_doubt=True, not_before=due)
+
+    def drop(self, key: Key) -> None:
+        """Forget a record that is not to be delivered."""
+        self._remove(key)
 
     def due(self) -> float | None:
         """Return the time of the next round, or None if there is nothing to deliver."""
@@ -144,7 +150,7 @@ class Pipeline:
             return None
         return max(self._not_before, min(record.not_before for record in self._parked.values()))
 
-    def round(self, now: float) -> tuple[int, ...]:
+    def round(self, now: float) -> tuple[Key, ...]:
         """
         Return the records to try now, in this order; none before ``due``.
 
@@ -152,7 +158,7 @@ class Pipeline:
         """
         if now < self._not_before:
             return ()
-        parked = [number for number, record in self._parked.items() if record.not_before <= now]
+        parked = [key for key, record in self._parked.items() if record.not_before <= now]
         ready = parked[:_PARKED_IN_A_ROUND] + list(self._waiting)
         if not self.trouble or not ready:
             return self._in_turn(ready)
@@ -160,7 +166,7 @@ class Pipeline:
         self._turn += STOP_AFTER
         return tuple((ready[start:] + ready[:start])[:STOP_AFTER])
 
-    def _in_turn(self, ready: list[int]) -> tuple[int, ...]:
+    def _in_turn(self, ready: list[Key]) -> tuple[Key, ...]:
         """
         Return records in the order of their tries: after each record that has failed before comes one that has not, as
         long as there are any.
@@ -168,50 +174,45 @@ class Pipeline:
         So records that fail again cannot end a round by themselves, and a record that is taken after them shows that
         they are at fault.
         """
-        failed = [number for number in ready if number in self._parked or self._waiting[number].has_failed]
+        failed = [key for key in ready if key in self._parked or self._waiting[key].has_failed]
         if not failed:
             return tuple(ready)
-        fresh = [number for number in ready if number in self._waiting and not self._waiting[number].has_failed]
+        fresh = [key for key in ready if key in self._waiting and not self._waiting[key].has_failed]
         first, second = (fresh[: len(failed)], failed) if len(fresh) > len(failed) else (failed, fresh)
         pairs = itertools.zip_longest(first, second)
-        mixed = [number for pair in pairs for number in pair if number is not None]
+        mixed = [key for pair in pairs for key in pair if key is not None]
         return (*mixed, *fresh[len(failed) :])
 
-    def settle(self, attempts: Iterable[Attempt], now: float) -> tuple[RefusedRecord, ...]:
-        """Take the outcomes of a round. Returns the records to set aside."""
+    def settle(self, attempts: Iterable[Attempt], now: float) -> tuple[Refused, ...]:
+        """Take the outcomes of a round. Returns the records that were refused."""
         attempts = list(attempts)
         last_taken = max((index for index, attempt in enumerate(attempts) if attempt.failure is None), default=-1)
-        refused: list[RefusedRecord] = []
+        refused: list[Refused] = []
         for index, attempt in enumerate(attempts):
             if attempt.failure is None:
-                self._remove(attempt.number)
+                self._remove(attempt.key)
             else:
-                refused += self._count(attempt.number, attempt.failure, index < last_taken, now)
+                refused += self._count(attempt.key, attempt.failure, index < last_taken, now)
         self._pace(attempts[last_taken + 1 :], last_taken >= 0, now)
         return tuple(refused)
 
-    def _remove(self, number: int) -> _Pending:
-        if number in self._parked:
-            self._parked_bytes -= self._parked[number].size
-            return self._parked.pop(number)
-        return self._waiting.pop(number)
+    def _remove(self, key: Key) -> _Pending:
+        return self._parked.pop(key) if key in self._parked else self._waiting.pop(key)
 
-    def _count(self, number: int, failure: Failure, others_taken: bool, now: float) -> list[RefusedRecord]:
+    def _count(self, key: Key, failure: Failure, others_taken: bool, now: float) -> list[Refused]:
         is_refusal = others_taken or failure.is_fault
-        if number in self._waiting and not is_refusal:
+        if key in self._waiting and not is_refusal:
             # the connection may have broken after the record was stored
-            self._waiting[number].in_doubt = self._waiting[number].has_failed = True
+            self._waiting[key].in_doubt = self._waiting[key].has_failed = True
             return []
-        record = self._remove(number)
+        record = self._remove(key)
         record.in_doubt = record.in_doubt or not failure.is_fault
         record.tries += is_refusal
         record.not_before = now + _pause(max(0, record.tries - 1))
-        has_place = len(self._parked) < self._size and self._parked_bytes + record.size <= PARKED_BYTES
-        if record.tries >= self._tries or not has_place:
-            return [RefusedRecord(number, failure.reason, record.tries)]
-        self._parked[number] = record  # at the end of the dict, so that the others get their turn first
-        self._parked_bytes += record.size
-        return []
+        if record.tries >= self._tries or len(self._parked) >= self._size:
+            return [Refused(key, failure.reason, record.tries, None)]
+        self._parked[key] = record  # at the end of the dict, so that the others get their turn first
+        return [Refused(key, failure.reason, record.tries, record.not_before)]
 
     def _pace(self, trailing: list[Attempt], any_taken: bool, now: float) -> None:
         blameless = [item.failure.reason for item in trailing if item.failure and not item.failure.is_fault]

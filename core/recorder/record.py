@@ -1,100 +1,81 @@
-"""What the recorder keeps: a load, a return or an event, and its form in the spool."""
+"""What the recorder hands to returners: loads, returns and events."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import salt.payload
 
+from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.master.events import retcode_of
 
 LOAD, RETURN, EVENT = "load", "ret", "event"
-#: Field of a return from the job cache. It says that an event with a different return was recorded before.
-REPLACES = "replaces"
-
-_TIME = struct.Struct(">d")
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """
-    What goes to a returner: a load (``minion`` is empty), a return, or an event (``jid`` and ``minion`` are empty;
-    ``body`` has tag and data).
+    One record for a returner: a load (``minion`` is empty), a return, or an event (``jid`` and ``minion`` are empty).
 
-    ``to`` names the one returner that it is for; empty when it is for all.
+    :param at: Unix time: of the publish, of the return, or when the event was heard.
+    :param data: the load; the return, in the form of its event; the data of the event.
+    :param tag: that of the event.
     """
 
     kind: str
     jid: str
     minion: str
-    body: dict[str, Any]
-    to: str = ""
-
-    @property
-    def is_correction(self) -> bool:
-        """Whether a different return of the same minion was recorded before, from an event."""
-        return REPLACES in self.body
+    at: float
+    data: dict[str, Any]
+    tag: str = ""
 
 
-def packed(record: Record, now: float) -> bytes:
-    """Return a record as the spool holds it, with the time at which it was taken in."""
-    fields = (record.kind, record.jid, record.minion, record.body, record.to)
-    return _TIME.pack(now) + bytes(salt.payload.dumps(fields, use_bin_type=True))
-
-
-def taken_at(payload: bytes) -> float:
-    """Return when a packed record was taken in."""
-    return float(_TIME.unpack_from(payload)[0])
-
-
-def unpacked(payload: bytes) -> Record:
-    """Return the record. :raises Exception: when it is not a record."""
-    record = Record(*salt.payload.loads(payload[_TIME.size :], encoding="utf-8"))
-    if not isinstance(record.jid, str) or not isinstance(record.minion, str) or not isinstance(record.body, dict):
-        raise ValueError("it is no record")
-    return record
-
-
-def summary_of(payload: bytes) -> dict[str, Any]:
-    """Return what may be shown of a record: job and minion, without its content."""
-    try:
-        record = unpacked(payload)
-    except Exception as exc:  # Salt and msgpack raise many kinds for an invalid record.
-        return {"kind": f"unreadable: {str(exc)[:200]}"}
+def entry_of(record: Record) -> dict[str, Any]:
+    """Return a record as ``store_many`` of a returner takes it: see ``returners/pgjsonb_bulk.py``."""
     if record.kind == EVENT:
-        return {"kind": record.kind, "tag": record.body.get("tag")}
-    return {"kind": record.kind, "jid": record.jid, "minion": record.minion}
+        return {"kind": "event", "time": record.at, "tag": record.tag, "data": record.data}
+    entry = {"kind": "load", "time": record.at, "jid": record.jid, "data": record.data}
+    return entry if record.kind == LOAD else {**entry, "kind": "return", "minion": record.minion}
 
 
-def entry_of(record: Record, at: float) -> dict[str, Any]:
-    """
-    Return a record as ``store_many`` of a returner takes it: see ``returners/pgjsonb_bulk.py``.
+def event_row(number: str, at: float, tag: str, data: Mapping[str, Any]) -> Row:
+    """Return the row of an event. :param number: names it among all events. :raises Exception: if it cannot be packed."""
+    return Row(Key(EVENT, number), at, body=bytes(salt.payload.dumps((tag, data), use_bin_type=True)))
 
-    :param at: when it was taken in, Unix time.
-    """
-    if record.kind == EVENT:
-        return {"kind": "event", "time": at, "tag": record.body["tag"], "data": record.body["data"]}
-    if record.kind == LOAD:
-        return {"kind": "load", "time": at, "jid": record.jid, "data": record.body}
+
+def event_in(row: Row) -> Record:
+    """Return the event of a row. :raises Exception: of many kinds, if it is damaged."""
+    tag, data = salt.payload.loads(row.body or b"", encoding="utf-8")
+    return Record(EVENT, "", "", row.at, dict(data), str(tag))
+
+
+def summary_of(row: Row) -> dict[str, Any]:
+    """Return what is shown of a dead letter: job and minion, or the tag, but not the content."""
+    kind, jid, minion = row.key
+    shown: dict[str, Any] = {"jid": jid, "minion": minion}
+    if kind == EVENT:
+        try:
+            shown = {"tag": event_in(row).tag}
+        except Exception as exc:  # Salt and msgpack raise many kinds
+            shown = {"tag": f"unreadable: {exc}"[:200]}
+    more = {"reason": row.why, "tries": row.tries, "time": row.at}
+    return {"name": name_of(row.key), "kind": kind, **shown, **more}
+
+
+def name_of(key: Key) -> str:
+    """Return how people name a dead letter."""
+    return "/".join(part for part in key if part)
+
+
+def rebuilt(jid: str, minion: str, data: Mapping[str, Any], fun: Any, arguments: Any) -> dict[str, Any]:
+    """Return the data of a return's event, from the return in the job cache and what its job runs."""
     return {
-        "kind": "return",
-        "time": at,
-        "jid": record.jid,
-        "minion": record.minion,
-        "replaces": record.is_correction,
-        "data": record.body,
+        "cmd": "_return",
+        "fun": fun,
+        "fun_args": arguments,
+        "retcode": 0,
+        "success": retcode_of(data) == 0,
+        **data,
+        "id": minion,
+        "jid": jid,
     }
-
-
-def content_of(data: Mapping[str, Any]) -> bytes:
-    """
-    Return an 8-byte digest of what a return says, the same for its event and for its record in a job cache.
-
-    Text and bytes count as equal, because some job caches do not tell them apart.
-    """
-    said = salt.payload.dumps((data.get("return"), retcode_of(data)))
-    return hashlib.blake2b(said, digest_size=8).digest()

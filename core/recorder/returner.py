@@ -13,7 +13,6 @@ import json
 import logging
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ import salt.loader
 
 from saltext.jobs.core import lines, own_modules
 from saltext.jobs.core.errors import JobsError
-from saltext.jobs.core.ids import TIME_ZONES, jid_time
+from saltext.jobs.core.store.store import COPY
 
 log = lines.logger(__name__)
 
@@ -46,7 +45,7 @@ class ReturnerModule:
 
     def __init__(self, opts: Mapping[str, Any], name: str, ret_config: str = "") -> None:
         self.name, self._ret_config = name, ret_config
-        self._opts = promoted(opts, ret_config)
+        self._opts = {**promoted(opts, ret_config), COPY: True}
         self._loaded: Any = None
 
     def store_return(self, ret: Mapping[str, Any]) -> None:
@@ -86,7 +85,7 @@ class ReturnerModule:
         Hand many records to a returner that ``takes_many``.
 
         :param records: dicts with ``kind`` (``load``, ``return``, ``event``), ``time`` (Unix time), ``data``, and ``jid``,
-            ``minion``, ``replaces`` or ``tag`` as far as the kind has them.
+            ``minion`` or ``tag`` as far as the kind has them.
         :return: ``{position: reason}`` of those that it cannot store; all others are stored.
         :raises Exception: when none is stored, or that is unknown. Then all may be passed again, also stored ones.
         """
@@ -103,45 +102,10 @@ class ReturnerModule:
         # Salt's loader would load all modules there are, to look for a function that this one lacks.
         return hasattr(sys.modules[returner.__module__], function)
 
-    def load(self, jid: str) -> dict[str, Any]:
-        """Return the load of a job, or ``{}``."""
-        found = self._function("get_load")(jid)
-        return dict(found) if isinstance(found, Mapping) else {}
-
     def returns(self, jid: str) -> dict[str, Any]:
         """Return ``{minion: return data}`` of a job."""
         found = self._function("get_jid")(jid)
         return dict(found) if isinstance(found, Mapping) else {}
-
-    def jids_since(self, since: float) -> dict[str, str]:
-        """
-        Return ``{jid: function}`` of the jobs that were published after ``since`` (Unix time), oldest first.
-
-        The time in a jid decides. A jid without a time, or with a time in the future, is left out.
-        """
-        found = self._newest(since) if self.name != "local_cache" and self.has("get_jids_filter") else self._all()
-        times = {jid: _published(jid) for jid in found}
-        return {jid: found[jid] for jid, at in sorted(times.items()) if at is not None and at >= since}
-
-    def _all(self) -> dict[str, str]:
-        # local_cache reads every load for get_jids_filter too, and get_jids is cheaper there.
-        jobs = self._function("get_jids")() or {}
-        return {str(jid): str(job.get("Function", "")) for jid, job in jobs.items() if isinstance(job, Mapping)}
-
-    def _newest(self, since: float) -> dict[str, str]:
-        count = 200
-        while True:
-            jobs = self._function("get_jids_filter")(count, filter_find_job=False) or []
-            found = {
-                str(job.get("jid") or job.get("JID")): str(job.get("Function", ""))
-                for job in jobs
-                if isinstance(job, Mapping)
-            }
-            # any minion can make up jids for what it returns, so jids without a time are ignored
-            times = [at for at in map(_published, found) if at is not None]
-            if len(jobs) < count or min(times, default=since) < since:
-                return found
-            count *= 4
 
     def _store_whole(self, function: str, line: Mapping[str, Any], argument: Any) -> None:
         if self.name == _RAWFILE:  # it would leave an unfinished line
@@ -174,11 +138,6 @@ class ReturnerModule:
                 raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason.rstrip('.')}")
             self._loaded = loaded
         return self._loaded
-
-
-def _published(jid: str) -> float | None:
-    at = jid_time(jid)
-    return at if at is not None and at <= time.time() + TIME_ZONES else None
 
 
 def promoted(opts: Mapping[str, Any], ret_config: str) -> dict[str, Any]:

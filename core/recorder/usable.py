@@ -1,4 +1,4 @@
-"""Checks that the recorder can use the returners in ``returners:`` on this master."""
+"""Checks that the recorder can work on this master, with these returners."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.recorder.returner import promoted
 from saltext.jobs.core.settings import RecorderSettings, ReturnerChoice
 
@@ -16,6 +17,11 @@ def check(opts: Mapping[str, Any], settings: RecorderSettings) -> None:
     if not settings.returners:
         raise SettingsError(
             f"{JOB_RECORDER}: returners is not set; accepted is a list of returners, such as ['pgjsonb']"
+        )
+    if opts.get("master_job_cache") != OURS:
+        raise SettingsError(
+            f"{JOB_RECORDER} needs master_job_cache: {OURS}, which is {opts.get('master_job_cache', 'local_cache')!r}: it "
+            "records what that job cache has"
         )
     for choice in settings.returners:
         _check_returner(opts, choice)

@@ -43,8 +43,10 @@ _DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "mmap_cache": Mmap, "sqli
 #: The stores of this process, with their options, by the ``id()`` of these options: Salt has several copies of them.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
+#: Set in the options of the recorder's returners: what they store was stored in the job cache before, and is no news.
+COPY = "__saltext_jobs_copy"
 #: Options that matter with every driver; those of drivers that keep files; and what those of the other drivers begin with.
-_OWN = ("salt_cache", "cache", "cachedir", "id", "__role")
+_OWN = ("salt_cache", "cache", "cachedir", "id", "__role", COPY)
 _OF_FILES: dict[str, tuple[str, ...]] = {"localfs": (), "sqlite": SQLITE}
 _OF_LOADED = ("redis", "mysql", "etcd", "consul", "mmap_cache", "postgresql", "extension_modules", "module_dirs")
 #: The values of ``sync``: which records of a job must survive a power cut once they are stored.
@@ -71,7 +73,7 @@ class Store:
         #: The driver itself, if it keeps all banks in one file of its own.
         self.file = cast(Sqlite, self.driver) if name == "sqlite" else None
         sync, self.max_jobs, self.max_bytes, self._log_size = _own_options(opts)
-        self._is_minion = opts.get("__role") == "minion"
+        self._has_log = opts.get("__role") != "minion" and not opts.get(COPY)
         self._keys = Keys(name, self.driver.longest)
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
@@ -95,8 +97,8 @@ class Store:
 
     @functools.cached_property
     def log(self) -> LogWriter | None:
-        """The log of what this master does; None on a minion, which may store its own returns in this job cache."""
-        return None if self._is_minion else self.site.log_writer(self._log_size or SIZE)
+        """The log of what this master does; None in a copy, and on a minion, which may store its own returns."""
+        return self.site.log_writer(self._log_size or SIZE) if self._has_log else None
 
     @functools.cached_property
     def _locks(self) -> Locks:

@@ -422,15 +422,22 @@ _TABLE = (
     # the recorder
     (
         "a return that comes twice is recorded twice",
-        "core/recorder/intake.py",
-        "        if not self._is_known(item):\n            digests",
-        "        if True:\n            digests",
+        "core/recorder/consumer.py",
+        "                is_new = record.first\n",
+        "                is_new = True\n",
         "tests/functional/recorder/test_recording.py::test_a_return_that_comes_twice_is_recorded_once",
+    ),
+    (
+        "the place moves past a record that no returner has",
+        "core/recorder/consumer.py",
+        "Place(self._order[0][0] - 1 if self._order else self._read_to, self._gaps)",
+        "Place(self._read_to, self._gaps)",
+        "tests/functional/recorder/test_crashes.py",
     ),
     (
         "a refused record is tried for ever",
         "core/recorder/pipeline.py",
-        "if record.tries >= self._tries or not has_place:",
+        "if record.tries >= self._tries or len(self._parked) >= self._size:",
         "if False:",
         "tests/unit/recorder/test_pipeline.py",
     ),

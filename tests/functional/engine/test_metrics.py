@@ -35,12 +35,8 @@ RETURNER = {
     "trouble": None,
 }
 STATS = {
-    "recorded": 4,
-    "unwritten": 0,
     "events": 0,
     "events_dropped": 0,
-    "found_in_job_cache": 0,
-    "spool_bytes": 100,
     "returners": {"pgjsonb": RETURNER, 'odd"one': RETURNER},
 }
 

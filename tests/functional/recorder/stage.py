@@ -1,90 +1,100 @@
-"""A recorder without Salt: dictionaries and lists stand in for the job cache, the returners and the bus."""
+"""A recorder beside a real job cache and its log; lists stand in for the returners and the bus."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+
+import salt.loader
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import TRIES, Consumer
-from saltext.jobs.core.recorder.files import Seen
-from saltext.jobs.core.recorder.intake import Intake
-from saltext.jobs.core.recorder.shell import AUDIT, Ports, RecorderShell
-from saltext.jobs.core.recorder.spool import Spool
+from saltext.jobs.core.recorder.shell import Ports, RecorderShell
+from saltext.jobs.core.recorder.source import Source
 from saltext.jobs.core.settings import RecorderSettings, read_settings
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.store import store_of
+from tests.database import database_of
+from tests.functional.options import options_in
 from tests.waiting import comes_true
 
 
 class JobCache:
-    """The content of a job cache, and jobs that it fails to read."""
+    """What a master's workers do: each publish and each return goes into the job cache, and into the log."""
 
-    def __init__(self):
-        self.loads, self.stored, self.broken = {}, {}, set()
-        self.is_down = False
-        self.asked = self.searched = 0
+    def __init__(self, opts):
+        self.opts = opts
+        loaded = salt.loader.returners(opts, {})
+        self._save_load, self._returner = loaded["salt_cache.save_load"], loaded["salt_cache.returner"]
 
-    def _check(self, jid):
-        self.asked += 1
-        if self.is_down or jid in self.broken:
-            raise ConnectionError("the job cache is down")
+    def publish(self, jid, fun="cmd.run", minions=("m1",), **more):
+        load = {"jid": jid, "fun": fun, "arg": [], "tgt": "*", "tgt_type": "glob", "user": "anna", "cmd": "publish"}
+        self._save_load(jid, {**load, **more}, minions=list(minions))
 
-    def publish(self, jid, fun, **more):
-        self.loads[jid] = {"jid": jid, "fun": fun, "arg": [], "tgt": "*", "tgt_type": "glob", "user": "anna", **more}
+    def report(self, jid, fun, minion, **more):
+        """A job that nobody has published, such as one that a minion runs by its own schedule."""
+        self._save_load(jid, {"jid": jid, "fun": fun, "id": minion, "fun_args": [], **more})
 
-    def give_back(self, jid, minion, value, **more):
-        self.stored.setdefault(jid, {})[minion] = {"return": value, "retcode": 0, "success": True, **more}
+    def give_back(self, jid, minion, value="x", fun="cmd.run", **more):
+        data = {"jid": jid, "id": minion, "fun": fun, "fun_args": [], "return": value, "retcode": 0, "success": True}
+        self._returner({**data, **more})
 
-    def load(self, jid):
-        self._check(jid)
-        return dict(self.loads.get(jid, {}))
+    def remove(self, jid):
+        """What the master's maintenance does to an old job."""
+        records.drop(store_of(self.opts), jid)
 
-    def returns(self, jid):
-        self._check(jid)
-        return dict(self.stored.get(jid, {}))
+    def damage(self, jid, minion):
+        with database_of(self.opts) as sql:
+            assert sql.execute("UPDATE records SET value = X'C1' WHERE key = ?", (minion,)).rowcount
 
-    def jids_since(self, since):
-        self._check(None)
-        found = {jid: str(load["fun"]) for jid, load in self.loads.items()}
-        self.searched += 1
-        return found
+    @contextlib.contextmanager
+    def without_log(self):
+        """The log cannot be written, as if its disk were full; the job cache can."""
+        with database_of(self.opts) as sql:
+            sql.execute("ALTER TABLE saltext_jobs_log RENAME TO elsewhere")
+        yield
+        with database_of(self.opts) as sql:
+            sql.execute("ALTER TABLE elsewhere RENAME TO saltext_jobs_log")
 
 
 class Returner:
     """Takes records, refuses some, or is down."""
 
-    def __init__(self):
+    takes_many = False
+
+    def __init__(self, can_be_asked=True):
         self.loads, self.taken, self.events = [], [], []
-        self.is_down = False
+        self.is_down, self._can_be_asked = False, can_be_asked
         self.refuses = lambda ret: False
 
-    def store_load(self, jid, load):
+    def _check(self):
         if self.is_down:
             raise ConnectionError("down")
+
+    def store_load(self, jid, load):
+        self._check()
         self.loads.append((jid, load))
 
     def store_return(self, ret):
-        if self.is_down:
-            raise ConnectionError("down")
+        self._check()
         if self.refuses(ret):
             raise ValueError("not such a thing")
         self.taken.append(ret)
 
     def store_event(self, tag, data):
-        if self.is_down:
-            raise ConnectionError("down")
+        self._check()
         self.events.append((tag, data))
 
-    takes_many = False
-
     def has(self, function):
-        return function == "get_jid"
+        return function == "get_jid" and self._can_be_asked
 
     def returns(self, jid):
+        self._check()
         return {ret["id"]: ret for ret in self.taken if ret["jid"] == jid}
 
 
@@ -98,8 +108,6 @@ class Bus:
 
     def listen(self, listener, on_ready=None):
         self.listener = listener
-        if on_ready:
-            on_ready()
 
     def close(self):
         pass
@@ -111,69 +119,51 @@ class Bus:
 
 class Stage:
     """
-    :param folder: where the recorder keeps its files.
-    :param job_cache: what outlives the recorder; so does ``returner``.
+    :param folder: where the master keeps its files.
+    :param returner: what outlives the recorder.
+    :param opts: more options of the master.
     """
 
-    def __init__(
-        self, folder, job_cache=None, returner=None, is_exact=True, flush=0.05, audit=AUDIT, tries=TRIES, **options
-    ):
-        self.job_cache, self.returner = job_cache or JobCache(), returner or Returner()
-        self.opts = {"cachedir": str(folder), "sock_dir": str(folder), "id": "m_master"}
-        settings = {"returners": ["one"], **options}
-        self.settings = read_settings(RecorderSettings, JOB_RECORDER, settings)
-        self.folder = FileSite(self.opts).path(JOB_RECORDER)
+    def __init__(self, folder, returner=None, tries=TRIES, opts=None, **options):
+        self.opts = options_in(folder, master_job_cache="salt_cache", **{"cache": "sqlite", **(opts or {})})
+        self.job_cache, self.returner = JobCache(self.opts), returner or Returner()
+        self.settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["one"], **options})
         self.loop, self.bus, clock = compat.new_loop(), Bus(), Clock()
-        self._disk = disk = Worker(self.loop)
-        self.spool = Spool(self.folder / "spool", self.settings.spool_max_bytes)
-        seen = Seen(self.folder / "seen", self.settings.catch_up)
-        self.intake = Intake(self.settings, clock, self.spool, seen, self.job_cache, disk)
-        look_back = self.settings.catch_up
-        catch_up = CatchUp(self.loop, self.intake, seen, disk, self.job_cache, is_exact, look_back)
-        folder = self.folder / "returners" / "one"
-        max_bytes = self.settings.spool_max_bytes
-        self.consumer = Consumer(self.loop, clock, "one", self.returner, self.spool, folder, max_bytes, tries)
-        ports = Ports(
-            self.loop,
-            clock,
-            self.bus,
-            Inbox(self.opts, JOB_RECORDER),
-            disk,
-            self.spool,
-            seen,
-            self.intake,
-            catch_up,
-            [self.consumer],
+        self.tables = site_of(self.opts).tables
+        source, look_back = Source(self.opts, self.settings), self.settings.catch_up
+        self.consumer = Consumer(
+            self.loop, clock, "one", self.returner, source, self.tables, look_back=look_back, tries=tries
         )
-        self.shell = RecorderShell(ports, self.settings, flush, audit)
+        inbox = Inbox(self.opts, JOB_RECORDER)
+        ports = Ports(self.loop, clock, self.bus, inbox, Worker(self.loop), self.tables, None, [self.consumer])
+        self.shell = RecorderShell(ports, self.settings)
         self.shell.start()
-
-    def event(self, jid, minion, value, **more):
-        """Bring the event of a return."""
-        data = {"cmd": "_return", "jid": jid, "id": minion, "fun": "cmd.run", "return": value, "retcode": 0, **more}
-        self.bus.bring(f"salt/job/{jid}/ret/{minion}", {name: item for name, item in data.items() if item is not ...})
+        self._is_closed = False
+        assert self.until(lambda: self.consumer.is_ready)
 
     def until(self, condition, seconds=30):
         """Run the loop until a condition holds; tells whether it did."""
         return comes_true(self.loop, condition, seconds)
 
-    def await_search(self, after=0):
-        """Run the loop until the job cache has been searched, more often than before. A new recorder searches it once."""
-        assert self.until(lambda: self.job_cache.searched > after)
+    @property
+    def figures(self):
+        return self.consumer.stats(time.time())
 
     def settle(self):
-        """Run the loop until all that the bus has brought is with the returner, unless that is down."""
-        assert self.until(lambda: not self.intake.waiting)
-        self.loop.run_sync(lambda: self._disk.call(int))  # so what it had to write is in the spool
-        assert self.returner.is_down or self.until(lambda: not self.consumer.stats(time.time())["queued"])
+        """Run the loop until the recorder has looked at all that there is, and the returner has it unless it is down."""
+        looks = self.consumer.looks
+        assert self.until(lambda: self.consumer.looks > looks + 1)
+        assert self.returner.is_down or self.until(lambda: not self.figures["queued"])
 
     def run(self, seconds):
         """Run the loop for so long."""
         self.loop.run_sync(lambda: compat.sleep(seconds))
 
     def close(self):
-        self.shell.close()
-        self.loop.close(all_fds=True)
+        if not self._is_closed:
+            self._is_closed = True
+            self.shell.close()
+            self.loop.close(all_fds=True)
 
     @property
     def returns(self):

@@ -24,6 +24,7 @@ def opts(tmp_path):
         "sock_dir": str(tmp_path),
         "id": "m",
         "user": USER,
+        "master_job_cache": "salt_cache",
         "job_recorder": {"returners": ["pgjsonb"]},
     }
 
@@ -87,6 +88,10 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
         ({}, "no job_recorder engine runs"),
         ({"job_recorder": {}}, "the engine does not start: job_recorder: returners is not set"),
         ({"job_recorder": {"returners": ["pgjsonb"], "spool_max_bytes": 0}}, "spool_max_bytes"),
+        (
+            {"master_job_cache": "local_cache"},
+            "job_recorder needs master_job_cache: salt_cache, which is 'local_cache'",
+        ),
         ({"engines": [{"job_recorder": {"catch_up": "soon"}}]}, "'soon'"),
         ({"job_cache": False}, "stores no returns in a job cache of its own"),
         ({"ext_job_cache": "redis"}, "stores no returns in a job cache of its own"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import time
 
 import pytest
 import salt.cache
@@ -77,7 +76,6 @@ def test_pgjsonb_stores_loads_and_returns(pgjsonb, postgresql):
     assert postgresql.returns() == [(JID, "m1")]
     assert postgresql.execute("SELECT load->>'user' FROM jids") == [("anna",)]
     assert pgjsonb.returns(JID)["m1"]["return"] == {"a": [1, 2]}
-    assert pgjsonb.load(JID)["user"] == "anna"
 
 
 def test_a_server_that_is_down_is_an_error_although_pgjsonb_only_logs_it(pgjsonb, postgresql, caplog):
@@ -241,27 +239,3 @@ def test_two_configurations_in_one_process_never_mix(opts, tmp_path):
     for name in "abab":
         modules[name].store_return(a_return(name))
     assert {name: list(module.returns(JID)) for name, module in modules.items()} == {"a": ["a"], "b": ["b"]}
-
-
-# -- local_cache as the source ----------------------------------------------------------------------------------------
-
-
-def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
-    module, source = ReturnerModule(opts, "local_cache"), salt.loader.returners(opts, {})
-    since, now = time.time() - 60, salt.utils.jid.gen_jid({})
-    for jid in (JID, now):
-        source["local_cache.prep_jid"](passed_jid=jid)
-        source["local_cache.save_load"](jid, a_load(jid), minions=["m1"])
-    source["local_cache.returner"](a_return(jid=now, value=5))
-    assert module.jids_since(since) == {now: "test.echo"}
-    assert module.returns(now) == {"m1": {"return": 5, "retcode": 0, "success": True}}
-
-
-@pytest.mark.parametrize("name", ["salt_cache", "local_cache"])
-def test_any_number_of_jids_without_a_time_hides_no_job(opts, name):
-    module, source = ReturnerModule(opts, name), salt.loader.returners(opts, {})
-    since, now = time.time() - 60, salt.utils.jid.gen_jid({})
-    for jid in (now, *(f"9999{number:016d}" for number in range(260))):
-        source[f"{name}.prep_jid"](passed_jid=jid)
-        source[f"{name}.save_load"](jid, a_load(jid))
-    assert module.jids_since(since) == {now: "test.echo"}

@@ -47,7 +47,7 @@ VERBS = {
     },
     "job_console": {"config"},
     "job_notices": {"doctor", "stats", "test"},
-    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver"},
+    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop"},
     "job_retry": {
         "list",
         "show",

@@ -19,10 +19,6 @@ def test_with_the_option_the_database_is_the_site():
     assert isinstance(site_of({**NEEDED, "saltext_jobs_site": "postgresql"}), PostgresqlSite)
 
 
-def test_the_recorder_of_each_master_works_for_itself():
-    assert isinstance(site_of({**NEEDED, "saltext_jobs_site": "postgresql"}, "job_recorder"), FileSite)
-
-
 @pytest.mark.parametrize(
     ("opts", "told"),
     [

@@ -14,11 +14,10 @@ def make_recorder_master(factories, returners, **options):
     """A master, not started, that records what comes back in ``returners``."""
     return make_master(
         factories,
-        master_job_cache="local_cache",
+        master_job_cache="salt_cache",
         job_retry=None,
         engines=[{"job_recorder": {}}],
         job_recorder={"returners": returners, "events": ["salt/auth"]},
-        # A master's first maintenance removes the folder of any job without a jid file, such as one that is being published.
         keep_jobs_seconds=0,
         **options,
     )

@@ -15,6 +15,9 @@ import psycopg2
 import pytest
 import salt.cache
 
+from saltext.jobs.core.ledger import outbox
+from saltext.jobs.core.recorder.consumer import reader_of
+from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import ask_runner, minions, salt_cli
 from tests.integration.job_recorder.conftest import make_recorder_master
 from tests.missing import missing
@@ -154,26 +157,27 @@ def test_an_engine_that_is_killed_under_load_loses_nothing_and_doubles_nothing(l
 
 
 def test_a_poison_return_is_set_aside_and_delivered_once_its_reason_is_gone(load, run, look, postgresql, file):
-    jid = load.publish(["m1", "m2", "m3"])
+    jid, bad = load.publish(["m1", "m3"]), load.publish(["m2"], fun="x" * 60)
     load.give_back(jid, "m1")
-    load.give_back(jid, "m2", fun="x" * 60)
+    load.give_back(bad, "m2", fun="x" * 60)
     load.give_back(jid, "m3")
-    wait_for(lambda: pg_returns(postgresql, {jid}) == [(jid, "m1"), (jid, "m3")], what="the others")
-    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2"), (jid, "m3")], what="all lines")
+    wait_for(lambda: pg_returns(postgresql, {jid, bad}) == [(jid, "m1"), (jid, "m3")], what="the others")
+    lines = sorted([(jid, "m1"), (bad, "m2"), (jid, "m3")])
+    wait_for(lambda: raw_returns(file, {jid, bad}) == lines, what="all lines")
     (entry,) = wait_for(lambda: look("job_recorder.set_aside")["pgjsonb"], what="an entry that is set aside")
-    assert (entry["jid"], entry["minion"], entry["tries"]) == (jid, "m2", 5)
+    assert (entry["jid"], entry["minion"], entry["tries"]) == (bad, "m2", 5)
     assert "too long" in entry["reason"]
     postgresql.execute("ALTER TABLE salt_returns ALTER COLUMN fun TYPE varchar(100)")
     assert run("job_recorder.redeliver", "pgjsonb")["pgjsonb"] == 1
-    wait_for(lambda: (jid, "m2") in pg_returns(postgresql, {jid}), what="the row")
+    wait_for(lambda: (bad, "m2") in pg_returns(postgresql, {bad}), what="the row")
     assert run("job_recorder.set_aside")["pgjsonb"] == []
-    assert raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2"), (jid, "m3")]
+    assert raw_returns(file, {jid, bad}) == lines
 
 
 def full_disk(folder):
     """Mount a small file system on ``folder``; returns what undoes that. Skips the test if it is not allowed."""
     become_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    options = f"size=1m,mode=700,uid={os.geteuid()}"
+    options = f"size=8m,mode=700,uid={os.geteuid()}"
     command = [*become_root, "mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
     made = subprocess.run(command, capture_output=True)
     if made.returncode:
@@ -203,17 +207,17 @@ def test_two_recorders_share_one_database(salt_factories, load, postgresql, run,
             assert figures["returners"]["pgjsonb_bulk"]["dropped"] == 0
 
 
-def test_a_full_disk_loses_nothing(salt_factories, postgresql, tmp_path):
+def test_a_full_disk_below_the_log_loses_nothing_that_the_job_cache_has(salt_factories, postgresql, tmp_path):
     daemon = make_recorder_master(salt_factories, ["pgjsonb"], **postgresql.options)
-    folder = pathlib.Path(daemon.config["cachedir"]) / "saltext_jobs" / "job_recorder"
+    folder = pathlib.Path(daemon.config["cachedir"]) / "saltext_jobs"
     folder.mkdir(parents=True)
-    undo = full_disk(folder)
+    undo, tables = full_disk(folder), FileSite(daemon.config).tables
     try:
         with daemon.started(), contextlib.closing(Load(daemon.config)) as load:
-            wait_for((folder / "returners" / "pgjsonb" / "progress").exists, what="the engine")
+            wait_for(lambda: outbox.place_of(tables, reader_of("pgjsonb")), what="the engine")
             filler = folder / "filler"
             with contextlib.suppress(OSError), filler.open("wb") as stream:
-                stream.write(bytes(2 << 20))
+                stream.write(bytes(9 << 20))
             assert shutil.disk_usage(folder).free == 0
             load.run(rate=100, seconds=5)
             filler.unlink()

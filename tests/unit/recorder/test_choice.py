@@ -56,9 +56,9 @@ def test_questions_of_the_engines_are_left_out_by_default(question):
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_recent_digests_are_remembered_and_old_ones_are_not():
+def test_recent_names_are_remembered_and_old_ones_are_not():
     recent = Recent(10)
     for item in range(100):
-        recent.add(item)
-    assert all(item in recent for item in range(90, 100))
-    assert not any(item in recent for item in range(80))
+        recent.add(str(item))
+    assert all(str(item) in recent for item in range(90, 100))
+    assert not any(str(item) in recent for item in range(80))

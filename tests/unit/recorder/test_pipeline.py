@@ -8,7 +8,6 @@ import random
 import pytest
 
 from saltext.jobs.core.recorder.pipeline import (
-    PARKED_BYTES,
     STOP_AFTER,
     Attempt,
     Failure,
@@ -41,8 +40,9 @@ class Returner:
             if in_a_row >= STOP_AFTER:
                 break
         for refused in self.pipeline.settle(attempts, self.now):
-            self.refused[refused.number] = refused
-        return [attempt.number for attempt in attempts]
+            if refused.due is None:
+                self.refused[refused.key] = refused
+        return [attempt.key for attempt in attempts]
 
     def answer(self, number):
         self.tries.append(number)
@@ -55,19 +55,15 @@ class Returner:
 
     def run(self, rounds=50):
         for _ in range(rounds):
-            if not self.pipeline.pending:
+            if not len(self.pipeline):
                 break
             self.round()
-
-
-#: Bytes of a record.
-SIZE = 100
 
 
 def pipeline_with(count, size=100, **kwargs):
     pipeline = Pipeline(size, **kwargs)
     for number in range(count):
-        pipeline.take(number, SIZE)
+        pipeline.take(number)
     return pipeline
 
 
@@ -137,7 +133,7 @@ def test_many_bad_records_that_look_like_a_returner_that_is_down_delay_others_by
     for step in range(600):  # a tenth of a second each, with ten new records
         now = step / 10
         for number in waiting[: min(10, returner.pipeline.room)]:
-            returner.pipeline.take(waiting.pop(0), SIZE)
+            returner.pipeline.take(waiting.pop(0))
             born[number] = now
         due = returner.pipeline.due()
         if due is not None and due <= now:
@@ -171,7 +167,7 @@ def test_many_bad_records_in_a_row_with_an_unclear_error_do_not_hide_for_ever_th
 def test_a_refused_record_is_tried_again_after_longer_and_longer_pauses():
     pipeline = pipeline_with(1, tries=4)
     times = []
-    while pipeline.pending:
+    while len(pipeline):
         times.append(pipeline.due())
         pipeline.settle([Attempt(0, FAULT)], times[-1])
     assert times == [0.0, 1.0, 3.0, 7.0]
@@ -190,25 +186,33 @@ def test_a_flood_of_bad_records_delays_no_good_one():
             number = next(numbers)
             if position >= 10:
                 returner.refuses.add(number)
-            returner.pipeline.take(number, SIZE)
+            returner.pipeline.take(number)
         returner.now = float(second)
         tried = returner.round()
         assert len(tried) <= 75 + STOP_AFTER
-        most_at_hand = max(most_at_hand, len(returner.pipeline.pending))
+        most_at_hand = max(most_at_hand, len(returner.pipeline))
         assert len(returner.taken) == 10 * (second + 1), "every good one of this second"
     assert most_at_hand <= 500 + 75
     assert len(returner.refused) >= 65 * 300 - 500, "the bad ones are set aside, and counted"
 
 
-def test_no_more_is_parked_than_there_is_memory_for():
-    large = PARKED_BYTES // 3
-    pipeline = Pipeline(100)
-    for number in range(10):
-        pipeline.take(number, large)
-    refused = pipeline.settle([Attempt(number, FAULT) for number in range(10)], 0.0)
+def test_no_more_is_parked_than_there_is_room_for():
+    pipeline = Pipeline(3)
+    for key in range(10):
+        pipeline.take(key)
+    refused = pipeline.settle([Attempt(key, FAULT) for key in range(10)], 0.0)
     assert pipeline.parked == 3
-    assert [one.number for one in refused] == list(range(3, 10))
+    assert [one.key for one in refused if one.due is None] == list(range(3, 10))
     assert {one.tries for one in refused} == {1}
+
+
+def test_a_record_that_was_refused_before_a_restart_goes_on_where_it_was():
+    pipeline = Pipeline(10, tries=3)
+    pipeline.park("a", 2, 7.0)
+    assert (pipeline.due(), pipeline.round(6.0), pipeline.round(7.0)) == (7.0, (), ("a",))
+    assert pipeline.is_in_doubt("a")
+    ((one),) = pipeline.settle([Attempt("a", FAULT)], 7.0)
+    assert (one.tries, one.due) == (3, None)
 
 
 def test_parked_records_that_fail_without_blame_do_not_end_a_round_before_the_others():
@@ -217,7 +221,7 @@ def test_parked_records_that_fail_without_blame_do_not_end_a_round_before_the_ot
     returner.failure = DOWN
     returner.now += 1000
     for number in range(10, 30):
-        returner.pipeline.take(number, SIZE)
+        returner.pipeline.take(number)
     returner.round()
     assert returner.taken == list(range(10, 30))
 

@@ -1,0 +1,221 @@
+"""
+How far readers of the log are that hand records on, and what they still owe: records that a returner has refused, events,
+and notices.
+
+A reader is named by its engine and by whom it hands records to, such as ``job_recorder pgjsonb``. Its rows are named by
+kind, jid and minion. All functions raise OSError when the database cannot be used now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.ledger.tables import LOG, OUTBOX, READERS, SITE, Execute, Tables
+
+_OF = "reader = ? AND kind = ? AND jid = ? AND minion = ?"
+_FIELDS = "kind, jid, minion, at, tries, due, why, body"
+_PLACE = f"SELECT place, gaps FROM {READERS} WHERE reader = ?"
+_KEEP = f"""INSERT INTO {READERS} (reader, place, gaps) VALUES (?, ?, ?)
+    ON CONFLICT (reader) DO UPDATE SET place = excluded.place, gaps = excluded.gaps"""
+_KNOWN = f"SELECT reader FROM {READERS}"
+_FORGET = f"DELETE FROM {READERS} WHERE reader = ?"
+_STATE = f"SELECT id, removed, (SELECT coalesce(max(place), 0) FROM {LOG}) FROM {SITE}"
+_READ = f"SELECT place, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT ?"
+_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {LOG} WHERE place > ? LIMIT ?) AS later"
+_ADD = f"INSERT INTO {OUTBOX} (reader, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_PUT = f"""INSERT INTO {OUTBOX} (reader, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (reader, kind, jid, minion) DO UPDATE SET
+        at = excluded.at, tries = excluded.tries, due = excluded.due, why = excluded.why, body = excluded.body"""
+_DELETE = f"DELETE FROM {OUTBOX} WHERE {_OF}"
+_SELECT = f"SELECT {_FIELDS} FROM {OUTBOX} WHERE reader = ?"
+_BYTES = f"SELECT coalesce(sum(length(body)), 0) FROM {OUTBOX} WHERE reader = ? AND due = 0"
+_COUNTS = f"""SELECT (SELECT count(*) FROM {OUTBOX} WHERE reader = ? AND due = 0),
+    (SELECT count(*) FROM {OUTBOX} WHERE reader = ? AND due IS NULL)"""
+_TRIM = f"""DELETE FROM {OUTBOX} WHERE reader = ? AND due IS NULL AND at <
+    (SELECT at FROM {OUTBOX} WHERE reader = ? AND due IS NULL ORDER BY at DESC LIMIT 1 OFFSET ?)"""
+#: What rows are read: those that were not tried yet, those that are tried again, and dead letters, newest first.
+_FRESH, _PARKED, _NEWEST_DEAD = (
+    f"{_SELECT} AND due = 0 ORDER BY at, jid, minion LIMIT ?",
+    f"{_SELECT} AND due > 0 ORDER BY due LIMIT ?",
+    f"{_SELECT} AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?",
+)
+_AGAIN = f"UPDATE {OUTBOX} SET due = 0, tries = 0 WHERE {_OF} AND due IS NULL"
+_DROP = f"{_DELETE} AND due IS NULL"
+
+
+class Key(NamedTuple):
+    """Names a row of a reader. ``minion`` is empty for what belongs to a job as a whole."""
+
+    kind: str
+    jid: str
+    minion: str = ""
+
+
+class Row(NamedTuple):
+    """
+    What is owed.
+
+    * ``at``: since when it is there, in Unix time.
+    * ``tries``: how often it was refused, and ``why``.
+    * ``due``: 0 if it was not refused yet, else when it is tried again, in Unix time; None for a dead letter.
+    * ``body``: its content, if it is nowhere else.
+    """
+
+    key: Key
+    at: float
+    tries: int = 0
+    due: float | None = 0.0
+    why: str = ""
+    body: bytes | None = None
+
+
+class Place(NamedTuple):
+    """How far a reader is: the place of the last record in the log, and the gaps that it knows of."""
+
+    place: int
+    gaps: int
+
+
+class State(NamedTuple):
+    """The log: its name, the places of the newest record that was removed and of the newest one, and its gaps."""
+
+    name: str
+    removed: int
+    last: int
+    gaps: int
+
+
+def state(tables: Tables) -> State:
+    """Return the state of the log."""
+    ((name, removed, last),) = tables.read(_STATE)
+    return State(str(name), int(removed), max(int(last), int(removed)), tables.gaps())
+
+
+def place_of(tables: Tables, reader: str) -> Place | None:
+    """Return how far a reader is; None if it is a new one."""
+    found = tables.read(_PLACE, (reader,))
+    return Place(int(found[0][0]), int(found[0][1])) if found else None
+
+
+def after(tables: Tables, place: int, most: int) -> list[tuple[int, bytes | None]]:
+    """
+    Return records of the log after a place, at most ``most``, with their places: None for one that could not be written,
+    empty for one that no master of the site has written.
+    """
+    return [
+        (int(at), None if body is None else tables.seal.take(bytes(body), LOG) or b"")
+        for at, body in tables.read(_READ, (place, most))
+    ]
+
+
+def count_after(tables: Tables, place: int, most: int) -> int:
+    """Return how many records of the log come after a place, at most ``most``."""
+    return int(tables.read(_COUNT, (place, most))[0][0])
+
+
+def forget_others(tables: Tables, prefix: str, wanted: Collection[str]) -> None:
+    """Forget how far those readers are whose names begin with ``prefix``, but for some: the log waits for every reader."""
+    known = [str(row[0]) for row in tables.read(_KNOWN)]
+    for reader in (name for name in known if name.startswith(prefix) and name not in wanted):
+        tables.run(_FORGET, (reader,))
+
+
+def keep(
+    tables: Tables,
+    reader: str,
+    changes: Mapping[Key, Row | None],
+    place: Place | None = None,
+    lease: Lease | None = None,
+    durable: bool = False,
+) -> None:
+    """Store rows, remove those that are None, and note how far the reader is: all of it or nothing."""
+
+    def work(execute: Execute) -> None:
+        for key, row in changes.items():
+            if row is None:
+                execute(_DELETE, (reader, *key))
+            else:
+                execute(_PUT, _values(tables, reader, row))
+        if place is not None:
+            execute(_KEEP, (reader, *place))
+
+    tables.write(work, lease, durable)
+
+
+def add(
+    tables: Tables, readers: Iterable[str], rows: Sequence[Row], lease: Lease | None = None, most: int | None = None
+) -> int:
+    """
+    Store rows for some readers, unless they are there.
+
+    :param most: bytes that the rows of a reader may have that were not tried yet; one with more gets none.
+    :return: how many rows were not stored for that.
+    """
+
+    def work(execute: Execute) -> int:
+        left_out = 0
+        for reader in readers:
+            if most is not None and execute(_BYTES, (reader,)).fetchone()[0] > most:
+                left_out += len(rows)
+                continue
+            for row in rows:
+                execute(_ADD, _values(tables, reader, row))
+        return left_out
+
+    return tables.write(work, lease, durable=False)
+
+
+def fresh(tables: Tables, reader: str, most: int) -> list[Row]:
+    """Return the oldest rows that were not refused yet."""
+    return _rows(tables, _FRESH, reader, most)
+
+
+def parked(tables: Tables, reader: str, most: int) -> list[Row]:
+    """Return rows that are tried again, the first ones first."""
+    return _rows(tables, _PARKED, reader, most)
+
+
+def dead(tables: Tables, reader: str, most: int) -> list[Row]:
+    """Return the newest dead letters, oldest first."""
+    return _rows(tables, _NEWEST_DEAD, reader, most)[::-1]
+
+
+def counts(tables: Tables, reader: str) -> tuple[int, int]:
+    """Return how many rows were not refused yet, and how many are dead letters."""
+    ((fresh_ones, dead_ones),) = tables.read(_COUNTS, (reader, reader))
+    return int(fresh_ones), int(dead_ones)
+
+
+def trim_dead(tables: Tables, reader: str, most: int, lease: Lease | None = None) -> int:
+    """Remove the oldest dead letters, if there are more than ``most``, and return how many."""
+    return tables.write(lambda execute: int(execute(_TRIM, (reader, reader, most - 1)).rowcount), lease, durable=False)
+
+
+def again(tables: Tables, reader: str, keys: Iterable[Key], lease: Lease | None = None) -> int:
+    """Have dead letters handed over again, and return how many these were."""
+    return _each(tables, _AGAIN, reader, keys, lease)
+
+
+def drop(tables: Tables, reader: str, keys: Iterable[Key], lease: Lease | None = None) -> int:
+    """Remove dead letters, and return how many these were."""
+    return _each(tables, _DROP, reader, keys, lease)
+
+
+def _each(tables: Tables, statement: str, reader: str, keys: Iterable[Key], lease: Lease | None) -> int:
+    return tables.write(lambda execute: sum(int(execute(statement, (reader, *key)).rowcount) for key in keys), lease)
+
+
+def _rows(tables: Tables, query: str, reader: str, most: int) -> list[Row]:
+    found = []
+    for kind, jid, minion, at, tries, due, why, body in tables.read(query, (reader, most)):
+        key = Key(kind, jid, minion)
+        content = None if body is None else tables.seal.take(bytes(body), OUTBOX, reader, *key)
+        found.append(Row(key, at, tries, due, why, content))
+    return found
+
+
+def _values(tables: Tables, reader: str, row: Row) -> tuple[Any, ...]:
+    body = None if row.body is None else tables.seal.put(row.body, OUTBOX, reader, *row.key)
+    return (reader, *row.key, row.at, row.tries, row.due, row.why, body)
