@@ -1,8 +1,8 @@
 """
 Show the results of the runners of saltext-jobs as tables that fit the terminal.
 
-``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*``, ``job_recorder.*`` and ``job_notices.*``,
-unless ``--out`` or ``output:`` in the master's configuration names another one. The data that programs get stays the same:
+``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*``, ``job_recorder.*``, ``job_notices.*`` and
+``jobs_doctor.*``, unless ``--out`` or ``output:`` in the master's configuration names another. Programs get plain data:
 
 .. code-block:: bash
 
@@ -39,7 +39,7 @@ __virtualname__ = "jobs_table"
 __opts__: Mapping[str, Any]
 __salt__: Mapping[str, Callable[..., str]]
 
-_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
+_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices", "jobs_doctor")
 #: The function that draws each result; ``facts`` draws the others.
 _PAGES: dict[str, Callable[[Any, Page], None]] = {
     **dict.fromkeys(("batch.list", "batch.list_active"), batches.listed),
@@ -58,7 +58,7 @@ _PAGES: dict[str, Callable[[Any, Page], None]] = {
     "job_notices.stats": notices.stats,
     "job_recorder.stats": recorder.stats,
     "job_recorder.set_aside": recorder.set_aside,
-    **dict.fromkeys((f"{runner}.doctor" for runner in _RUNNERS), facts.doctor),
+    **dict.fromkeys(("jobs_doctor.run", *(f"{runner}.doctor" for runner in _RUNNERS)), facts.doctor),
 }
 
 

@@ -67,6 +67,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         salt-run job_retry.list
         salt-run job_retry.list minion=web1 state=held,dead
     """
+    from saltext.jobs.core.engine import requests
     from saltext.jobs.core.engine.masters import driver_of
     from saltext.jobs.core.retry.entry import State
 
@@ -82,6 +83,11 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         for entry, snapshot in _entries(_given(arguments.minion, minion), _given(arguments.jid, jid))
         if entry.state.value in states
     ]
+    is_well = requests.is_running(__opts__, JOB_RETRY) and not requests.silent_for(__opts__, JOB_RETRY)
+    if found and not is_well:
+        runner.note(
+            globals(), "No job_retry engine answers, so nothing is delivered; salt-run jobs_doctor.run says why"
+        )
     return [row for _, row in sorted(found, key=lambda item: (item[0], item[1]["jid"], item[1]["minion"]))]
 
 

@@ -70,7 +70,8 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
     rest = {name: value for name, value in data.items() if name not in (*_WORDS, "findings", "faults", "retcode")}
     told += [f"{name.replace('_', ' ')}: {value}" for name, value in rest.items() if isinstance(value, (str, int))]
     told += [f"since: {page.when(data['since'])}"] if data.get("since") else []
-    page.line("; ".join(told))
+    if told:
+        page.line("; ".join(told))
     for name, value in rest.items():
         if isinstance(value, Mapping) and value:
             page.line(f"{name.replace('_', ' ')}: " + "; ".join(f"{key} ({why})" for key, why in value.items()), "  ")

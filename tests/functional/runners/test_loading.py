@@ -46,6 +46,7 @@ VERBS = {
         "stats",
     },
     "job_console": {"config"},
+    "jobs_doctor": {"run"},
     "job_notices": {"doctor", "stats", "test"},
     "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop"},
     "job_retry": {

@@ -1,0 +1,135 @@
+"""
+See in one place what does not work in this extension, before anything else.
+
+.. code-block:: bash
+
+    salt-run jobs_doctor.run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+# Every salt-run imports this file. What a call needs beyond these, it imports itself.
+from saltext.jobs.core import arguments, runner
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
+
+__virtualname__ = "jobs_doctor"
+
+# Salt's loader brings these.
+__opts__: Mapping[str, Any]
+__salt__: Mapping[str, Callable[[], dict[str, Any]]]
+
+_JOB_CACHE = "job_cache"
+_ENGINES = (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER, JOB_NOTICES)
+#: The runner whose ``doctor`` examines a part.
+_DOCTORS = {BATCH_MANAGER: "batch", **{part: part for part in (_JOB_CACHE, *_ENGINES[1:])}}
+#: Our own names in the master's configuration, and what else of ours may be misspelt there.
+_SECTIONS = (*_ENGINES, "saltext_jobs_site", "sqlite_cache_path", "sqlite_cache_synchronous", "postgresql")
+_VALUES = {"cache": ("sqlite", "postgresql"), "master_job_cache": ("salt_cache",), "saltext_jobs_site": ("postgresql",)}
+
+
+def __virtual__() -> str:
+    return __virtualname__
+
+
+@runner.verb
+def run() -> dict[str, Any]:
+    """
+    Return what does not work, of all that is configured or has open work; below that, advice.
+
+    It asks the doctors of ``batch``, ``job_retry``, ``job_cache``, ``job_recorder`` and ``job_notices``, and looks for names
+    of this extension that are misspelt in the master's configuration. The exit status of ``salt-run`` is 1 if something that
+    is configured, or has open work, does not work.
+
+    :return: a dict with parts (``{part: how it stands}``), findings (a sentence each; faults first, then advice), faults
+        (how many of the findings are faults) and retcode (the exit status).
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run jobs_doctor.run
+    """
+    from saltext.jobs.core.advice import Advice, examined
+
+    _require_no_peer()
+    parts, found = dict[str, str](), dict[str, str]()
+    for misspelt in _misspelt(__opts__):
+        found.setdefault(misspelt, misspelt)
+    for part in (_JOB_CACHE, *_ENGINES):
+        configured, work = _is_configured(part), _open_work(part)
+        if not configured and not work:
+            parts[part] = "not configured"
+            continue
+        told = _examined(part)
+        well = told.get("engine", told.get("usable", False))
+        parts[part] = "works" if well and not told["faults"] else "runs" if well else "does not work"
+        if work and not well and not configured:
+            told["findings"].insert(0, f"{work}, and no {part} engine is configured: add it to `engines:`")
+            told["faults"] += 1
+        for number, finding in enumerate(told["findings"]):  # the same may be said of several parts
+            is_fault = number < told["faults"]
+            found.setdefault(finding, f"{part}: {finding}" if is_fault else Advice(finding))
+    return examined({"parts": parts}, found.values())
+
+
+def _is_configured(part: str) -> bool:
+    from saltext.jobs.core.settings import is_configured
+
+    return is_configured(__opts__, part) if part in _ENGINES else __opts__.get("master_job_cache") == "salt_cache"
+
+
+def _examined(part: str) -> dict[str, Any]:
+    """Return what the doctor of a part says. A doctor that fails is a fault of its part: nothing is known to be well."""
+    try:
+        return {**__salt__[f"{_DOCTORS[part]}.doctor"]()}
+    except Exception as exc:
+        return {"findings": [f"it cannot be examined: {exc}"], "faults": 1}
+
+
+def _open_work(part: str) -> str:
+    """Return in words what an engine has to do; empty for nothing, and for a part whose work is not kept by us."""
+    from saltext.jobs.core.batch.store import BatchStore
+    from saltext.jobs.core.retry.entry import State
+    from saltext.jobs.core.retry.store import RetryStore
+    from saltext.jobs.core.site import site_of
+
+    try:
+        if part == BATCH_MANAGER:
+            batches = len(list(BatchStore(__opts__).open_jids()))
+            return f"batches that have not ended: {batches}" if batches else ""
+        if part == JOB_RETRY:
+            waits = (State.PENDING, State.CLAIMED, State.SENT, State.RUNNING)
+            owed = sum(entry.state in waits for entry, _ in RetryStore(site_of(__opts__).tables).entries())
+            return f"jobs that are owed to minions: {owed}" if owed else ""
+    except Exception as exc:  # then it is not known that there is none
+        return f"what is left to do is not known ({exc})"
+    return ""
+
+
+def _misspelt(opts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each name in the master's configuration that is nearly one of ours."""
+    import salt.config
+
+    def like(name: Any, known: Iterable[str]) -> str | None:
+        return None if name in known else arguments.slip_of(str(name), known)
+
+    engines = opts.get("engines") or ()
+    for entry in [engines] if isinstance(engines, (str, Mapping)) else engines:
+        for name in entry if isinstance(entry, Mapping) else (entry,):
+            if meant := like(name, _ENGINES):
+                yield f"`engines:` names {name!r}, which is no engine: correct it to {meant}"
+    for name in sorted(map(str, opts.keys() - salt.config.DEFAULT_MASTER_OPTS.keys())):
+        if meant := like(name, _SECTIONS):
+            yield f"the master's configuration has {name!r}, which is no option: correct it to {meant}"
+    for name, known in _VALUES.items():
+        if meant := like(opts.get(name), known):
+            yield f"{name} is {opts[name]!r}: correct it to {meant}"
+
+
+def _require_no_peer() -> None:
+    from saltext.jobs.core.master import caller
+
+    caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))

@@ -1,0 +1,102 @@
+"""What an operator asks first: what does not work, of all that is configured or has open work."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import salt.loader
+
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.site import site_of
+from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
+from tests.leading import leading
+from tests.unit.batch.bench import Bench
+
+
+@pytest.fixture
+def opts(opts, tmp_path):
+    """A master of whose installation nothing is wrong, and that runs no engine."""
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "pki" / "minions").mkdir(parents=True)
+    places = {"cachedir": str(tmp_path / "cache"), "pki_dir": str(tmp_path / "pki")}
+    return {**opts, **places, "cache": "sqlite", "job_retry": True}
+
+
+def examined(opts, **more):
+    return salt.loader.runner({**opts, **more})["jobs_doctor.run"]()
+
+
+def faults(found):
+    assert found["retcode"] == int(found["faults"] > 0)
+    return found["findings"][: found["faults"]]
+
+
+def test_of_what_is_not_configured_and_has_no_work_nothing_is_said(opts):
+    found = examined(opts)
+    assert faults(found) == []
+    assert found["parts"] == {
+        "job_cache": "works",
+        **dict.fromkeys(("batch_manager", "job_retry", "job_recorder", "job_notices"), "not configured"),
+    }
+
+
+def test_advice_comes_last_and_once_and_leaves_the_exit_status_at_zero(opts):
+    engines = [{BATCH_MANAGER: {}}, {JOB_RETRY: {}}]
+    with leading(opts, BATCH_MANAGER), leading(opts, JOB_RETRY):
+        found = examined(opts, engines=engines)
+    assert faults(found) == []
+    assert len([finding for finding in found["findings"] if "require_minion_sign_messages" in finding]) == 1
+    assert (found["parts"]["batch_manager"], found["parts"]["job_retry"]) == ("works", "works")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            {"engines": [{"batch_manger": {}}]},
+            "`engines:` names 'batch_manger', which is no engine: correct it to batch_m",
+        ),
+        ({"engines": ["job_rety"]}, "`engines:` names 'job_rety'"),
+        (
+            {"job_recoder": {"ret": "x"}},
+            "the master's configuration has 'job_recoder', which is no option: correct it to",
+        ),
+        ({"cache": "sqllite"}, "cache is 'sqllite': correct it to sqlite"),
+        ({"master_job_cache": "salt_cahce"}, "master_job_cache is 'salt_cahce': correct it to salt_cache"),
+        ({"engines": [{BATCH_MANAGER: {}}]}, "batch_manager: no batch_manager engine runs"),
+        (
+            {"engines": [BATCH_MANAGER], BATCH_MANAGER: {"max_in_flight": "x"}},
+            "batch_manager: the engine does not start",
+        ),
+    ],
+)
+def test_what_is_misspelt_or_does_not_run_is_a_fault(opts, more, told):
+    found = examined(opts, **more)
+    assert any(fault.startswith(told) for fault in faults(found)), found
+
+
+def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
+    queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
+    bench = Bench("abcd", "4", jid=JID)
+    BatchStore(opts).new_journal(JID).rewrite(bench.first)
+    told = faults(examined(opts))
+    assert (
+        "batch_manager: batches that have not ended: 1, and no batch_manager engine is configured: add it to `engines:`"
+        in told
+    )
+    assert any(
+        fault.startswith("job_retry: jobs that are owed to minions: 1, and no job_retry engine") for fault in told
+    )
+
+
+def test_an_engine_that_hangs_does_not_work(opts):
+    with leading(opts, BATCH_MANAGER) as lease:
+        path = site_of(opts).lock_path(BATCH_MANAGER)
+        os.utime(path, (time.time() - 80,) * 2)
+        found = examined(opts, engines=[{BATCH_MANAGER: {}}])
+        assert lease is not None
+    assert found["parts"]["batch_manager"] == "does not work"
+    assert any("has not answered for 8" in fault for fault in faults(found))
