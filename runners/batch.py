@@ -578,8 +578,7 @@ def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
 @runner.verb
 def doctor() -> dict[str, Any]:
     """
-    Return what an operator should know before relying on batches. With ``saltext_jobs_site``, minions are asked which
-    records of their jobs they keep, if the user has the rights that ``job_retry.coverage`` needs.
+    Return what an operator should know before relying on batches.
 
     The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
@@ -596,7 +595,7 @@ def doctor() -> dict[str, Any]:
     """
     from saltext.jobs.core.batch import doctor as examination
 
-    return examination.examine(__opts__, _caller)
+    return examination.examine(__opts__)
 
 
 def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], options: dict[str, Any]) -> Spec:

@@ -212,8 +212,7 @@ def history() -> Any:
 @runner.verb
 def doctor() -> dict[str, Any]:
     """
-    Return what an operator should know before relying on the queue. With ``saltext_jobs_site``, minions are asked which
-    records of their jobs they keep, if the user has the rights that ``coverage`` needs.
+    Return what an operator should know before relying on the queue.
 
     The exit status of ``salt-run`` is 1 if something does not work or will soon fail, and 0 if all findings are advice.
 
@@ -230,7 +229,7 @@ def doctor() -> dict[str, Any]:
     """
     from saltext.jobs.core.retry import doctor as examination
 
-    return examination.examine(__opts__, _caller)
+    return examination.examine(__opts__)
 
 
 @runner.verb

@@ -4,25 +4,23 @@ What an operator should know about the engine and its surroundings before relyin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.engine.findings import NOBODY, about_minions, about_returns, around, standing
+from saltext.jobs.core.engine.findings import about_returns, around, standing
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
 from saltext.jobs.core.store.retention import BATCHES
 
 
-def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY) -> dict[str, Any]:
+def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
     Return the state of the engine.
 
     :param opts: the master's options.
-    :param who: returns the caller. With hot-hot masters, minions are asked which records they keep, if the caller may ask.
     :return: engine (whether it runs), process (its pid, user and host; None if not known), job_cache (the one that gets
         the returns), returns_proven (whether a return must be in the job cache before it counts), set_aside (jids of
         batches whose journals could not be read), findings (one sentence for each thing that an operator may want to
@@ -31,7 +29,6 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     store, cache = BatchStore(opts), JobCache(opts)
     aside = store.jids_aside()
     found = [*_about_options(opts), *around(opts, BATCH_MANAGER), *about_returns(opts, cache)]
-    found += about_minions(opts, who)
     if aside:
         found.append(
             f"the journals of {len(aside)} batches could not be read, and these batches stand still: see "

@@ -5,7 +5,7 @@ The findings of the doctors that are the same for every engine: one sentence for
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import salt.version
@@ -14,9 +14,7 @@ from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.errors import Refused, StateError
-from saltext.jobs.core.master import once
-from saltext.jobs.core.master.caller import Caller, require_no_peer
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.settings import is_configured
 from saltext.jobs.core.site import site_of
@@ -24,8 +22,6 @@ from saltext.jobs.core.version import VERSION
 
 #: Seconds by which a master's clock may differ from the site's.
 SKEW = 2.0
-#: A caller who may ask no minion.
-NOBODY = Caller("", grants=())
 
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -160,25 +156,8 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
         return []
     return [
         Advice(
-            "an accepted minion can store returns in the name of others, as a syndic does, unless every minion signs its "
-            "messages (minion_sign_messages) and the master sets require_minion_sign_messages, "
-            "drop_messages_signature_fail and signing_algorithm (to that of the minions); but then Salt drops some genuine "
-            "returns too, when it renews its key"
+            "an accepted minion can store returns in the name of others, unless all minions sign (minion_sign_messages) and "
+            "the master drops the rest (require_minion_sign_messages, drop_messages_signature_fail, signing_algorithm); but "
+            "then Salt drops some genuine returns too, when it renews its key"
         )
     ]
-
-
-def about_minions(opts: Mapping[str, Any], who: Callable[[], Caller]) -> list[str]:
-    """
-    Ask minions whether they keep what they have run, and return what a takeover of hot-hot masters may lose. Blocks.
-
-    :param who: returns the caller, whose rights count.
-    """
-    if not opts.get("saltext_jobs_site"):
-        return []
-    try:
-        caller = who()
-        require_no_peer(caller)
-        return once.doubts_about(once.coverage(opts, caller, "*", "glob", max(1, round(opts["timeout"]))))
-    except (Refused, OSError) as exc:
-        return [Advice(f"whether minions keep what they have run is not known: {exc}")]

@@ -9,11 +9,10 @@ publish. This module must never take silence for an answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.master.caller import Caller, asking, minions_to_ask
 
 #: The executor's name. It is also the key of its answers and options.
@@ -114,8 +113,6 @@ def _named(fun: Any) -> str:
 _QUESTION = ("saltutil.find_cached_job", ["0"])
 #: The outputter of the text that Salt's client returns for a minion that has not answered.
 _SILENT = "no_return"
-#: Most minions that a sentence names.
-_NAMED = 20
 
 NOTHING_RUNS = "module_executors names job_once, but the minion does not have the file: nothing runs there"
 LACKS = (
@@ -165,27 +162,6 @@ def _answers(returns: Any) -> dict[str, Any]:
 def _keeps_returns(told: Any) -> bool:
     # If the executor is configured and missing, nothing runs on the minion, and the answer is an error text.
     return not keeps_nothing(told) and NAME not in str(told)
-
-
-def doubts_about(found: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each thing that a takeover of hot-hot masters may lose. :param found: see ``coverage``."""
-    forgetful = [minion for minion in found["lacks"] if minion not in found["keeps"]]
-    answered, silent, told = len(found["has"]) + len(found["lacks"]), found["silent"], list[str]()
-    if forgetful:
-        told.append(
-            f"{len(forgetful)} of the {answered} minions that answered keep nothing of what they have run: a job that "
-            "returns while its master dies counts as lost there although it ran. Give them job_once or cache_jobs: True. "
-            f"Minions without both: {_some(forgetful)}"
-        )
-    if silent:
-        told.append(
-            Advice(f"whether silent minions keep what they have run is not known ({len(silent)}): {_some(silent)}")
-        )
-    return told
-
-
-def _some(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)[:_NAMED]) + (", …; job_retry.coverage names all" if len(names) > _NAMED else "")
 
 
 def lack_of(told: Any) -> str:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
-from saltext.jobs.core.engine.findings import NOBODY, about_minions, about_returns, around, standing
+from saltext.jobs.core.engine.findings import about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.effects import answer_time
@@ -61,11 +60,10 @@ def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
     return found
 
 
-def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY) -> dict[str, Any]:
+def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
     Return what an operator should know.
 
-    :param who: returns the caller. With hot-hot masters minions are asked what they keep, if the caller may ask them.
     :return: engine (whether it runs), process (its pid, user and host; None if unknown),
         job_cache (the one that gets the returns), answers_proven (whether a minion's answer must be in the job cache before
         it counts), findings (one sentence for each thing that may need a change), and retcode (1 if a finding is more
@@ -74,7 +72,7 @@ def examine(opts: Mapping[str, Any], who: Callable[[], Caller] = lambda: NOBODY)
     cache, found = JobCache(opts), [*_about_options(opts), *around(opts, JOB_RETRY)]
     if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
-    found += [*about_returns(opts, cache), *about_minions(opts, who)]
+    found += about_returns(opts, cache)
     more = {"job_cache": cache.name, "answers_proven": not cache.why_unauthenticated}
     return standing(opts, JOB_RETRY, found, **more)
 

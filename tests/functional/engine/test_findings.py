@@ -13,7 +13,6 @@ from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
-from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.site import FileSite
 from tests.leading import leading
 from tests.user import OTHER, USER
@@ -128,13 +127,3 @@ def test_a_cluster_whose_masters_are_not_one_site_is_reported(opts):
     assert around(opts, **cluster, cluster_isolated_filesystem=True) == []
     (finding,) = around(opts, **cluster)
     assert finding.startswith("no other master of this cluster can take over what this one has begun: set ")
-
-
-def test_only_hot_hot_masters_ask_their_minions_what_they_keep_and_say_if_they_may_not_ask(opts):
-    def refused():
-        raise Refused("you may not")
-
-    assert findings.about_minions(opts, refused) == []
-    (advice,) = findings.about_minions({**opts, "saltext_jobs_site": "postgresql"}, refused)
-    assert isinstance(advice, Advice)
-    assert advice == "whether minions keep what they have run is not known: you may not"
