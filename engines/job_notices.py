@@ -34,10 +34,10 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECOR
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.ledger import Ledger
 from saltext.jobs.core.notices.notice import GivenUp, Seen, plain
 from saltext.jobs.core.notices.shell import NoticesShell, Ports, Send, Target
+from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.notices.webhook import Webhook
 from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
@@ -82,10 +82,16 @@ def _settings(options: Mapping[str, Any]) -> NoticesSettings:
 def _wired(settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
     opts = dict(__opts__)
     socket.setdefaulttimeout(_PATIENCE)
-    targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
-    file, store = LedgerFile(opts, lease), BatchStore(opts)
-    queue = RetryStore(site_of(opts).tables) if is_configured(opts, JOB_RETRY) else None
-    ledger = Ledger(opts["id"], settings.kinds, settings.console, list(targets), file.read())
+    tables, store = site_of(opts).tables, BatchStore(opts)
+    notices = NoticesStore(tables, lease)
+    record, waiting = notices.read()
+    delivered = (record or {}).get("delivered", {})
+    targets = {
+        name: Target(send, Worker(loop), waiting.get(name, []), delivered.get(name))
+        for name, send in _senders(opts, settings).items()
+    }
+    queue = RetryStore(tables) if is_configured(opts, JOB_RETRY) else None
+    ledger = Ledger(opts["id"], settings.kinds, settings.console, record)
     ports = Ports(
         loop=loop,
         wall=time.time,
@@ -93,7 +99,7 @@ def _wired(settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
         bus=Bus(opts, loop, JOB_NOTICES),
         inbox=requests.Inbox(opts, JOB_NOTICES, lease),
         disk=Worker(loop),
-        file=file,
+        store=notices,
         jids=lambda: [*store.open_jids(), *store.ended_jids()],
         look=lambda jid: _look(store, jid),
         given_up=lambda: {} if queue is None else _given_up(queue),

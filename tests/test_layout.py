@@ -119,7 +119,7 @@ SHELLS = {
         "verbs",
         "writer",
     },
-    "notices": {"doctor", "files", "shell", "usable", "webhook"},
+    "notices": {"doctor", "shell", "store", "usable", "webhook"},
     "recorder": {"consumer", "doctor", "record", "returner", "shell", "source", "usable"},
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.

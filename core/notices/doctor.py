@@ -13,10 +13,11 @@ from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_engine, around, standing
 from saltext.jobs.core.engine.names import JOB_NOTICES
-from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
-from saltext.jobs.core.notices.files import LedgerFile
+from saltext.jobs.core.errors import EngineAbsent, SettingsError
+from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.settings import NoticesSettings, ReturnerChoice, engine_options, is_configured, read_settings
+from saltext.jobs.core.site import site_of
 
 #: Returns why a returner cannot be loaded; empty if it can.
 Missing = Callable[[ReturnerChoice], str]
@@ -45,22 +46,23 @@ def examine(opts: Mapping[str, Any], missing: Missing) -> dict[str, Any]:
         targets = [*(["webhook"] if settings.url else []), *(choice.label for choice in settings.returners)]
         found += _about_webhook(opts, settings) if settings.url else []
         found += [f"no notice reaches {one.label}: {why}" for one in settings.returners if (why := missing(one))]
-    kept = _kept(opts, found)
-    waiting = {name: len(kept.get("waiting", {}).get(name, ())) for name in targets}
-    delivered = {name: kept.get("delivered", {}).get(name) for name in targets}
+    record, notices = _kept(opts, found)
+    waiting = {name: len(notices.get(name, ())) for name in targets}
+    delivered = {name: record.get("delivered", {}).get(name) for name in targets}
     if runs and not about_engine(opts, JOB_NOTICES):
         found += _about_work(opts, delivered)
     more = {"targets": targets, "waiting": waiting, "delivered": delivered}
     return standing(opts, JOB_NOTICES, found, **more)
 
 
-def _kept(opts: Mapping[str, Any], found: list[str]) -> Mapping[str, Any]:
-    """Return what the engine has kept. If it cannot be read, that becomes a finding."""
+def _kept(opts: Mapping[str, Any], found: list[str]) -> tuple[Mapping[str, Any], Mapping[str, list[Any]]]:
+    """Return the ledger's record, and the notices that wait. If they cannot be read, that becomes a finding."""
     try:
-        return LedgerFile(opts).look() or {}
-    except (StateError, OSError) as exc:
+        record, notices = NoticesStore(site_of(opts).tables).read()
+        return record or {}, notices
+    except OSError as exc:
         found.append(f"it is not known which notices wait: {exc}")
-    return {}
+    return {}, {}
 
 
 def _about_webhook(opts: Mapping[str, Any], settings: NoticesSettings) -> list[str]:

@@ -1,6 +1,6 @@
 """
-What was reported about each batch, owed job and engine, and which notices have not arrived yet. Both are in one record,
-so that a crash loses no notice.
+What was reported about each batch, owed job and engine. It is kept together with the notices that follow from it, so that a
+crash loses none.
 
 Pure: stdlib only. It compares states, and does not rely on events, which can be lost or forged.
 """
@@ -12,16 +12,12 @@ from typing import Any
 
 from saltext.jobs.core.notices.notice import TEST, Condition, GivenUp, Seen, of_batch, of_engine, of_given_up, written
 
-#: Most notices that wait for one target; beyond it the oldest are dropped.
-MOST = 200
-
 
 class Ledger:
     """
     :param master: the master's id.
     :param kinds: the kinds that are reported, of ``notice.KINDS``.
     :param console: the address of the console; empty for none.
-    :param targets: the names of the targets.
     :param record: the result of an earlier ``record``; None at a first start.
     """
 
@@ -30,7 +26,6 @@ class Ledger:
         master: str,
         kinds: Collection[str],
         console: str,
-        targets: Collection[str],
         record: Mapping[str, Any] | None,
     ) -> None:
         self._master, self._kinds, self._console = master, frozenset(kinds), console
@@ -42,14 +37,7 @@ class Ledger:
         self._number = int(kept.get("number", 0))
         #: For how many minions each job was given up when that was last reported; None before the first look.
         self._given_up: dict[str, int] | None = kept.get("given_up")
-        before = kept.get("waiting", {})
-        #: The notices that each target has not got yet, oldest first.
-        self.waiting: dict[str, list[dict[str, Any]]] = {name: list(before.get(name, ())) for name in targets}
-        reached = kept.get("delivered", {})
-        #: When each target last got a notice, in Unix time; None if it never has.
-        self.delivered: dict[str, float | None] = {name: reached.get(name) for name in targets}
-        #: How many notices were dropped since the start.
-        self.dropped = dict.fromkeys(targets, 0)
+        self._written: list[dict[str, Any]] = []
 
     def record(self) -> dict[str, Any]:
         """Return the record to keep."""
@@ -58,9 +46,7 @@ class Ledger:
             "told": self._told,
             "over": sorted(self._over),
             "number": self._number,
-            "waiting": self.waiting,
             "given_up": self._given_up,
-            "delivered": self.delivered,
         }
 
     def to_read(self, jids: Collection[str]) -> list[str]:
@@ -114,14 +100,10 @@ class Ledger:
         """Send a test notice: a user wants to see whether notices arrive."""
         self._write(TEST, "A test of the notices, which an operator has asked for. Nothing is wrong.", None, now)
 
-    def arrived(self, target: str, number: str, now: float) -> None:
-        """Note that a notice has arrived at a target."""
-        self.delivered[target] = now
-        self.forget(target, number)
-
-    def forget(self, target: str, number: str) -> None:
-        """Remove a notice from those that wait for a target."""
-        self.waiting[target] = [one for one in self.waiting[target] if one["id"] != number]
+    def written(self) -> list[dict[str, Any]]:
+        """Return the notices that were written since the last call, oldest first."""
+        found, self._written = self._written, []
+        return found
 
     def _take(self, subject: str, condition: Condition, seen: Seen | None, now: float) -> None:
         before, after = self._told.get(subject, ""), condition.identity if condition.kind in self._kinds else ""
@@ -148,12 +130,4 @@ class Ledger:
         self._number += 1
         # The time makes it unique: after a crash the same number can come again.
         number = f"{self._master}-{round(now * 1000)}-{self._number}"
-        notice = written(number, kind, text, now, self._master, seen, self._console, jobs)
-        for target, waiting in self.waiting.items():
-            if kind == TEST and any(one["kind"] == TEST for one in waiting):
-                continue  # tests must not push out a real notice, however many there are
-            waiting.append(notice)
-            too_many = len(waiting) - MOST
-            if too_many > 0:
-                del waiting[:too_many]
-                self.dropped[target] += too_many
+        self._written.append(written(number, kind, text, now, self._master, seen, self._console, jobs))

@@ -2,7 +2,7 @@
 The job_notices engine's work: it looks at the state of batches, owed jobs and engines, and reports what has changed.
 
 An event on the bus is only a hint to look. What is reported was read from the batches' journals and the retry queue. Each
-target has a thread of its own, so a target that hangs delays no other target and no engine. A notice leaves the ledger, on
+target has a thread of its own, so a target that hangs delays no other target and no engine. A notice leaves the outbox, on
 the disk, after its target has taken it. A crash in between makes it come twice, with the same ``id``; none is lost.
 """
 
@@ -21,9 +21,9 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.metrics import Figures, History, of_bus
-from saltext.jobs.core.notices.files import LedgerFile, pack
-from saltext.jobs.core.notices.ledger import MOST, Ledger
-from saltext.jobs.core.notices.notice import GivenUp, Seen
+from saltext.jobs.core.notices.ledger import Ledger
+from saltext.jobs.core.notices.notice import TEST, GivenUp, Seen
+from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
@@ -36,6 +36,8 @@ _SOON, _ANYWAY = 1.0, 300.0
 _QUEUE = 15.0
 #: Seconds before a notice that did not arrive is sent again; twice as long each time, up to the longest.
 _SHORTEST, _LONGEST = 5.0, 300.0
+#: Most notices that wait for one target; beyond it the oldest are dropped.
+MOST = 200
 #: Events of a batch after which there may be something to report.
 _TELLING = frozenset(("check", "checked", "paused", "resumed", "halted", "complete"))
 
@@ -45,12 +47,21 @@ Send = Callable[[Mapping[str, Any]], None]
 
 @dataclass
 class Target:
-    """A receiver of notices. :param worker: the thread in which ``send`` is called."""
+    """
+    A receiver of notices.
+
+    :param worker: the thread in which ``send`` is called.
+    :param waiting: the notices that it has not got yet, oldest first.
+    :param delivered: when it last got a notice, in Unix time; None if it never has.
+    """
 
     send: Send
     worker: Worker
+    waiting: list[dict[str, Any]] = field(default_factory=list)
+    delivered: float | None = None
     sent: int = 0
     failures: int = 0
+    dropped: int = 0
     trouble: str | None = None
     pause: float = _SHORTEST
     #: Whether a delivery is under way, or waits for its next attempt.
@@ -76,7 +87,7 @@ class Ports:
     bus: Bus
     inbox: Inbox
     disk: Worker
-    file: LedgerFile
+    store: NoticesStore
     jids: Callable[[], list[str]]
     look: Callable[[str], Seen | None]
     given_up: Callable[[], Mapping[str, GivenUp]]
@@ -105,7 +116,9 @@ class NoticesShell:
         self._looked_at_queue = -math.inf
         self._is_queue_wanted = False
         self._is_unsaved = False
-        self._dropped: dict[str, int] = {}
+        self._touched: set[tuple[str, str]] = (
+            set()
+        )  # target and id of the notices that have changed since the last write
 
     def start(self) -> None:
         # once the bus is heard, the engine looks for what happened before
@@ -122,10 +135,10 @@ class NoticesShell:
         """Return the engine's figures."""
         targets = self._ports.targets.items()
         return {
-            "notices_waiting": {name: len(self._ledger.waiting[name]) for name, _ in targets},
+            "notices_waiting": {name: len(target.waiting) for name, target in targets},
             "notices_sent_total": {name: target.sent for name, target in targets},
             "notices_failures_total": {name: target.failures for name, target in targets},
-            "notices_dropped_total": {name: self._ledger.dropped[name] for name, _ in targets},
+            "notices_dropped_total": {name: target.dropped for name, target in targets},
             **of_bus(JOB_NOTICES, self._ports.bus),
         }
 
@@ -209,39 +222,55 @@ class NoticesShell:
         return {jid: seen for jid in jids if (seen := self._ports.look(jid)) is not None}
 
     async def _tell(self) -> None:
-        """Write the ledger, and send the waiting notices."""
-        for name, dropped in self._ledger.dropped.items():
-            if dropped > self._dropped.get(name, 0):
-                self._quiet.error(f"dropped {name}", "%d notices wait for %s, so older ones were dropped", MOST, name)
-                self._dropped[name] = dropped
+        """Keep what was written, and send it."""
+        for notice in self._ledger.written():
+            for name, target in self._ports.targets.items():
+                # tests must not push out a real notice, however many there are
+                if notice["kind"] != TEST or not any(one["kind"] == TEST for one in target.waiting):
+                    target.waiting.append(notice)
+                    self._touched.add((name, notice["id"]))
+                if len(target.waiting) > MOST:
+                    self._quiet.error(
+                        f"dropped {name}", "%d notices wait for %s, so older ones were dropped", MOST, name
+                    )
+                    self._forget(name, target, target.waiting[0])
+                    target.dropped += 1
         await self._save()
         self._kick()
 
+    def _forget(self, name: str, target: Target, notice: Mapping[str, Any]) -> None:
+        """A notice does not wait for a target any more."""
+        target.waiting = [one for one in target.waiting if one["id"] != notice["id"]]
+        self._touched.add((name, notice["id"]))
+
     async def _save(self) -> None:
         self._is_unsaved = True
+        touched, self._touched = self._touched, set()
+        waiting = {(name, one["id"]): one for name, target in self._ports.targets.items() for one in target.waiting}
+        delivered = {name: target.delivered for name, target in self._ports.targets.items()}
+        record = {**self._ledger.record(), "delivered": delivered}
         try:
-            await self._ports.disk.call(self._ports.file.write, pack(self._ledger.record()))
+            await self._ports.disk.call(self._ports.store.write, record, {key: waiting.get(key) for key in touched})
             self._is_unsaved = False
         except OSError as exc:
+            self._touched |= touched
             self._quiet.error("save", "Sent notices cannot be recorded, so some may come again: %s", exc)
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
     def _kick(self) -> None:
         for name, target in self._ports.targets.items():
-            if not target.busy and self._ledger.waiting[name]:
+            if not target.busy and target.waiting:
                 target.busy = True
                 self._ports.loop.spawn_callback(self._deliver, name, target)
 
     async def _deliver(self, name: str, target: Target) -> None:
         """Send the waiting notices of a target, oldest first, until all have arrived or one fails."""
-        while self._ledger.waiting[name]:
-            notice = self._ledger.waiting[name][0]
+        while target.waiting:
+            notice = target.waiting[0]
             if self._ports.wall() - notice["time"] > self._keep:
                 log.error("A notice for %s is given up: %s", name, notice["text"])
-                self._ledger.dropped[name] += 1
-                self._dropped[name] = self._ledger.dropped[name]
-                self._ledger.forget(name, notice["id"])
+                target.dropped += 1
             else:
                 try:
                     await target.worker.call(target.send, notice)
@@ -249,7 +278,8 @@ class NoticesShell:
                     self._put_off(name, target, exc)
                     return
                 target.sent, target.trouble, target.pause = target.sent + 1, None, self._shortest
-                self._ledger.arrived(name, notice["id"], self._ports.wall())
+                target.delivered = self._ports.wall()
+            self._forget(name, target, notice)
             await self._save()
         target.busy = False
 
@@ -268,10 +298,10 @@ class NoticesShell:
         return {
             name: {
                 "sent": target.sent,
-                "waiting": len(self._ledger.waiting[name]),
+                "waiting": len(target.waiting),
                 "failures": target.failures,
-                "dropped": self._ledger.dropped[name],
-                "delivered": self._ledger.delivered[name],
+                "dropped": target.dropped,
+                "delivered": target.delivered,
                 "trouble": target.trouble,
             }
             for name, target in self._ports.targets.items()

@@ -190,6 +190,7 @@ class Consumer:
             self._letters[row.key] = row
             self._stored.add(row.key)
             self._pipeline.park(row.key, row.tries, row.due or 0.0)
+        self._rows, self.dead = outbox.counts(self._tables, self.reader)
         self._log, self._read_to, self._gaps, self._kept = state.name, known.place, known.gaps, known
 
     def _take_from_log(self) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES
-from saltext.jobs.core.notices.files import LedgerFile
+from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.notices.webhook import SIGNATURE
+from saltext.jobs.core.site import site_of
 from tests.faults import freeze, thaw
 from tests.functional.notices.receiver import receiving
 from tests.integration.batch.conftest import batch_master
@@ -46,8 +47,8 @@ def master(salt_factories, receiver):
 
 
 def has_looked(master):
-    file = LedgerFile(master.config)
-    wait_for(lambda: (file.read() or {}).get("begun"), what="the engine has looked at the batches")
+    store = NoticesStore(site_of(master.config).tables)
+    wait_for(lambda: (store.read()[0] or {}).get("begun"), what="the engine has looked at the batches")
 
 
 def kill(master, engine):

@@ -12,10 +12,9 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.notices import doctor
-from saltext.jobs.core.notices.files import LedgerFile, pack
-from saltext.jobs.core.notices.ledger import Ledger
-from saltext.jobs.core.notices.notice import GivenUp
+from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.site import FileSite
+from tests.database import database_of
 from tests.user import USER
 
 TOKEN, SECRET = "of-the-address", "a-secret-that-nobody-sees"
@@ -64,13 +63,9 @@ def an_engine(opts, **figures):
 
 
 def kept(opts, delivered=None):
-    """A ledger with a notice that waits, or that has arrived."""
-    ledger = Ledger("m", ("dead",), "", ["webhook"], None)
-    ledger.take_given_up({}, 1.0)
-    ledger.take_given_up({"20260516101112131415": GivenUp("20260516101112131415", "test.ping", {"a": "why"})}, 2.0)
-    if delivered:
-        ledger.arrived("webhook", ledger.waiting["webhook"][0]["id"], delivered)
-    LedgerFile(opts).write(pack(ledger.record()))
+    """A notice that waits, or that has arrived."""
+    waits = {} if delivered else {("webhook", "m-2-1"): {"id": "m-2-1", "time": 2.0, "kind": "dead"}}
+    NoticesStore(FileSite(opts).tables).write({"begun": True, "delivered": {"webhook": delivered}}, waits)
 
 
 def test_nothing_is_found_where_all_is_well(opts):
@@ -142,12 +137,11 @@ def test_a_returner_that_is_not_there_is_reported(opts):
     assert found["targets"] == ["webhook", "smtp"] and "no notice reaches smtp: no smtp" in found["findings"]
 
 
-def test_a_ledger_that_cannot_be_read_is_reported_and_left_as_it_is(opts):
+def test_a_database_that_cannot_be_read_is_reported(opts):
     kept(opts)
-    folder = FileSite(opts).folder(JOB_NOTICES)
-    folder.write("ledger", b"nothing")
+    with database_of(opts) as sql:
+        sql.execute("DROP TABLE saltext_jobs_outbox")
     assert "it is not known which notices wait" in " ".join(examine(opts)["findings"])
-    assert folder.read("ledger") == b"nothing"
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):

@@ -16,8 +16,9 @@ import salt.utils.event
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
-from saltext.jobs.core.notices.files import LedgerFile
+from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.site import site_of
 from tests.event_bus import event_bus, options
 from tests.functional.retry.records import changes, queue_of
 from tests.unit.batch.bench import Bench
@@ -52,10 +53,10 @@ class Site:
         ]
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
-        ledger = LedgerFile(self.opts)
+        store = NoticesStore(site_of(self.opts).tables)
         wait_for(lambda: requests.is_running(self.opts, JOB_NOTICES), what="the engine runs")
-        wait_for(lambda: (ledger.read() or {}).get("begun"), what="it has looked at the batches")
-        wait_for(lambda: ledger.read().get("given_up") is not None, what="it has looked at the queue")
+        wait_for(lambda: (store.read()[0] or {}).get("begun"), what="it has looked at the batches")
+        wait_for(lambda: store.read()[0].get("given_up") is not None, what="it has looked at the queue")
 
     def kill(self):
         if self.engine is not None:
@@ -141,6 +142,27 @@ def test_a_notice_outlives_a_kill_while_its_receiver_is_down(site, receiver):
     wait_for(lambda: receiver.kinds() == ["failed", "failed"], what=lambda: f"all is told: {receiver.kinds()}")
     assert len(set(receiver.ids())) == 2
     assert receiver.got[1][0]["jid"] == jid
+
+
+def test_tests_push_no_notice_out_and_of_too_many_notices_the_newest_stay(site, receiver):
+    receiver.answer = 503
+    NoticesStore(site_of(site.opts).tables).write(
+        {"begun": True, "given_up": {}},
+        {
+            ("webhook", f"m-{number}"): {"id": f"m-{number}", "kind": "failed", "time": time.time() - 500 + number}
+            for number in range(200)
+        },
+    )
+    site.start()
+    for _ in range(3):
+        requests.ask(site.opts, JOB_NOTICES, {"do": "test"})
+    assert (site.stats()["waiting"], site.stats()["dropped"]) == (200, 1)
+    site.kill()
+    receiver.answer = 204
+    site.start()
+    wait_for(lambda: len(receiver.kinds()) == 200, what="all that wait have arrived")
+    assert receiver.kinds().count("test") == 1 and "m-0" not in receiver.ids() and "m-1" in receiver.ids()
+    assert (site.stats()["waiting"], site.stats()["sent"]) == (0, 200)
 
 
 def test_a_forged_event_tells_nothing(site, receiver):

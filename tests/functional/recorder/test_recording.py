@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tracemalloc
+import uuid
 
 import pytest
 import salt.utils.jid
@@ -15,6 +16,8 @@ from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 from tests.database import replies_in
 from tests.faults import full_disk
+from tests.functional.cache_servers import cache_servers as cache_servers
+from tests.functional.cache_servers import masters_key
 
 from .stage import Returner, Stage
 
@@ -129,6 +132,29 @@ def test_what_came_while_no_engine_ran_is_recorded_by_the_next_one(make, jid, ca
     stage = make(opts={"cache": cache})
     stage.settle()
     assert stage.returns == [(jid, "m1", "x")]
+
+
+def test_masters_that_work_as_one_have_one_recorder_that_goes_on_wherever_it_runs(tmp_path, cache_servers, jid):
+    server = cache_servers("postgresql").make_database(f"recorder{uuid.uuid4().hex[:12]}")
+    shared = {**server, **masters_key(tmp_path), "cache": "postgresql", "saltext_jobs_site": "postgresql"}
+    one, other = (Stage(tmp_path / name, tries=1, opts={**shared, "id": name}, events=["some/tag"]) for name in "ab")
+    other.close()
+    one.returner.refuses = lambda ret: ret["id"] == "bad"
+    other.job_cache.publish(jid)
+    for minion in ("m1", "bad"):
+        other.job_cache.give_back(jid, minion)
+    assert one.until(lambda: one.returns == [(jid, "m1", "x")] and one.figures["set_aside"] == 1)
+    one.returner.is_down = True
+    one.bus.bring("some/tag", {"a": b"\xff"})
+    one.settle()
+    one.close()
+    one.job_cache.give_back(jid, "m2")
+    last = Stage(tmp_path / "b", one.returner, opts={**shared, "id": "b"})
+    one.returner.is_down = False
+    assert last.until(lambda: last.returns == [(jid, "m1", "x"), (jid, "m2", "x")])
+    assert last.until(lambda: last.returner.events == [("some/tag", {"a": b"\xff"})])
+    assert (last.figures["set_aside"], last.figures["dropped"]) == (1, 0)
+    last.close()
 
 
 def test_a_returner_that_is_added_gets_what_comes_from_then_on(make, jid):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.notices.ledger import MOST, Ledger
+from saltext.jobs.core.notices.ledger import Ledger
 from saltext.jobs.core.notices.notice import NAMED, GivenUp, Seen, link, plain, wrong_minions
 from saltext.jobs.core.settings import NOTICES
 
@@ -29,8 +29,8 @@ class Stage:
     """A ledger that has looked once, so that its first start is over."""
 
     def __init__(self, kinds=NOTICES, console="", record=None):
-        self.ledger = Ledger("m", kinds, console, ["webhook"], record)
-        self.now = 1000.0
+        self.ledger = Ledger("m", kinds, console, record)
+        self.now, self._notices = 1000.0, []
         if record is None:
             self.look()
 
@@ -41,8 +41,13 @@ class Stage:
         return self.ledger.take_batches(read, list(found), self.now)
 
     @property
+    def notices(self):
+        self._notices += self.ledger.written()
+        return self._notices
+
+    @property
     def told(self):
-        return [notice["kind"] for notice in self.ledger.waiting["webhook"]]
+        return [notice["kind"] for notice in self.notices]
 
 
 @pytest.fixture
@@ -87,14 +92,14 @@ def test_a_retry_that_succeeds_ends_what_was_reported_of_its_batch(stage):
     stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))
     stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))
     assert stage.told == ["failed", "recovered"]
-    assert f"Batch {RETRY}, a retry of {JID}, has succeeded." in stage.ledger.waiting["webhook"][1]["text"]
+    assert f"Batch {RETRY}, a retry of {JID}, has succeeded." in stage.notices[1]["text"]
 
 
 def test_an_engine_that_hangs_and_answers_again_is_reported(stage):
     for silent in (0, 80, 90, 0, 0):
         stage.ledger.take_engine("batch_manager", silent, stage.now)
     assert stage.told == ["engine", "recovered"]
-    first = stage.ledger.waiting["webhook"][0]
+    first = stage.notices[0]
     assert first["text"] == "The batch_manager engine has not answered for 80 s: it hangs or is stopped"
 
 
@@ -103,15 +108,15 @@ def test_a_halt_is_reported_at_once_and_not_again_when_the_last_minion_has_ended
     for state in ("stopping", "halted"):
         stage.look(seen(state, halted_reason="stop", total=2, active=int(state == "stopping")))
         assert stage.told == ["approval", "halted"]
-    assert "stop. 0 of 2 minions completed, 1 active" in stage.ledger.waiting["webhook"][1]["text"]
+    assert "stop. 0 of 2 minions completed, 1 active" in stage.notices[1]["text"]
 
 
 def test_a_batch_from_before_the_first_start_causes_no_notice():
-    ledger = Ledger("m", NOTICES, "", ["webhook"], None)
+    ledger = Ledger("m", NOTICES, "", None)
     ledger.take_batches({JID: HALTED, RETRY: seen("paused", RETRY, paused_by="approval", approve=0)}, [JID, RETRY], 1.0)
-    assert ledger.waiting == {"webhook": []}
+    assert ledger.written() == []
     ledger.take_batches({RETRY: seen("halted", RETRY, halted_reason="stop")}, [JID, RETRY], 2.0)
-    assert [notice["kind"] for notice in ledger.waiting["webhook"]] == ["halted"]
+    assert [notice["kind"] for notice in ledger.written()] == ["halted"]
 
 
 def test_kinds_that_are_not_wanted_are_not_told_and_neither_is_their_end():
@@ -121,26 +126,20 @@ def test_kinds_that_are_not_wanted_are_not_told_and_neither_is_their_end():
     assert stage.told == ["halted"]
 
 
-def test_nothing_is_reported_again_after_a_restart_and_what_waited_still_does(stage):
+def test_nothing_is_reported_again_after_a_restart(stage):
     stage.look(HALTED)
+    (first,) = stage.notices
     again = Stage(record=stage.ledger.record())
     assert not again.look(HALTED)
-    assert again.told == ["halted"]
     again.look(HALTED, seen("complete", RETRY, success=False))
-    first, second = again.ledger.waiting["webhook"]
-    assert first["id"] != second["id"]
-
-
-def test_a_target_that_takes_nothing_keeps_the_newest_notices(stage):
-    stage.look(*(seen("halted", str(number), halted_reason="stop") for number in range(MOST + 5)))
-    assert len(stage.told) == MOST
-    assert stage.ledger.dropped == {"webhook": 5}
+    (second,) = again.notices
+    assert (first["kind"], second["kind"]) == ("halted", "failed") and first["id"] != second["id"]
 
 
 def test_a_notice_says_which_minions_and_where_to_look(stage):
     stage = Stage(console="https://salt:8000/console/index.html#/jobs")
     stage.look(FAILED)
-    (notice,) = stage.ledger.waiting["webhook"]
+    (notice,) = stage.notices
     assert notice["link"] == f"https://salt:8000/console/index.html#/batches/{JID}"
     assert (notice["minions"], notice["minions_in_all"]) == (["b"], 1)
     assert notice["counts"]["failed"] == 1
@@ -163,20 +162,10 @@ def test_a_text_for_a_returner_means_nothing_to_a_template():
     assert plain("Batch 1: {{ opts }} `id` $(id) {% x %} 5 of 6") == "Batch 1: __ opts __ _id_ _(id) _% x %_ 5 of 6"
 
 
-def test_tests_push_no_notice_out_however_many_are_asked_for(stage):
-    stage.look(HALTED)
-    for _ in range(2 * MOST):
-        stage.ledger.take_test(stage.now)
-    assert stage.told == ["halted", "test"]
-    stage.ledger.arrived("webhook", stage.ledger.waiting["webhook"][-1]["id"], 1.0)
-    stage.ledger.take_test(stage.now)
-    assert stage.told == ["halted", "test"]
-
-
 def test_a_notice_is_short_however_long_the_target_and_the_reason_are(stage):
     many = [f"web{number}.example.com" for number in range(50_000)]
     stage.look(seen("halted", halted_reason="x" * 10**6, tgt=many, minions=dict.fromkeys(many, "failed")))
-    (notice,) = stage.ledger.waiting["webhook"]
+    (notice,) = stage.notices
     assert notice["tgt"] == [*many[:NAMED], "…"]
     assert len(str(notice)) < 20_000
 
@@ -200,7 +189,7 @@ def test_owed_jobs_that_are_given_up_are_reported_once_with_their_minions_and_wh
     stage.ledger.take_given_up({}, 1000.0)
     stage.ledger.take_given_up({**given_up("b", "a"), **given_up("a", jid=RETRY)}, 1001.0)
     stage.ledger.take_given_up({**given_up("b", "a"), **given_up("a", jid=RETRY)}, 1002.0)
-    (notice,) = stage.ledger.waiting["webhook"]
+    (notice,) = stage.notices
     assert (notice["kind"], notice["minions"], notice["minions_in_all"]) == ("dead", ["a", "b"], 2)
     assert notice["jobs"] == [{"jid": JID, "fun": "state.apply"}, {"jid": RETRY, "fun": "state.apply"}]
     assert (
@@ -220,6 +209,6 @@ def test_many_jobs_that_are_given_up_at_once_are_one_short_notice_that_leads_to_
     stage.ledger.take_given_up({}, 1000.0)
     jids = [f"202605161011121{number:05}" for number in range(300)]
     stage.ledger.take_given_up({jid: GivenUp(jid, "f" * 9000, {"m" + jid: "r" * 9000}) for jid in jids}, 1001.0)
-    (notice,) = stage.ledger.waiting["webhook"]
+    (notice,) = stage.notices
     assert "; and 295 more jobs." in notice["text"] and notice["link"] == "https://salt/index.html#/queue"
     assert len(notice["text"]) < 4000 and len(notice["jobs"]) == NAMED and notice["minions_in_all"] == 300
