@@ -181,7 +181,7 @@ _TABLE = (
         "core/batch/ending.py",
         "if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:",
         "if waits or batch.asked_queue or not batch.to_hand_over:",
-        "tests/unit/batch/test_shell_doubts.py tests/unit/batch/test_shell_sending.py -k 'hands_nobody_over'",
+        TOGETHER,
     ),
     # where both meet
     (

@@ -469,7 +469,7 @@ class Restarts(Together):
 
 class Rollouts(Together):
     """
-    Groups, windows, checks, approvals, budgets and limits of run time, all at once. Minions forge that others have begun.
+    Groups, windows, checks, approvals, budgets and limits of run time, all at once. Minions forge what others do.
     """
 
     KINDS = (*Together.KINDS, *("approve",) * 4, "forge", "forge")
@@ -604,10 +604,12 @@ class Rollouts(Together):
         self.ask_batches("approve", told, jid=jid, stage=stage)
 
     def do_forge(self):
-        """A minion forges that others have begun a job, or have started."""
+        """A minion forges that others have begun a job, have returned it, or have started."""
         jid, name = self._batch(), self._name()
         if jid:
             self.fire(f"salt/job/{jid}/start/{name}", {"id": name, "jid": jid})
+            data = {"id": name, "jid": jid, "fun": "state.apply", "return": True, "retcode": self.plans.randint(0, 1)}
+            self.fire(f"salt/job/{jid}/ret/{name}", data)
             self.fire(f"salt/minion/{name}/start", {"id": name})
 
     def do_resume(self):

@@ -6,7 +6,6 @@ import datetime
 
 import pytest
 
-from saltext.jobs.core.batch.gates import Pause, PausedBy
 from saltext.jobs.core.master.identity import WHO
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
@@ -24,23 +23,6 @@ def utc(after):
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [-HOUR, HOUR])
-def test_a_clock_that_is_set_shuts_an_open_window_before_the_next_publish(tmp_path, step):
-    with ShellBench(tmp_path, [FakeMinion(name, seconds=100.0) for name in "abc"]) as bench:
-        ahead = [0.0]
-        bench.restart(wall=lambda: bench.clock.now() + ahead[0])
-        bench.begin("abc", "1", timeout=60.0, window=f"{utc(0)}-{utc(HOUR)}", timezone="UTC")
-        bench.run(50)
-        ahead[0] = step
-        bench.run(200)
-        assert list(bench.times()) == ["a"]
-        assert bench.batch().waits_for() == Pause(PausedBy.WINDOW)
-        ahead[0] = 0.0
-        bench.run(30)
-        assert list(bench.times()) == ["a", "b"], "an engine looks at the clock every few seconds"
-        bench.end()
-
-
 @pytest.mark.parametrize("verb", ["pause", "stop"])
 def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_does_not_go_out(tmp_path, verb):
     with ShellBench(tmp_path, "ab") as bench:
@@ -55,23 +37,6 @@ def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_d
         if verb == "pause":
             bench.reply("resume")
             assert bench.end().success
-
-
-def test_a_batch_runs_in_its_windows_only(tmp_path):
-    minions = [FakeMinion(name, seconds=25 * 60) for name in "abcd"]
-    with ShellBench(tmp_path, minions, interval=3600) as bench:
-        window = f"{utc(HOUR)}-{utc(2 * HOUR)}; {utc(4 * HOUR)}-{utc(5 * HOUR)}"
-        bench.begin("abcd", "1", timeout=60.0, window=window, timezone="UTC")
-        bench.run(10)
-        assert not bench.master.jobs()
-        bench.end(6 * HOUR)
-        first, apart = HOUR - (BEGIN + HOUR) % 60, 3 * HOUR
-        began = bench.times()
-        assert [abs(began[name] - first - expected) < 90 for name, expected in zip("ab", (0, 25 * 60), strict=True)]
-        for name in "abcd":
-            assert 0 <= (began[name] - first) % apart < HOUR, (name, began)
-        assert began["d"] > apart, "three fit into an hour"
-        assert bench.bus.kinds() == ["new", "paused", "resumed", "paused", "resumed", "complete"]
 
 
 def test_a_batch_waits_for_its_start_time_through_a_restart_of_the_engine(tmp_path):

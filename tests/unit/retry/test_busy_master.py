@@ -40,7 +40,7 @@ def bring_back(world, within=WITHIN):
     return max(world.begun_at.values()) - begun
 
 
-@pytest.mark.parametrize("need", [1.0, 16.0, 30.0, 60.0, 90.0])
+@pytest.mark.parametrize("need", [1.0, 30.0, 90.0])
 def test_the_last_job_is_begun_as_soon_as_the_workers_allow(need):
     world = fleet_that_was_away(need)
     assert bring_back(world) <= max(WITHIN + CALM, need) + FEW
@@ -48,7 +48,7 @@ def test_the_last_job_is_begun_as_soon_as_the_workers_allow(need):
     assert set(world.asked.values()) == {1}
 
 
-@pytest.mark.parametrize("within, publishes", [(10.0, 25), (30.0, 48), (80.0, 70)])
+@pytest.mark.parametrize("within, publishes", [(10.0, 25), (80.0, 70)])
 def test_a_fleet_that_comes_back_slowly_takes_few_publishes_and_keeps_the_last_one_waiting_no_longer(within, publishes):
     world = fleet_that_was_away(1.0)
     before = world.publishes
@@ -57,8 +57,7 @@ def test_a_fleet_that_comes_back_slowly_takes_few_publishes_and_keeps_the_last_o
     assert set(world.runs.values()) == {1}
 
 
-@pytest.mark.parametrize("every, seconds", [(11.0, 2.5), (13.0, 4.0), (17.0, 8.0)])
-@pytest.mark.parametrize("need", [4.0, 90.0])
+@pytest.mark.parametrize("need, every, seconds", [(4.0, 11.0, 2.5), (90.0, 17.0, 8.0)])
 def test_a_master_that_stands_still_now_and_then_has_no_minion_asked_twice(need, every, seconds):
     world = fleet_that_was_away(need, uneven=True)
     for number in range(1, 20):
@@ -77,7 +76,7 @@ def test_a_fleet_that_takes_the_master_minutes_is_asked_once_and_takes_few_publi
     assert set(world.asked.values()) == {1}
 
 
-@pytest.mark.parametrize("before", [5.0, 8.0, 15.0, 30.0])
+@pytest.mark.parametrize("before", [5.0, 15.0])
 def test_a_look_for_publishes_that_were_missed_takes_no_replay_for_one(before):
     world = fleet_that_was_away(30.0)
     world.restart()
