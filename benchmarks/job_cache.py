@@ -34,6 +34,8 @@ import salt.payload
 import salt.utils.jid
 import salt.version
 
+from saltext.jobs.core.ledger.tables import VALUES
+
 WRITES = 300  # jobs stored for one figure, and returns for another: 20 jobs with 15 minions each
 MINIONS = ["web1", "web2"]
 MANY = [f"web{number:04}.example.com" for number in range(1000)]
@@ -104,21 +106,23 @@ def make_old(folder, age, names):
 def fill_sqlite(opts, names, big, returns, age=0):
     """Write the file of the driver sqlite, through the store itself, in large transactions."""
     store = importlib.import_module("saltext.jobs.core.store.store").store_of(opts)
-    banks = store.driver.banks_file
+    driver, tables = store.driver, store.driver.tables
+
+    def fill(some):
+        for jid in some:
+            driver.store("jobs/loads", jid, {**LOAD, "jid": jid})
+            driver.store("jobs/minions", jid, MINIONS)
+            driver.store("jobs/published", jid, published({**LOAD, "jid": jid}))
+            for number in range(returns) if jid in big else (1,):
+                driver.store(f"jobs/returns/{jid}", f"web{number}", RETURN)
+
     for start in range(0, len(names) + len(big), 5000):
-        with banks.transaction():
-            for jid in [*names, *big][start : start + 5000]:
-                banks.store("jobs/loads", jid, {**LOAD, "jid": jid})
-                banks.store("jobs/minions", jid, MINIONS)
-                banks.store("jobs/published", jid, published({**LOAD, "jid": jid}))
-                for number in range(returns) if jid in big else (1,):
-                    banks.store(f"jobs/returns/{jid}", f"web{number}", RETURN)
+        driver.together(lambda start=start: fill([*names, *big][start : start + 5000]))
     if age and names:
-        then, span = int((time.time() - age) * 1000), (names[0], names[-1])
-        with banks.transaction() as sql:
-            sql.execute("UPDATE records SET updated = ? WHERE key BETWEEN ? AND ?", (then, *span))
-            of_jobs = "SELECT id FROM banks WHERE name BETWEEN 'jobs/returns/' || ? AND 'jobs/returns/' || ?"
-            sql.execute(f"UPDATE records SET updated = ? WHERE bank IN ({of_jobs})", (then, *span))
+        then, span = time.time() - age, (names[0], names[-1])
+        tables.run(f"UPDATE {VALUES} SET updated = ? WHERE key BETWEEN ? AND ?", (then, *span))
+        of_jobs = "bank BETWEEN 'jobs/returns/' || ? AND 'jobs/returns/' || ?"
+        tables.run(f"UPDATE {VALUES} SET updated = ? WHERE {of_jobs}", (then, *span))
 
 
 def disk(folder):

@@ -31,7 +31,8 @@ import salt.payload
 import salt.utils.jid
 
 from benchmarks.job_cache import LOAD, RETURN, RETURNERS, disk, options, returner
-from saltext.jobs.core.sqlite import job_index
+from saltext.jobs.core.ledger import jobs as index
+from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store import search
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.store import store_of
@@ -109,24 +110,17 @@ def fill(column, folder, own, found, age=0.0):
 
 
 def fill_sqlite(own, found, age):
-    banks = store_of(own).driver.banks_file
-    taken, at, record = 0, int((time.time() - age) * 1000), salt.payload.dumps(RETURN)
-    for name in ("loads", "minions", "published"):
-        banks.store(f"jobs/{name}", "first", {})
-        banks.flush(f"jobs/{name}", "first")
-    put = "INSERT INTO records (bank, key, updated, value) VALUES (?, ?, ?, ?)"
+    tables = store_of(own).driver.tables
+    taken, at, record = 0, time.time() - age, salt.payload.dumps(RETURN)
+    put = f"INSERT INTO {VALUES} (bank, key, updated, value) VALUES (?, ?, ?, ?)"
     while some := list(itertools.islice(found, 2000)):
-        with banks.transaction() as sql:
-            numbers = dict(
-                sql.execute("SELECT name, id FROM banks WHERE name IN ('jobs/loads', 'jobs/minions', 'jobs/published')")
-            )
+        with tables.database.transaction() as sql:
             for jid, load, minions in some:
-                job_index.has_stored(sql, "jobs/loads", jid, load)  # before the record of its publish is there
+                index.put(tables, jid, load)  # before the record of its publish is there
                 mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": digest(load)})
                 rows = [("jobs/loads", salt.payload.dumps(load)), ("jobs/minions", salt.payload.dumps(minions))]
-                rows = [(numbers[bank], jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]
-                bank = sql.execute("INSERT INTO banks (name) VALUES (?)", (f"jobs/returns/{jid}",)).lastrowid
-                rows += [(bank, minion, at, record) for minion in minions]
+                rows = [(bank, jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]
+                rows += [(f"jobs/returns/{jid}", minion, at, record) for minion in minions]
                 sql.executemany(put, rows)
                 taken += sum(len(row[1]) + len(row[3]) for row in rows) + len(jid) * RETURNS
     return taken
@@ -152,7 +146,7 @@ def each(calls, parts=10):
 def sqlite_alone(path):
     """What SQLite itself takes to open a file that is there, and to look for one record."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
-        sql.execute("SELECT value FROM records WHERE bank = 0 AND key = ''").fetchall()
+        sql.execute(f"SELECT value FROM {VALUES} WHERE bank = '' AND key = ''").fetchall()
 
 
 def figures(column, size, folder, file_returns):
@@ -264,10 +258,10 @@ def writer_beside(own):
     stop, answers = context.Event(), context.Queue()
 
     def write():
-        banks, waits = store_of({**own}).driver.banks_file, []
+        driver, waits = store_of({**own}).driver, []
         for number in itertools.count():
             began = time.monotonic()
-            banks.store("beside", str(number % 100), {"x": "y" * 400})
+            driver.store("beside", str(number % 100), {"x": "y" * 400})
             waits.append((began, time.monotonic()))
             if stop.wait(0.005):
                 break

@@ -13,6 +13,7 @@ __all__ = [
     "NotYet",
     "PublishFailed",
     "Refused",
+    "RowRefused",
     "SettingsError",
     "SiteAway",
     "StateError",
@@ -45,6 +46,10 @@ class JobCacheError(JobsError):
 
 class SiteAway(OSError, JobsError):
     """The storage that the masters of a site share cannot be reached now, or cannot be used."""
+
+
+class RowRefused(SiteAway):
+    """The server is there, and will never take this row."""
 
 
 class PublishFailed(JobsError):

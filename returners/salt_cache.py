@@ -385,7 +385,5 @@ def clean_old_jobs() -> None:
         if keep:
             retention.sweep(store, keep, time.time())
         retention.trim(store, time.time())
-        if store.file is not None:
-            store.file.check()
     except SaltCacheError as exc:
         log.error("The job cache could not be cleaned: %s", exc)

@@ -81,7 +81,7 @@ MAY_IMPORT = {
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder", "notices"},
     "output": {"display", "lines", "batch", "retry", "recorder", "notices", "store"},
     "reactor": BASE | {"master"},
-    "cache": BASE | {"disk", "postgresql", "sqlite"},
+    "cache": BASE | {"disk", "ledger", "postgresql", "sqlite"},
     "executors": BASE,
 }
 #: The folders that Salt's loader reads.

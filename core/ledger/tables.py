@@ -11,6 +11,9 @@ The tables of a site, and all differences between the two databases that keep th
 ``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
 ``saltext_jobs_requests``  what runners ask the engines for, and the answers: see ``core/ledger/requests.py``
 ``saltext_jobs_outbox``    what returners and people have not got yet: see ``outbox.py``
+``saltext_jobs_values``    the values of ``cache: sqlite`` or ``postgresql``: see ``core/ledger/values.py``. ``updated`` and
+                           ``expires`` are in seconds of Unix time; ``failed`` is 1 for a return that tells of a failure
+``saltext_jobs_jobs``      the index of the loads among them: see ``core/ledger/jobs.py``
 =========================  =========================================================================================
 
 A place in PostgreSQL's log is a time in microseconds, so a place that was lost in a crash of the server is never used again.
@@ -24,8 +27,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from saltext.jobs.core.ledger.seal import NoSeal
 
-SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS, OUTBOX = (
-    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "files", "log", "queue", "requests", "outbox")
+SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS, OUTBOX, VALUES, JOBS = (
+    f"saltext_jobs_{name}"
+    for name in ("site", "masters", "readers", "files", "log", "queue", "requests", "outbox", "values", "jobs")
 )
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
@@ -37,7 +41,8 @@ Result = TypeVar("Result")
 class Dialect(NamedTuple):
     """
     How a database names types (``text`` sorts by bytes, ``place`` is a primary key) and the time; and ``append``, which
-    gives the body of a record the next place in the log, so that places become visible in order.
+    gives the body of a record the next place in the log, so that places become visible in order. ``holds`` tells whether
+    the bytes of a column contain some others, and ``lock`` locks the rows that a query finds.
     """
 
     text: str
@@ -45,11 +50,19 @@ class Dialect(NamedTuple):
     place: str
     now: str
     append: str
+    holds: str
+    lock: str
 
 
 # One writer at a time: a place is given and becomes visible in one transaction.
 SQLITE = Dialect(
-    "TEXT", "BLOB", "INTEGER", "(julianday('now') - 2440587.5) * 86400.0", f"INSERT INTO {LOG} (body) VALUES (?)"
+    "TEXT",
+    "BLOB",
+    "INTEGER",
+    "(julianday('now') - 2440587.5) * 86400.0",
+    f"INSERT INTO {LOG} (body) VALUES (?)",
+    "instr({}, ?) > 0",
+    "",
 )
 # The row of the site is locked to the end of the transaction.
 POSTGRESQL = Dialect(
@@ -61,6 +74,8 @@ POSTGRESQL = Dialect(
         UPDATE {SITE} SET last = greatest(last + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
         RETURNING last)
     INSERT INTO {LOG} (place, body) SELECT last, ? FROM given""",
+    "position(?::bytea IN {}) > 0",
+    "FOR UPDATE",
 )
 
 
@@ -88,6 +103,18 @@ class Tables(Protocol):
 
     def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
         """Carry out one statement. :param durable: whether it must survive a power cut when this returns."""
+
+    def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
+        """As ``run``. Returns how many rows were changed; -1 if none were, but perhaps by a first try that was lost."""
+
+    def together(self, work: Callable[[], Result], durable: bool = False) -> Result:
+        """
+        Call ``work``, and return what it returns. All that this thread writes in it is one transaction; within another one
+        it is a part of that. It may be called again, if nothing of it was written.
+        """
+
+    def give_way(self) -> None:
+        """Pause after a transaction that kept others from writing for long."""
 
     def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
         """
@@ -127,6 +154,14 @@ def statements(dialect: Dialect) -> Iterable[str]:
             at double precision NOT NULL, tries integer NOT NULL, due double precision, why {text} NOT NULL, body {blob},
             PRIMARY KEY (reader, kind, jid, minion))""",
         f"CREATE INDEX {OUTBOX}_due ON {OUTBOX} (reader, due, at)",
+        f"""CREATE TABLE {VALUES} (
+            bank {text} NOT NULL, key {text} NOT NULL, updated double precision NOT NULL, expires double precision,
+            failed integer, value {blob} NOT NULL, PRIMARY KEY (bank, key))""",
+        f"CREATE INDEX {VALUES}_expires ON {VALUES} (bank, expires) WHERE expires IS NOT NULL",
+        f"CREATE INDEX {VALUES}_failed ON {VALUES} (bank, key) WHERE failed = 1",
+        f"CREATE TABLE {JOBS} (jid {text} PRIMARY KEY, mark {text} NOT NULL, dated integer NOT NULL, shown {blob})",
+        f"CREATE INDEX {JOBS}_marks ON {JOBS} (mark, jid)",
+        f"CREATE INDEX {JOBS}_undated ON {JOBS} (jid) WHERE dated = 0",
         f"CREATE TABLE {LOG} (place {place} PRIMARY KEY, body {blob})",
         f"""CREATE TABLE {SITE} (
             id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,

@@ -99,6 +99,17 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
             self.patience = patience
 
 
+class Current(threading.local):
+    """
+    The transaction that a thread is in: its connection and what collects its statements. ``is_again``: whether it was begun
+    before, and perhaps carried out.
+    """
+
+    connection: Patient | None = None
+    pipeline: psycopg.Pipeline | None = None
+    is_again = False
+
+
 class Connections:
     """
     :param options: of the server.
@@ -109,6 +120,7 @@ class Connections:
         self._options, self._prepare = options, prepare
         self._parameters = self._all_parameters()
         self._is_over = False
+        self.now = Current()
         self._begin()
         _POOLS.add(self)
 

@@ -2,29 +2,25 @@
 A site on PostgreSQL: masters whose engines work as one. ``FileSite`` in ``core/site.py`` says what each method does.
 
 One database is one site. A master remembers in its cachedir which site it belongs to. With another database, such as an old
-copy, it would take all owed jobs for done.
+copy, it would take all owed jobs for done (``core/postgresql/tables.py``).
 """
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import psycopg
-
 from saltext.jobs.core.advice import Advice
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader, leader_of_line
-from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.folder import Folder
 from saltext.jobs.core.ledger.log import SIZE, Position, Reader, Writer, keep, writers
 from saltext.jobs.core.ledger.seal import Seal
-from saltext.jobs.core.postgresql import tables
-from saltext.jobs.core.postgresql.connections import Connections, Patient
+from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TableLease
-from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
-from saltext.jobs.core.postgresql.tables import LEASES, PostgresqlTables, asked
+from saltext.jobs.core.postgresql.options import read_cache_options
+from saltext.jobs.core.postgresql.tables import LEASES, PostgresqlTables, asked, server_of
 
 _LEADER = f"SELECT leader, epoch FROM {LEASES} WHERE engine = %s".encode()
 _NOW = b"SELECT extract(epoch FROM clock_timestamp())::float8"
@@ -35,8 +31,6 @@ _LEFT = f"""SELECT greatest(0, extract(epoch FROM until - clock_timestamp()))::f
 _IS_LED = f"SELECT until > clock_timestamp() FROM {LEASES} WHERE engine = %s".encode()
 _ALIVE = f"""SELECT extract(epoch FROM alive)::float8 FROM {LEASES}
     WHERE engine = %s AND alive > '-infinity'""".encode()
-
-_SERVERS: dict[tuple[CacheOptions, str, bool], Connections] = {}
 
 
 class PostgresqlSite:
@@ -53,25 +47,11 @@ class PostgresqlSite:
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self.opts, self._master = opts, str(opts.get("id") or "")
         self._masters: frozenset[str] = frozenset()
-        self._opened: dict[bool, Connections] = {}
         self._seal = Seal(opts)
 
-    @property
+    @functools.cached_property
     def _server(self) -> Connections:
-        return self.connections()
-
-    def connections(self, waits: bool = True) -> Connections:
-        """Return this process's connections. :param waits: whether their sessions wait for the disk at each commit."""
-        if waits not in self._opened:
-            self._opened[waits] = self._connections(waits)
-        return self._opened[waits]
-
-    def _connections(self, waits: bool) -> Connections:
-        options, path = read_cache_options(self.opts), pathlib.Path(self.opts["cachedir"], "saltext_jobs", "site")
-        key = (options, str(path), waits)
-        if key not in _SERVERS:
-            _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, waits))
-        return _SERVERS[key]
+        return server_of(self.opts, is_site=True)
 
     @property
     def place(self) -> str:
@@ -165,27 +145,8 @@ class PostgresqlSite:
 
     def log_writer(self, size: int = SIZE) -> Writer:
         """Return the writer with which a process of this master appends to the log."""
-        return Writer(PostgresqlTables(self.connections(waits=False), self._seal), self._master, size)
+        return Writer(self.tables, self._master, size)
 
     def _one(self, query: bytes, engine: str) -> Any:
         row = asked(self._server, lambda connection: connection.execute(query, (engine,)).fetchone())
         return row[0] if row else None
-
-
-def _prepare(connection: Patient, path: pathlib.Path, waits: bool) -> None:
-    tables.prepare(connection)
-    if not waits:
-        connection.execute("SET synchronous_commit = off")
-    name = tables.name_of(connection)
-    try:
-        known = path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        files.write_atomic(path, f"{name}\n".encode())
-        return
-    except OSError as exc:
-        raise psycopg.OperationalError(f"{path} cannot be read: {exc}") from exc
-    if known != name:
-        raise StateError(
-            f"the database {connection.info.dbname} at {connection.info.host}:{connection.info.port} is another site's; "
-            f"if this master is to belong to it from now on, remove {path} and restart the master"
-        )

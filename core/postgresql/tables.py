@@ -1,28 +1,37 @@
-"""The tables of a site on a server: what ``core/ledger/tables.py`` asks of a database, and the table of leases."""
+"""The tables on a server: what ``core/ledger/tables.py`` asks of a database, and the table of leases."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import pathlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
 from saltext.jobs.core import formats
-from saltext.jobs.core.errors import SiteAway, StateError
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.errors import RowRefused, SiteAway, StateError
 from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.ledger.tables import NAME, POSTGRESQL, SITE, Execute, Result, statements
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
+from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
+from saltext.jobs.core.postgresql.trouble import Rejected
 
 #: The format of the tables: see ``core/formats.py``.
-FORMAT = 3
+FORMAT = 4
 #: One row per engine: which process leads, in which epoch, and until when. Only the server's clock decides that.
 LEASES = "saltext_jobs_leases"
 #: The channel on which engines are told of requests.
 CHANNEL = "saltext_jobs"
 #: The number of the advisory lock under which the tables are made: several masters may start at once.
 _LOCK = 7305805923
+#: Waits until what was committed before is as safe as the session's ``synchronous_commit`` says.
+_WAIT = b"SELECT pg_logical_emit_message(true, 'saltext_jobs', '')"
+_MOST_SERVERS = 8
+_SERVERS: dict[tuple[CacheOptions, pathlib.Path | None], Connections] = {}
 _LEASES = f"""CREATE TABLE {LEASES} (
     engine text PRIMARY KEY, session text NOT NULL, epoch bigint NOT NULL, leader bytea NOT NULL,
     until timestamptz NOT NULL, alive timestamptz NOT NULL)"""
@@ -54,15 +63,29 @@ class PostgresqlTables:
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         def work(connection: Patient) -> list[tuple[Any, ...]]:
-            rows: list[tuple[Any, ...]] = connection.execute(_of_psycopg(query), values).fetchall()
-            return rows
+            with connection.cursor(binary=True) as cursor:
+                return list(cursor.execute(_of_psycopg(query), values).fetchall())
 
-        found: list[tuple[Any, ...]] = asked(self._server, work)
+        found: list[tuple[Any, ...]] = self._do(work)
         return found
 
     def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
         """``durable`` is that of the server's session."""
-        asked(self._server, lambda connection: connection.execute(_of_psycopg(query), values))
+        self._do(lambda connection: connection.execute(_of_psycopg(query), values))
+
+    def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
+        tries = -1
+
+        def work(connection: Patient) -> int:
+            nonlocal tries
+            tries += 1
+            done = connection.execute(_of_psycopg(query), values)
+            now = self._server.now
+            if now.pipeline is not None:
+                now.pipeline.sync()  # so that its answer is there
+            return done.rowcount or (-1 if tries or now.is_again else 0)
+
+        return int(self._do(work))
 
     def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
         """``durable`` is that of the server's session."""
@@ -75,6 +98,47 @@ class PostgresqlTables:
 
         found: Result = asked(self._server, in_lead)
         return found
+
+    def together(self, work: Callable[[], Result], durable: bool = False) -> Result:
+        """
+        ``durable`` is that of the server's session. The transaction itself does not wait for the disk, so that it locks the
+        row of the site only for a moment; a statement after it does, which others can do at the same time.
+        """
+        now = self._server.now
+        if now.connection is not None:
+            return work()
+
+        def in_one(connection: Patient) -> Result:
+            now.connection = connection
+            try:
+                with connection.pipeline() as now.pipeline:
+                    connection.execute(b"BEGIN")
+                    connection.execute(b"SET LOCAL synchronous_commit = off")
+                    found = work()
+                    connection.execute(b"COMMIT")
+                    connection.execute(_WAIT)
+                return found
+            except Exception as exc:
+                failed = _cause_of(exc)
+            finally:
+                now.connection, now.pipeline, now.is_again = None, None, True
+            with contextlib.suppress(psycopg.Error):
+                connection.rollback()
+            raise failed  # here, since it must not become the cause of its own cause
+
+        try:
+            done: Result = asked(self._server, in_one)
+            return done
+        finally:
+            now.is_again = False
+
+    def give_way(self) -> None:
+        """Do nothing: a server has many writers at once."""
+
+    def _do(self, work: Callable[[Patient], Any]) -> Any:
+        """Carry it out as a part of this thread's transaction, if it is in one."""
+        connection = self._server.now.connection
+        return asked(self._server, work) if connection is None else work(connection)
 
     def tell(self, execute: Execute, engine: str) -> None:
         execute("SELECT pg_notify(?, ?)", (CHANNEL, engine))
@@ -95,26 +159,81 @@ def _of_psycopg(query: str) -> bytes:
 
 
 def asked(server: Connections, work: Callable[[Patient], Any]) -> Any:
-    """Return what ``work`` returns, called with a connection. :raises SiteAway: if the server cannot do it now."""
+    """
+    Return what ``work`` returns, called with a connection.
+
+    :raises SiteAway: if the server cannot do it now. :raises RowRefused: if it never will.
+    """
     try:
         return server.run(work)
     except StateError as exc:
-        raise SiteAway(str(exc)) from exc
+        raise (RowRefused if isinstance(exc, Rejected) else SiteAway)(str(exc)) from exc
 
 
-def prepare(connection: Patient) -> None:
+def _cause_of(exc: Exception) -> BaseException:
+    """Return the error of the server that has led to another one; that one itself if none has."""
+    found: BaseException | None = exc
+    while found is not None and not isinstance(found, psycopg.Error):
+        found = found.__cause__
+    return found or exc
+
+
+def server_of(opts: Mapping[str, Any], is_site: bool) -> Connections:
+    """
+    Return this process's connections to the server that a master's options name.
+
+    :param is_site: whether the database must be that of the master's site.
+    :raises SettingsError: naming an option.
+    """
+    path = pathlib.Path(opts["cachedir"], "saltext_jobs", "site") if is_site else None
+    options = read_cache_options(opts)
+    if (options, path) not in _SERVERS:
+        while len(_SERVERS) >= _MOST_SERVERS:
+            _SERVERS.pop(next(iter(_SERVERS))).end()
+        _SERVERS[options, path] = Connections(options, lambda connection: _prepare(connection, options, path))
+    return _SERVERS[options, path]
+
+
+def cache_of(opts: Mapping[str, Any]) -> PostgresqlTables:
+    """Return the tables of ``cache: postgresql``: those of the site, if there is one."""
+    return PostgresqlTables(server_of(opts, bool(opts.get("saltext_jobs_site"))), NoSeal())
+
+
+def _prepare(connection: Patient, options: CacheOptions, path: pathlib.Path | None) -> None:
     """
     Make the tables if they are missing, and have the session wait for the disk.
 
-    :raises StateError: if they are of another version.
+    :raises StateError: if they are of another version, or of another site, or the database cannot hold Salt's values.
     :raises psycopg.Error: for errors of the server.
     """
-    if name_of(connection) is None:
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StateError(
+            f"the database has the encoding {encoding}, which cannot hold every id; make one with ENCODING 'UTF8'"
+        )
+    name = name_of(connection)
+    if name is None:
         _make(connection)
-    # Otherwise a crash of the server would lose confirmed writes, such as what is about to be published.
-    connection.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-    )
+        name = name_of(connection)
+    if path is not None or not options.synchronous_commit:
+        # Otherwise a crash of the server would lose confirmed writes, such as what is about to be published.
+        connection.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        )
+    if path is None:
+        return
+    try:
+        known = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        files.write_atomic(path, f"{name}\n".encode())
+        return
+    except OSError as exc:
+        raise psycopg.OperationalError(f"{path} cannot be read: {exc}") from exc
+    if known != name:
+        raise StateError(
+            f"the database {connection.info.dbname} at {connection.info.host}:{connection.info.port} is another site's; "
+            f"if this master is to belong to it from now on, remove {path} and restart the master"
+        )
 
 
 def name_of(connection: Patient) -> str | None:

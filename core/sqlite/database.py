@@ -160,20 +160,19 @@ class Database:
             rows: list[tuple[Any, ...]] = patiently(lambda: connection.sql.execute(query, values).fetchall())
             return rows
 
-    def run(self, query: str, values: Sequence[Any], durable: bool = False) -> None:
-        """As ``transaction``, for one statement, which costs half."""
+    def run(self, query: str, values: Sequence[Any], durable: bool = False) -> int:
+        """As ``transaction``, for one statement, which costs half. Returns how many rows it has changed."""
         outer = self._open_ones.get(threading.get_ident())
         if outer is not None and outer.busy:
             outer.durable |= durable
-            outer.sql.execute(query, values)
-            return
+            return outer.sql.execute(query, values).rowcount
         is_first = _THREADS.enter()
         try:
             connection = self._connection(looks=False)
             roll_back(connection.sql)
             while True:
                 try:
-                    patiently(lambda: connection.sql.execute(query, values))  # noqa: B023 (called at once)
+                    done = patiently(lambda: connection.sql.execute(query, values))  # noqa: B023 (called at once)
                     if connection.identity == self._file.identity():
                         break
                 except sqlite3.DatabaseError as exc:
@@ -184,6 +183,7 @@ class Database:
             if durable and not self._full_sync:
                 self._sync()
             self._see_to_log(connection)
+            return int(done.rowcount)
         finally:
             if is_first:
                 _THREADS.leave()
@@ -373,18 +373,18 @@ class Database:
 
     # -- all of it -------------------------------------------------------------------------------------------------
 
-    def check(self) -> bool:
-        """Read the whole file, and tell whether it is sound; set it aside if not. Others can write meanwhile."""
-        with self._watched() as connection:
-            found = patiently(lambda: connection.sql.execute("PRAGMA quick_check(1)").fetchone()[0])
-        if found == "ok":
-            return True
-        self._leave(connection)
-        self._file.set_aside(connection.identity, str(found))
-        return False
+    def file_bytes(self) -> int:
+        """Return the size of the file, with that of its log."""
+        return sum(os.stat(name).st_blocks * 512 for name in (self.path, self._log) if os.path.exists(name))
+
+    def used_bytes(self) -> tuple[int, int]:
+        """Return how many bytes of the file are used, and how many are free for new rows."""
+        names = ("page_count", "freelist_count", "page_size")
+        pages, free, size = (self.read(f"PRAGMA {name}")[0][0] for name in names)
+        return (pages - free) * size, free * size
 
     def damage(self) -> str | None:
-        """Return what ``check`` would find, and leave the file where it is; None if it is sound or missing."""
+        """Read the whole file, and return what is wrong with it; None if it is sound or missing. Others can write."""
         if self._file.identity() is None:
             return None
         is_first = _THREADS.enter()

@@ -13,20 +13,18 @@ from typing import Any
 from urllib.parse import quote
 
 from saltext.jobs.core.banks import plain_bank
+from saltext.jobs.core.disk import stored
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ledger import queue
-from saltext.jobs.core.ledger.tables import QUEUE, Tables
-from saltext.jobs.core.sqlite import stored
-from saltext.jobs.core.sqlite.banks import SqliteBanks
+from saltext.jobs.core.ledger import queue, values
+from saltext.jobs.core.ledger.tables import QUEUE, VALUES, Tables
 
 _PART = 1000  # rows read and written at a time
-_KINDS: tuple[Any, ...] = (str, str, int, (int, type(None)), bytes)
-_RECORDS = """SELECT banks.name, key, updated, expires, value FROM records JOIN banks ON banks.id = bank
-    WHERE records.id >= ? AND records.id < ?"""
+_KINDS: tuple[Any, ...] = (str, str, float, (float, type(None)), bytes)
+_VALUES = f"SELECT bank, key, updated, expires, value FROM {VALUES} WHERE rowid >= ? AND rowid < ?"
 _QUEUE = f"SELECT kind, jid, minion, body FROM {QUEUE} WHERE rowid >= ? AND rowid < ?"
 
 
-def recover(path: str, banks: SqliteBanks, tables: Tables) -> dict[str, int]:
+def recover(path: str, tables: Tables) -> dict[str, int]:
     """
     Store the records of a damaged file, and the rows of its retry queue, that can be read and whose places are free.
 
@@ -35,18 +33,18 @@ def recover(path: str, banks: SqliteBanks, tables: Tables) -> dict[str, int]:
     """
     read = written = 0
     tables.open()  # so that there is a file to copy to
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(banks.path), prefix=".recover-") as folder:
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(tables.place), prefix=".recover-") as folder:
         source = _rebuilt(path, folder) or path
-        for part in _parts(source, "records", _RECORDS):
+        for part in _parts(source, VALUES, _VALUES):
             whole = list(filter(_is_whole, part))
             read += len(whole)
-            written += banks.add_rows(whole)
-            banks.give_way()
+            written += values.add_rows(tables, whole)
+            tables.give_way()
         with contextlib.suppress(StateError):  # nothing of the queue can be read
             for part in _parts(source, QUEUE, _QUEUE):
                 read += len(part)
                 written += queue.add(tables, part)
-                banks.give_way()
+                tables.give_way()
     return {"read": read, "written": written}
 
 
@@ -59,7 +57,7 @@ def _rebuilt(path: str, folder: str) -> str | None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as found:
         subprocess.run([command, target], stdin=found.stdout, capture_output=True, check=False)
     with contextlib.suppress(StateError):
-        return None if next(_parts(target, "records", _RECORDS), None) is None else target
+        return None if next(_parts(target, VALUES, _VALUES), None) is None else target
     return None
 
 

@@ -1,4 +1,4 @@
-"""The tables of a site in the SQLite file of a master: what ``core/ledger/tables.py`` asks of a database."""
+"""The tables of a master in an SQLite file: what ``core/ledger/tables.py`` asks of a database."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from typing import Any
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.ledger.tables import NAME, SQLITE, Execute, Result
-from saltext.jobs.core.sqlite.banks import SqliteBanks, database_of
-from saltext.jobs.core.sqlite.database import Database
+from saltext.jobs.core.sqlite.database import Database, database_at
 
-#: The file below ``saltext_jobs`` if the job cache is elsewhere.
-FILE = "jobs.sqlite"
+#: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
+CACHE, FILE = "cache.sqlite", "jobs.sqlite"
+_SYNC = ("NORMAL", "FULL")
 _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
+
+
+def cache_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteTables:
+    """
+    Return the tables of ``cache: sqlite``.
+
+    :param cachedir: another directory than the master's own; the option for the path does not apply to it.
+    """
+    return SqliteTables(opts, CACHE, cachedir)
 
 
 class SqliteTables:
@@ -28,28 +37,36 @@ class SqliteTables:
     transaction writes both.
 
     :param opts: the master's options. If one of them is not accepted, each method raises StateError or SiteAway.
+    :param name: the path below ``cachedir`` where the file is if no option names its path.
+    :param cachedir: as in ``cache_of``.
     """
 
     dialect = SQLITE
     is_far = False
     seal = NoSeal()
 
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts = opts
+    def __init__(self, opts: Mapping[str, Any], name: str = "", cachedir: str | None = None) -> None:
+        shared = opts.get("cache") == "sqlite"
+        self._opts, self._cachedir = opts, cachedir
+        self._name = name or (CACHE if shared else os.path.join("saltext_jobs", FILE))
 
     @functools.cached_property
-    def _database(self) -> Database:
-        shared = self._opts.get("cache") == "sqlite"
-        return database_of(self._opts) if shared else database_of(self._opts, os.path.join("saltext_jobs", FILE))
-
-    @property
-    def banks(self) -> SqliteBanks:
-        """The banks of the job cache in the same file; empty with another ``cache``."""
-        return SqliteBanks(self._database)
+    def database(self) -> Database:
+        """The file. :raises StateError: for an option that is not accepted."""
+        home, path = str(self._opts.get("cachedir") or ""), self._opts.get("sqlite_cache_path")
+        if path is not None and (not isinstance(path, str) or not os.path.isabs(path)):
+            raise StateError(f"sqlite_cache_path is {path!r}; accepted is the absolute path of a file")
+        sync = self._opts.get("sqlite_cache_synchronous", _SYNC[0])
+        if sync not in _SYNC:
+            raise StateError(f"sqlite_cache_synchronous is {sync!r}; accepted is one of {', '.join(_SYNC)}")
+        chosen = path is not None and self._cachedir in (None, home)
+        if not chosen:
+            path = os.path.join(self._cachedir or home, self._name)
+        return database_at(os.path.normpath(str(path)), sync == "FULL", chosen)
 
     @property
     def place(self) -> str:
-        return self._database.path
+        return self.database.path
 
     @functools.cached_property
     def _mark(self) -> str:
@@ -61,26 +78,35 @@ class SqliteTables:
 
     def open(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # it may pass
-            self._database.read("SELECT 1")
+            self.database.read("SELECT 1")
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._database.read(query, tuple(values))
+            return self.database.read(query, tuple(values))
         except (sqlite3.Error, StateError) as exc:
             raise self._told(exc) from exc
 
     def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
+        self.changed(query, values, durable)
+
+    def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
         try:
-            self._database.run(query, values, durable)
+            return self.database.run(query, values, durable)
         except (sqlite3.Error, StateError) as exc:
             raise self._told(exc) from exc
 
     def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
         try:
-            with self._database.transaction(durable) as sql:
+            with self.database.transaction(durable) as sql:
                 return work(sql.execute)
         except (sqlite3.Error, StateError) as exc:
             raise self._told(exc) from exc
+
+    def together(self, work: Callable[[], Result], durable: bool = False) -> Result:
+        return self.write(lambda execute: work(), durable=durable)
+
+    def give_way(self) -> None:
+        self.database.give_way()
 
     def tell(self, execute: Execute, engine: str) -> None:
         """Do nothing: the master's bus tells an engine of this master."""

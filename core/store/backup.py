@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.sqlite.banks import SqliteBanks
 from saltext.jobs.core.sqlite.tables import SqliteTables
 from saltext.jobs.core.store.store import Store
 
@@ -19,11 +18,11 @@ def backup(store: Store, path: Any) -> dict[str, Any]:
     :return: path and bytes.
     :raises Refused: if that cannot be done.
     """
-    banks = _file_of(store, "backup")
+    tables = _file_of(store, "backup")
     if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
         raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
     try:
-        banks.backup(path)
+        tables.database.backup(path)
     except FileExistsError as exc:
         raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that does not exist") from exc
     except Exception as exc:  # SQLite and the disk raise many kinds
@@ -37,19 +36,23 @@ def recover(store: Store, path: Any) -> dict[str, int]:
 
     :raises Refused: if that cannot be done.
     """
-    banks = _file_of(store, "recover")
-    if not isinstance(path, str) or not os.path.isfile(path) or os.path.realpath(path) == os.path.realpath(banks.path):
+    tables = _file_of(store, "recover")
+    if (
+        not isinstance(path, str)
+        or not os.path.isfile(path)
+        or os.path.realpath(path) == os.path.realpath(tables.place)
+    ):
         raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
     from saltext.jobs.core.sqlite.recovery import recover as recovered
 
     try:
-        return recovered(path, banks, store.site.tables)
+        return recovered(path, tables)
     except Exception as exc:  # SQLite and the disk raise many kinds
         raise Refused(f"{path} cannot be brought back: {exc}") from exc
 
 
-def _file_of(store: Store, what: str) -> SqliteBanks:
+def _file_of(store: Store, what: str) -> SqliteTables:
     tables = store.site.tables
     if not isinstance(tables, SqliteTables):
         raise Refused(f"job_cache.{what} is for a file of SQLite; for {tables.place} use the server's own means")
-    return tables.banks
+    return tables

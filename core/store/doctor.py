@@ -15,6 +15,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.advice import examined
 from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import has_date
 from saltext.jobs.core.store.store import Store
@@ -39,10 +40,10 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here")
     jobs: int | None = None
     try:
-        damage = store.file.damage() if store.file is not None else None
+        damage = store.file.do("check", "", lambda tables: tables.database.damage()) if store.file is not None else None
         if store.file is not None and damage:  # a read would set the file aside
             found.append(
-                f"{store.file.banks_file.path} is damaged ({damage}): the master sets it aside when it meets the damage, "
+                f"{store.file.tables.place} is damaged ({damage}): the master sets it aside when it meets the damage, "
                 "and begins a new one"
             )
         else:
@@ -76,21 +77,20 @@ def _about_files(store: Store, opts: Mapping[str, Any]) -> list[str]:
 
 
 def _about_database(store: Store, user: str) -> list[str]:
-    file = store.file
     try:
-        banks = None if file is None else file.banks_file
-    except Exception:  # an option that is not accepted; the driver itself has said so
-        banks = None
-    if file is None or banks is None:
+        database = None if store.file is None else store.file.tables.database
+    except StateError:  # an option that is not accepted; the driver itself has said so
+        database = None
+    if database is None:
         return []
-    path = banks.path
+    path = database.path
     folder = pathlib.Path(path).parent
     found = about_disk(folder)
     for name in (path, f"{path}-wal", f"{path}-shm"):
         found += about_files(user, pathlib.Path(name)) if os.path.exists(name) else []
     found += [
         f"{name} was damaged and set aside. Check the disk, then: salt-run job_cache.recover {name}; then remove the file"
-        for name in banks.damaged()
+        for name in database.damaged()
     ]
     return found
 
@@ -111,6 +111,6 @@ def figures_of(store: Store) -> dict[str, Any]:
         "newest": timed[-1] if timed else None,
     }
     if store.file is not None:
-        banks = store.file.banks_file
-        found |= {"bytes": banks.file_bytes(), "free_bytes": banks.free_bytes()}
+        database = store.file.tables.database
+        found |= {"bytes": database.file_bytes(), "free_bytes": database.used_bytes()[1]}
     return found

@@ -81,7 +81,7 @@ def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> None:
     """Remove those of some jobs that were last written more than ``keep`` seconds ago and that no engine needs."""
     for number, part in enumerate(_parts(_not_needed(store, jids), store.driver.removed_at_once)):
         if number and store.file is not None:
-            store.file.banks_file.give_way()
+            store.file.tables.give_way()
         try:
             with store.lock(part[0]) if store.driver.removed_at_once == 1 else contextlib.nullcontext():
                 drop_older(store, part, now - keep)

@@ -16,7 +16,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import salt.payload
 from salt.exceptions import SaltCacheError
@@ -33,13 +33,18 @@ from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver, Local, Mmap
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
-from saltext.jobs.core.store.sqlite import Sqlite
+from saltext.jobs.core.store.tabled import Postgresql, Sqlite, Tabled
 
 log = lines.logger(__name__)
 
 Result = TypeVar("Result")
 
-_DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "mmap_cache": Mmap, "sqlite": Sqlite}
+_DRIVERS: dict[str, type[Driver]] = {
+    "localfs": Local,
+    "mmap_cache": Mmap,
+    "sqlite": Sqlite,
+    "postgresql": Postgresql,
+}
 #: The stores of this process, with their options, by the ``id()`` of these options: Salt has several copies of them.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
@@ -69,9 +74,9 @@ class Store:
         self.cachedir: str = opts["cachedir"]
         self._opts = opts
         name = opts.get("cache") or "localfs"
-        self.driver = driver or _driver(name, opts)
+        self.driver = driver or _DRIVERS.get(name, Driver)(opts)
         #: The driver itself, if it keeps all banks in one file of its own.
-        self.file = cast(Sqlite, self.driver) if name == "sqlite" else None
+        self.file = self.driver if isinstance(self.driver, Sqlite) else None
         sync, self.max_jobs, self.max_bytes, self._log_size = _own_options(opts)
         self._has_log = opts.get("__role") != "minion" and not opts.get(COPY)
         self._keys = Keys(name, self.driver.longest)
@@ -109,19 +114,31 @@ class Store:
         Call ``write``, which writes to the job cache, with a function that adds a record to the log. Both are one
         transaction if one database has both.
 
-        :param first: a record that the log gets before anything is written, and also if ``write`` fails: the job cache must
-            never have a publish that the log lacks. It survives a power cut if publishes do.
+        :param first: a record that the log also gets if ``write`` fails: the job cache must never have a publish that the
+            log lacks. It survives a power cut if publishes do.
         :raises Exception: as ``write``.
         """
-        log = self.log
+        log, driver = self.log, self._shared
         if log is None:
             return write(lambda record: None)
-        if self.file is None:
+        if driver is None:
             if first is not None:
                 log.append(first, self.sync_publish)
             return write(log.append)
+
+        def both() -> Result:
+            found = write(log.add)
+            if first is not None:  # last, since it locks the log for other masters
+                log.add(first, self.sync_publish)
+            return found
+
         try:
-            found = self._in_one(log, write, first)
+            try:
+                found = driver.together(both)
+            except SaltCacheError as exc:
+                if not driver.met_damage(exc):
+                    raise
+                found = driver.together(both)
         except SaltCacheError:
             if first is not None:
                 log.append(first, self.sync_publish)
@@ -129,19 +146,12 @@ class Store:
         log.appended()
         return found
 
-    def _in_one(
-        self, log: LogWriter, write: Callable[[Callable[[Record], object]], Result], first: Record | None
-    ) -> Result:
-        for is_again in (False, True):
-            try:
-                with self.file.alone():  # type: ignore[union-attr]
-                    if first is not None:
-                        log.add(first, self.sync_publish)
-                    return write(log.add)
-            except SaltCacheError as exc:
-                if is_again or not self.driver.met_damage(exc):
-                    raise
-        raise AssertionError
+    @functools.cached_property
+    def _shared(self) -> Tabled | None:
+        """The driver, if the log is in its tables."""
+        if not isinstance(self.driver, Tabled) or self.driver.tables.place != self.site.tables.place:
+            return None
+        return self.driver
 
     def key(self, value: Any, what: str) -> str | None:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, if it is refused."""
@@ -195,18 +205,6 @@ class Store:
     def lock(self, *names: str) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time."""
         return self._locks.hold(*names) if self.file is None else self.file.alone()
-
-
-def _driver(name: str, opts: Mapping[str, Any]) -> Driver:
-    if name == "postgresql":
-        try:
-            from saltext.jobs.core.store.postgresql import Postgresql
-        except ImportError as exc:
-            raise SaltCacheError(
-                f"cache: postgresql needs the Python module psycopg: pip install 'saltext-jobs[postgresql]' ({exc})"
-            ) from exc
-        return Postgresql(opts)
-    return _DRIVERS.get(name, Driver)(opts)
 
 
 def store_of(opts: Any) -> Store:

@@ -1,69 +1,99 @@
 """
-What the drivers with tables, sqlite and postgresql, have in common. Both index jobs.
+The drivers whose values are in tables, sqlite and postgresql (``core/ledger/values.py``), without Salt's loader.
+
+A publish stores everything in one transaction, and a job is removed in one. Both find jobs by an index.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import heapq
-from abc import abstractmethod
+import os
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk.job_lookup import JobLookup
+from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally
+from saltext.jobs.core.errors import JobsError, RowRefused
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.ledger import jobs, values
+from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.sqlite import OPTIONS
+from saltext.jobs.core.sqlite.file import damage_in
+from saltext.jobs.core.sqlite.tables import SqliteTables, cache_of
+from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, NEVER, Driver, Marks, Shown
 
-Tables = TypeVar("Tables", bound=Any)
 Result = TypeVar("Result")
 
 #: Most pairs of function and user that are looked up one by one; if more match, all jobs of the searched time are read.
 MOST_MARKS = 100
 
 
-class TableDriver(Driver, Generic[Tables]):
-    """A driver whose records are in tables. Salt's loader is not used."""
+class Tabled(Driver):
+    """:param opts: the master's options."""
 
     lists_banks = True
     removed_at_once = 500
 
-    @abstractmethod
-    def tables(self) -> Tables:
-        """Return the tables: those of ``core/sqlite/banks.py`` or ``core/postgresql/banks.py``."""
-
-    def do(self, call: Callable[[Tables], Result], name: str, bank: str, key: str | None = None) -> Result:
+    def do(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None = None) -> Result:
         """Return what ``call`` returns for the tables. :raises SaltCacheError: if it fails, with ``name`` in the message."""
         try:
-            return call(self.tables())
+            return call(self.tables, *args)
         except SaltCacheError:
             raise
         except Exception as exc:  # a client, the disk, and msgpack raise many kinds
             raise self.error(name, bank, key, exc) from exc
 
+    @property
+    def tables(self) -> Tables:
+        """The tables."""
+        raise NotImplementedError
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """As that of the tables. :raises SaltCacheError:"""
+        found: Result = self.do("write", "jobs", lambda tables: tables.together(work))
+        return found
+
+    def met_damage(self, error: SaltCacheError) -> bool:
+        return bool(damage_in(error))
+
+    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
+        found = super().error(name, bank, key, exc)
+        if (
+            isinstance(found, Undecodable)
+            or isinstance(exc, RowRefused)
+            or not isinstance(exc, (JobsError, sqlite3.Error))
+        ):
+            return found
+        return Outage(str(found))
+
+    def _call(self, name: str, bank: str, *args: Any) -> Any:
+        key = args[0] if args and isinstance(args[0], str) else None
+        return self.do(name, bank, getattr(values, name), bank, *args, key=key)
+
     def _each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
         """Yield from an iterator that reads the tables now and then. :raises SaltCacheError: as ``do``."""
         end = object()
-        while (one := self.do(lambda _: next(found, end), name, bank)) is not end:
+        while (one := self.do(name, bank, lambda _: next(found, end))) is not end:
             yield one  # type: ignore[misc]
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
-        found = self.do(lambda tables: tables.read_all(items), "fetch", *items[0]) if items else []
+        found = self.do("fetch", items[0][0], values.read_all, items, key=items[0][1])
         return [ABSENT if data is None else self._decoded(*item, data) for item, data in zip(items, found, strict=True)]
 
     def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
-        wanted = None if keys is None else list(keys)
-        found = self.do(
-            lambda tables: tables.items(bank) if wanted is None else tables.pick(bank, wanted), "fetch", bank
-        )
+        found = values.items(self.tables, bank) if keys is None else values.pick(self.tables, bank, keys)
         return ((key, self._decoded(bank, key, data)) for key, data in self._each(found, "fetch", bank))
 
     def _decoded(self, bank: str, key: str, data: bytes) -> Any:
         try:
-            return self.tables().loads(data)
+            return stored.loads(data)
         except Exception as exc:  # msgpack raises many kinds
             return Undecodable(str(self.error("fetch", bank, key, exc)))
 
@@ -74,76 +104,105 @@ class TableDriver(Driver, Generic[Tables]):
         return bool(self._call("store_new", bank, key, value, durable))
 
     def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
-        self.do(lambda tables: tables.store_all(items, durable), "store", *items[0][:2])
+        self.do("store", items[0][0], values.store_all, items, durable, key=items[0][1])
 
     def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = NEVER) -> None:
-        self.do(lambda tables: tables.remove_older(banks, parent, names, than), "flush", parent)
-
-    def _call(self, name: str, bank: str, *args: Any) -> Any:
-        key = args[0] if args and isinstance(args[0], str) else None
-        return self.do(lambda tables: getattr(tables, name)(bank, *args), name, bank, key)
+        self.do("flush", parent, values.remove_older, banks, parent, names, than)
 
     def updated(self, bank: str, key: str) -> float | None:
-        found: float | None = self._call("updated", bank, key)
-        return found
+        return self.do("updated", bank, values.updated, bank, key, key=key)
 
     def keys(self, bank: str) -> list[str]:
-        found: list[str] = self._call("keys", bank)
-        return found
+        return self.do("list", bank, values.keys, bank)
 
     def banks(self, bank: str) -> list[str]:
-        found: list[str] = self._call("banks", bank)
-        return found
+        return self.do("list", bank, values.banks, bank)
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        found: set[str] = self._call("present", bank, list(keys))
-        return found
+        return self.do("list", bank, values.present, bank, list(keys))
+
+    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str]:
+        return self.do("list", bank, values.banks_outside if of_banks else values.outside, bank, low, high)
 
     # -- the index of jobs -------------------------------------------------------------------------------------------
 
-    def _look(self, call: Callable[[JobLookup], Result]) -> Result:
-        return self.do(lambda tables: call(tables.index), "list", LOADS)
-
-    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str]:
-        found: list[str] = self._call("banks_outside" if of_banks else "outside", bank, low, high)
-        return found
-
     def count_loads(self) -> int:
-        return int(self._call("count", LOADS))
+        return self.do("list", LOADS, jobs.count)
 
     def count_returns(self, bank: str, jids: Iterable[str]) -> int:
-        return int(self._call("count_below", bank))
+        return self.do("list", bank, values.count_below, bank)
 
     def oldest_jids(self, count: int) -> list[str]:
         undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
-        dated = [(key, key) for key in self._look(lambda look: look.oldest(count))]
+        dated = [(key, key) for key in self.do("list", LOADS, jobs.oldest, count)]
         return [key for _, key in heapq.nsmallest(count, undated + dated)]
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
-        rows = self._look(lambda look: _found(look, low, high, marks, minion, failed))
-        return self._each(rows, "list", LOADS)
+        found = self.do("list", LOADS, _found, low, high, marks, minion, failed)
+        return self._each(found, "list", LOADS)
 
     def shown(self) -> Iterator[Shown]:
-        return self._each(self._look(lambda look: look.shown()), "list", LOADS)
+        return self._each(jobs.shown(self.tables), "list", LOADS)
 
     def undated_jids(self) -> dict[str, float]:
-        return self._look(lambda look: look.undated())
+        return self.do("list", LOADS, jobs.undated)
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
-        return self._look(lambda look: look.tallies(jids, minion))
+        return self.do("list", LOADS, jobs.tallies, jids, minion)
 
 
-def _found(look: JobLookup, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
-    found: Iterator[str]
+def _found(tables: Tables, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
     fun, user = marks["fun"], marks["user"]
     if minion is not None:
-        found = look.jids_near(low, high, minion)
-    elif failed:
-        found = look.jids_failed(low, high)
-    elif fun is None and user is None:
-        found = look.jids(low, high)
-    else:
-        wanted = [mark for mark in look.marks() if (not fun or fun(mark[0])) and (not user or user(mark[1]))]
-        several = heapq.merge(*(look.jids(low, high, mark) for mark in wanted[:MOST_MARKS]), reverse=True)
-        found = several if len(wanted) <= MOST_MARKS else look.jids(low, high)
-    return found
+        return jobs.near(tables, low, high, minion)
+    if failed:
+        return jobs.failed(tables, low, high)
+    if fun is None and user is None:
+        return jobs.jids(tables, low, high)
+    known = jobs.marks(tables)
+    wanted = [mark for mark, pair in known.items() if (not fun or fun(pair[0])) and (not user or user(pair[1]))]
+    if len(wanted) > MOST_MARKS:
+        return jobs.jids(tables, low, high)
+    return heapq.merge(*(jobs.jids(tables, low, high, mark) for mark in wanted), reverse=True)
+
+
+class Sqlite(Tabled):
+    """The file of the driver sqlite. A job's lock is a transaction, which keeps the other processes of this machine out."""
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        # To copy all options would touch much memory that a forked process shares.
+        super().__init__({name: opts[name] for name in OPTIONS if name in opts})
+        self.folder = os.path.dirname(str(opts.get("sqlite_cache_path") or "")) or str(opts["cachedir"])
+
+    @functools.cached_property
+    def tables(self) -> SqliteTables:
+        return cache_of(self._opts)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the lock of all jobs. :raises SaltCacheError:"""
+        try:
+            with self.tables.database.transaction():
+                yield
+        except SaltCacheError:
+            raise
+        except Exception as exc:  # SQLite and the disk raise many kinds
+            raise self.error("write", "jobs", None, exc) from exc
+
+    def used_bytes(self) -> int:
+        """Return how many bytes of the file are used. :raises SaltCacheError:"""
+        return self.do("measure", "", lambda tables: int(tables.database.used_bytes()[0]))
+
+
+class Postgresql(Tabled):
+    """The tables of the driver postgresql. Several masters may share them."""
+
+    @functools.cached_property
+    def tables(self) -> Tables:
+        try:
+            from saltext.jobs.core.postgresql.tables import cache_of as tables_of
+        except ImportError as exc:
+            raise SaltCacheError(
+                f"cache: postgresql needs the Python module psycopg: pip install 'saltext-jobs[postgresql]' ({exc})"
+            ) from exc
+        return tables_of(self._opts)

@@ -12,6 +12,7 @@ import time
 
 from saltext.jobs.core.postgresql.lease import TableLease, boottime
 from saltext.jobs.core.postgresql.site import PostgresqlSite
+from saltext.jobs.core.postgresql.tables import server_of
 
 ENGINE, JOURNAL = "batch_manager", "batches/1.journal"
 
@@ -48,7 +49,7 @@ def main():
     site = PostgresqlSite({**opts, "id": name})
     site.is_led(ENGINE)
     while True:
-        lease = TableLease(site.connections(), ENGINE, name, ttl=ttl)
+        lease = TableLease(server_of(site.opts, is_site=True), ENGINE, name, ttl=ttl)
         try:
             if lease.take():
                 tell("leads", lease.epoch, 0, boottime())

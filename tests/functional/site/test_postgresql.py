@@ -16,6 +16,7 @@ from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.site import PostgresqlSite
+from saltext.jobs.core.postgresql.tables import FORMAT
 from saltext.jobs.core.retry.store import RetryStore
 from tests.functional.cache_servers import masters_key
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
@@ -211,7 +212,7 @@ def test_a_database_of_another_site_is_refused(cache_servers, options, site):
 
 def test_tables_of_another_format_are_refused(site, server):
     server.run(lambda connection: connection.execute("UPDATE saltext_jobs_site SET number = 99"))
-    with pytest.raises(OSError, match=r"is of format 99, .* knows 2: install the version"):
+    with pytest.raises(OSError, match=rf"is of format 99, .* knows {FORMAT}: install the version"):
         PostgresqlSite({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
 
 

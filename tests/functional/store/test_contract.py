@@ -27,9 +27,9 @@ import salt.version
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.site import FileSite
-from saltext.jobs.core.sqlite.database import database_at
 from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.publication import digest
@@ -759,20 +759,6 @@ class TestLocalfs(Contract):
 class TestSqlite(Contract):
     driver = "sqlite"
 
-    def test_a_sweep_finds_damage(self, job_cache, opts):
-        path = os.path.join(opts["cachedir"], "cache.sqlite")
-        for number in range(20):
-            job_cache.returner(a_return(f"web{number}", OLD, os.urandom(200_000)))
-        job_cache.clean_old_jobs()
-        (sound,) = in_processes(1, lambda _: Returner(opts).store.driver.banks_file.is_sound())
-        assert sound is True
-        database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")
-        with open(path, "r+b") as stream:
-            stream.seek(4096 * 4)
-            stream.write(b"\xff" * 4096)
-        assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
-        assert len(job_cache.store.driver.banks_file.damaged()) == 1
-
     def test_the_oldest_jobs_are_removed_if_they_take_too_much_space(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"max_bytes": "1M", "sync": "none"}})
         jids = [f"202605161200000000{number:02}" for number in range(60)]
@@ -789,8 +775,8 @@ class TestSqlite(Contract):
     def test_a_publish_is_stored_whole_or_not_at_all(self, job_cache, opts):
         job_cache.save_load(OLD, LOAD, minions=["web1"])
         # What is stored between the load and the mark is refused.
-        refuse = f"""CREATE TRIGGER refuse BEFORE INSERT ON records WHEN NEW.key = '{JID}'
-            AND NEW.bank = (SELECT id FROM banks WHERE name = 'jobs/minions') BEGIN SELECT RAISE(ABORT, 'refused'); END"""
+        refuse = f"""CREATE TRIGGER refuse BEFORE INSERT ON {VALUES} WHEN NEW.key = '{JID}'
+            AND NEW.bank = 'jobs/minions' BEGIN SELECT RAISE(ABORT, 'refused'); END"""
         path = os.path.join(opts["cachedir"], "cache.sqlite")
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute(refuse)

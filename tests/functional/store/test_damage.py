@@ -15,9 +15,11 @@ import salt.config
 import salt.loader
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.sqlite.banks import banks_of
+from saltext.jobs.core.ledger import tables as ledger
+from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
+from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
 from tests.waiting import SOON, stretched
 
@@ -83,8 +85,9 @@ def root_of(path, table):
 
 
 def meet(opts):
-    """Have a process check the file, which is damaged. Return the name that it has got."""
-    assert in_processes(1, lambda _: banks_of(opts).is_sound()) == [False]
+    """Have a process read the file, which is damaged. Return the name that it has got."""
+    (error,) = in_processes(1, lambda _: banks_of(opts).read_everything())
+    assert "malformed" in error
     (aside,) = banks_of(opts).damaged()
     return aside
 
@@ -96,7 +99,8 @@ def recover(opts, path):
 def test_a_damaged_file_is_set_aside_and_a_line_names_it_and_the_command(filled, path, caplog):
     damage(path, lambda pages: [pages * 4 // 5])
     banks = banks_of(filled)
-    assert not banks.is_sound()
+    with pytest.raises(OSError, match="malformed"):
+        banks.read_everything()
     (aside,) = banks.damaged()
     assert banks.keys("grains") == [] and banks.is_sound()
     (line,) = [record for record in caplog.records if "damaged" in record.getMessage()]
@@ -115,7 +119,7 @@ def test_a_file_that_has_lost_its_beginning_or_all_of_it_is_set_aside(filled, pa
     assert cache.list("bank") == ["key"] and len(banks_of(filled).damaged()) == 1
 
 
-@pytest.mark.parametrize("table", ["sqlite_autoindex_records_1", "jobs"])
+@pytest.mark.parametrize("table", [f"sqlite_autoindex_{VALUES}_1", ledger.JOBS])
 def test_a_publish_and_a_return_that_meet_the_damage_go_into_the_new_file(filled, path, table):
     """Reads under the lock of a job turn the damage into an error of their own."""
 
@@ -135,7 +139,7 @@ def test_a_publish_and_a_return_that_meet_the_damage_go_into_the_new_file(filled
     ((jid, named),) = in_processes(1, publish)
     assert named == FLEET
     assert len(banks_of(filled).damaged()) == 1
-    page = root_of(path, "sqlite_autoindex_records_1")  # a return needs no other one
+    page = root_of(path, f"sqlite_autoindex_{VALUES}_1")  # a return needs no other one
     damage(path, lambda pages: [page])
     assert in_processes(1, answer) == [["web001"]]
     assert len(banks_of(filled).damaged()) == 2
@@ -170,13 +174,13 @@ def test_a_death_while_the_file_is_set_aside_loses_nothing_of_its_log(filled, pa
             os.kill(os.getpid(), signal.SIGKILL)
 
         setattr(os, name, last)
-        banks.is_sound()
+        banks.read_everything()
 
     process = FORK.Process(target=work)
     process.start()
     process.join(stretched(SOON))
     assert process.exitcode == -signal.SIGKILL
-    in_processes(1, lambda _: banks_of(filled).is_sound())
+    in_processes(1, lambda _: banks_of(filled).read_everything())
     (aside,) = banks_of(filled).damaged()
     assert banks_of(filled).keys("bank") == []
     recover(filled, aside)

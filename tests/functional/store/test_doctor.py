@@ -12,6 +12,7 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core.disk.surroundings import is_full
+from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import JID, LOAD, Returner
 from tests.user import USER
 
@@ -161,7 +162,7 @@ class TestSqlite:
 
     @pytest.mark.parametrize("at", [0, 8192 * 16], ids=["header", "page"])
     def test_damage_is_reported_and_the_file_left_alone(self, opts, disk, at):
-        banks = Returner(opts).store.driver.banks_file
+        banks = banks_of(opts)
         for number in range(200):
             banks.store("bank", str(number), "x" * 1000)
         path = os.path.join(opts["cachedir"], "cache.sqlite")

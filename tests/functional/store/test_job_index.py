@@ -20,10 +20,12 @@ import salt.payload
 
 from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.sqlite.banks import banks_of
+from saltext.jobs.core.ledger import jobs
+from saltext.jobs.core.ledger.tables import JOBS, VALUES
 from saltext.jobs.core.store.listing import all_jobs
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
+from tests.functional.store.banks import banks_of
 from tests.functional.store.beside import writer
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
 from tests.waiting import SOON, stretched
@@ -92,10 +94,10 @@ def test_a_list_of_jobs_reads_no_loads_but_for_damaged_rows_of_the_index(opts):
     for jid in JIDS:
         store.store("jobs/loads", jid, {**LOAD, "jid": jid})
     whole = all_jobs(store, False)
-    with store.driver.banks_file.transaction() as sql:
+    with banks_of(opts).transaction() as sql:
         for jid, damaged in zip(JIDS, (b"", b"\xc1", b"\x93\x01", b"\x93\xc0\xc0\xc0\xc0", b"\x07"), strict=False):
-            sql.execute("UPDATE jobs SET shown = ? WHERE jid = ?", (damaged, jid))
-        sql.executemany("UPDATE records SET value = x'c1' WHERE key = ?", [(jid,) for jid in JIDS[5:]])
+            sql.execute(f"UPDATE {JOBS} SET shown = ? WHERE jid = ?", (damaged, jid))
+        sql.executemany(f"UPDATE {VALUES} SET value = x'c1' WHERE key = ?", [(jid,) for jid in JIDS[5:]])
     assert all_jobs(store, False) == whole
 
 
@@ -111,7 +113,7 @@ def kept(tmp_path_factory):
     """A file with old jobs, some of them with many returns. No process has it open."""
     opts = options(tmp_path_factory.mktemp("kept"))
     job_cache = Returner(opts)
-    banks = job_cache.store.driver.banks_file
+    banks = banks_of(opts)
     for number in range(40):
         jid = f"2020010100{number:010}"
         minions = [f"web{minion}" for minion in range(20 if number % 4 else 4000)]
@@ -119,9 +121,9 @@ def kept(tmp_path_factory):
         with banks.transaction():
             for minion in minions:
                 banks.store(f"jobs/returns/{jid}", minion, {"return": "x" * 50})
-    with contextlib.closing(sqlite3.connect(banks.path)) as sql:
+    with contextlib.closing(sqlite3.connect(banks.tables.place)) as sql:
         sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return banks.path
+    return banks.tables.place
 
 
 class TestRemoval:
@@ -135,14 +137,12 @@ class TestRemoval:
             large.sweep_in(7200)
         assert large.get_jids() == {} and len(waited) > 20
         assert sorted(waited)[-len(waited) // 20] < stretched(0.1)
-        with large.store.driver.banks_file.transaction() as sql:
-            left = sql.execute("SELECT DISTINCT name FROM banks JOIN records ON records.bank = banks.id").fetchall()
+        left = large.store.driver.tables.read(f"SELECT DISTINCT bank FROM {VALUES}")
         assert left == [("other",)]
 
     def test_a_job_that_was_written_meanwhile_stays_whole(self, large):
         jid = "20200101000000000008"
-        with large.store.driver.banks_file.transaction() as sql:
-            sql.execute("UPDATE records SET updated = 1")
+        large.store.driver.tables.run(f"UPDATE {VALUES} SET updated = 1")
         large.returner({"jid": jid, "id": "late", "return": 1})
         large.sweep_in(0)
         assert list(large.get_jids()) == [jid] and len(large.get_jid(jid)) == 4001
@@ -168,13 +168,13 @@ class TestRemoval:
             returns = len(store.keys(f"jobs/returns/{jid}"))
             assert returns == (0 if jid > "2020020" else 20 if int(jid[-10:]) % 4 else 4000)
         large.sweep_in(7200)
-        assert large.get_jids() == {} and store.driver.banks_file.is_sound()
+        assert large.get_jids() == {} and banks_of(opts).is_sound()
 
 
 def write_for_ever(opts, writing, seed):
     """Store and remove jobs and returns, and report each publish that was stored."""
     chance, job_cache = random.Random(seed), Returner(opts)
-    banks, jids = job_cache.store.driver.banks_file, []
+    banks, jids = banks_of(opts), []
     for number in itertools.count():
         jid = f"2026051{seed}{number // 3600:02}{number // 60 % 60:02}{number % 60:02}000000"
         job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=chance.sample(FLEET, chance.choice((1, 5, 200))))
@@ -204,10 +204,10 @@ def assert_it_fits(opts):
     loads = set(store.keys("jobs/loads"))
     assert set(all_jobs(store, False)) == loads == set(store.keys("jobs/published"))
     failed = {jid for jid in returns if any(has_failed(record) for record in returns[jid].values())}
-    assert set(banks.index.jids_failed("", "~")) == failed
+    assert set(jobs.failed(banks.tables, "", "~")) == failed
     for minion in FLEET[::40]:
         wanted = {jid for jid in loads if minion in listed.get(jid, ()) or minion in returns.get(jid, ())}
-        assert set(banks.index.jids_near("", "~", minion)) == wanted
+        assert set(jobs.near(banks.tables, "", "~", minion)) == wanted
     return loads
 
 

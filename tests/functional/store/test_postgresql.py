@@ -24,19 +24,19 @@ import salt.payload
 import salt.version
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.errors import RowRefused, SettingsError, SiteAway
+from saltext.jobs.core.ledger.tables import SITE, VALUES
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.store import Store
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
+from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import LOAD, in_processes
 from tests.missing import missing
 from tests.waiting import SOON, stretched, wait_for
 
 with contextlib.suppress(ImportError):  # psycopg is an extra
-    from saltext.jobs.core.postgresql.banks import banks_of
-    from saltext.jobs.core.postgresql.cache_tables import FORMAT
-    from saltext.jobs.core.postgresql.trouble import Away, Rejected
+    from saltext.jobs.core.postgresql.tables import FORMAT
 
 TAGS = itertools.count(5000)
 FORK = multiprocessing.get_context("fork")
@@ -69,7 +69,7 @@ def test_a_key_that_the_server_cannot_hold_is_refused_for_good(opts, cache):
     for key in ("a\0b", long, "\ud800"):
         with pytest.raises(SaltCacheError, match=r"postgresql could not store bank='bank'") as refused:
             cache.store("bank", key, 1)
-        assert isinstance(refused.value.__cause__, Rejected)
+        assert isinstance(refused.value.__cause__, (RowRefused, UnicodeError))
         with pytest.raises(SaltCacheError) as refused:
             Store(opts).store("bank", key, 1)
         assert not isinstance(refused.value, Outage)
@@ -80,13 +80,13 @@ def test_a_key_that_the_server_cannot_hold_is_refused_for_good(opts, cache):
 class TestTheServerAndItsTables:
     def test_a_table_of_another_format_is_left_alone(self, opts, cache, asked):
         cache.store("bank", "key", 1)
-        asked("UPDATE salt_cache_format SET number = %s", FORMAT + 1)
+        asked(f"UPDATE {SITE} SET number = %s", FORMAT + 1)
         other = {**opts, "postgresql.timeout": 6}
         with pytest.raises(SaltCacheError, match="is of format"):
             salt.cache.Cache(other).store("bank", "key", 2)
-        with pytest.raises(StateError):
+        with pytest.raises(SiteAway):
             banks_of(other).flush("bank")
-        assert asked("SELECT count(*) FROM salt_cache") == [(1,)]
+        assert asked(f"SELECT count(*) FROM {VALUES}") == [(1,)]
 
     def test_a_database_that_cannot_hold_every_id_is_refused(self, opts, server):
         server.server.execute("DROP DATABASE IF EXISTS latin")
@@ -109,7 +109,7 @@ class TestTheServerAndItsTables:
         wrong = {**opts, "postgresql.password": "s3cret", "postgresql.connect_timeout": 1, **wrong}
         with caplog.at_level(logging.DEBUG), pytest.raises(SaltCacheError, match=why) as told:
             salt.cache.Cache(wrong).fetch("bank", "key")
-        assert isinstance(told.value.__cause__, Away)
+        assert type(told.value.__cause__) is SiteAway
         if why.startswith("SSL"):
             with pytest.raises(Outage, match=why):
                 Store(wrong).fetch("bank", "key")
@@ -146,10 +146,10 @@ class TestTheServerAndItsTables:
     def test_a_server_that_answers_before_its_disk_has_it_is_told_to_wait(self, opts, server):
         server.server.execute(f"ALTER DATABASE {opts['postgresql.db']} SET synchronous_commit = off")
         shown = "SELECT current_setting('synchronous_commit')"
-        assert banks_of(opts).rows(shown) == [("on",)]
+        assert banks_of(opts).tables.read(shown) == [("on",)]
         for chosen in ("off", "local", False):
             named = "off" if chosen is False else chosen
-            assert banks_of({**opts, "postgresql.synchronous_commit": chosen}).rows(shown) == [(named,)]
+            assert banks_of({**opts, "postgresql.synchronous_commit": chosen}).tables.read(shown) == [(named,)]
 
     def test_threads_and_processes_share_few_connections(self, opts, cache, asked):
         def work(number):
@@ -205,7 +205,7 @@ class TestFaults:
     def test_a_connection_that_is_cut_in_the_middle_is_made_anew_and_the_record_stored_once(self, patient, asked):
         cache = salt.cache.Cache(patient)
         cache.store("bank", "first", 1)
-        banks_of(patient).rows("SELECT 1")
+        banks_of(patient).keys("bank")
         stop = threading.Event()
 
         def cut():
@@ -242,10 +242,10 @@ class TestFaults:
         cache.store("bank", "key", 1)
         with contextlib.closing(server.server.connect(opts["postgresql.db"])) as other:
             other.autocommit = False
-            other.cursor().execute("SELECT * FROM salt_cache FOR UPDATE")
+            other.cursor().execute(f"SELECT * FROM {VALUES} FOR UPDATE")
             with pytest.raises(SaltCacheError, match="look at its load, its locks") as told:
                 cache.store("bank", "key", 2)
-            assert isinstance(told.value.__cause__, Away)
+            assert type(told.value.__cause__) is SiteAway
             with pytest.raises(Outage):
                 store.store("bank", "key", 3)
             assert cache.fetch("bank", "key") == 1, "who reads waits for nobody"
@@ -275,7 +275,7 @@ class TestFaults:
         )
         with pytest.raises(SaltCacheError, match=why) as told:
             other.store("bank", "key", 2)
-        assert isinstance(told.value.__cause__, Away)
+        assert type(told.value.__cause__) is SiteAway
         assert role or other.fetch("bank", "key") == 1, "what can be read is read"
 
     def test_two_masters_that_write_the_same_at_once_leave_one_whole_value(self, opts, tmp_path):
@@ -306,7 +306,7 @@ class TestFaults:
             banks.store_all(
                 [("jobs/loads", jid, LOAD), ("jobs/minions", jid, ["web1"]), (f"jobs/returns/{jid}", "a", 1)]
             )
-        banks.rows("UPDATE salt_cache SET updated = updated - interval '1 day'")
+        banks.tables.run(f"UPDATE {VALUES} SET updated = updated - 86400")
 
         def work(number):
             mine = banks_of(opts)
@@ -334,7 +334,7 @@ class TestFaults:
             server.server.execute(f"CREATE TABLESPACE s{name} LOCATION '{folder}'")
             (folder / "ballast").write_bytes(bytes(4_000_000))
             cache.store("bank", "kept", 1)
-            banks_of(opts).rows(f"ALTER TABLE salt_cache SET TABLESPACE s{name}")
+            banks_of(opts).tables.run(f"ALTER TABLE {VALUES} SET TABLESPACE s{name}")
             error = None
             for number in range(200):
                 try:
@@ -343,7 +343,7 @@ class TestFaults:
                     error = exc
                     break
             assert error is not None and "make room on its disk" in str(error)
-            assert isinstance(error.__cause__, Away), "by which the retry queue knows that no record is refused"
+            assert type(error.__cause__) is SiteAway
             store = Store(opts)
             with pytest.raises(Outage, match="make room on its disk"):
                 store.store("bank", "large", os.urandom(1_000_000))
@@ -396,7 +396,7 @@ class TestLogins:
     def test_a_password_and_a_certificate_are_what_the_server_asks_for(self, strict, caplog, tmp_path):
         good = {**strict, "postgresql.password": "s3cret", "postgresql.sslmode": "verify-full"}
         wait_for(lambda: _works(good), what="the server has read its configuration")
-        assert banks_of(good).rows("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [(True,)]
+        assert banks_of(good).tables.read("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [(True,)]
         (tmp_path / "pgpass").write_text("127.0.0.1:*:*:strict:s3cret\n")
         os.chmod(tmp_path / "pgpass", 0o600)
         by_file = {**good, "postgresql.password": "", "postgresql.dsn": f"passfile={tmp_path}/pgpass"}

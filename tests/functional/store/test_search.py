@@ -16,8 +16,11 @@ from salt.exceptions import SaltException
 
 from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.ledger.jobs import failed as failed_jids
+from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store import search as searching
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
+from tests.functional.store.banks import banks_of
 
 TAGS = itertools.count(2000)
 FUNCTIONS = ["test.ping", "test.echo", "state.apply", "state.highstate", "cmd.run"]
@@ -274,7 +277,7 @@ class TestCountsBesideTheRecords:
     @pytest.mark.parametrize("seed", range(2))
     def test_the_index_matches_the_records_whatever_was_done(self, jobs, seed):
         chance, store = random.Random(seed), _store(jobs)
-        (banks, lookup), minions = _inside(store, jobs.opts), [f"web{number}" for number in range(70)]
+        banks, minions = banks_of(jobs.opts), [f"web{number}" for number in range(70)]
         jids = [jid_at(NOW - number) for number in range(12)]
 
         def record():
@@ -312,13 +315,13 @@ class TestCountsBesideTheRecords:
                     assert tally == read
         returns = {jid: store.driver.fetch_each(f"jobs/returns/{jid}", minions) for jid in jids}
         failed = {jid for jid in jids if any(has_failed(record) for _, record in returns[jid])}
-        assert set(lookup.jids_failed("", "~")) == failed
+        assert set(failed_jids(banks.tables, "", "~")) == failed
 
     def test_a_search_reads_no_returns(self, jobs):
         for number in range(5):
             returns = {f"web{minion}": minion % 3 for minion in range(6)}
             jobs.add(jid_at(NOW - number), minions=[*returns, "away"], returns=returns)
-        _spoil(_store(jobs), jobs.opts)
+        _spoil(_store(jobs))
         for query in ({}, {"outcome": "failed"}, {"outcome": "missing", "minion": "away"}, {"minion": "web3"}):
             for row in jobs.search(**query)["jobs"]:
                 assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (7, 6, 4, 1)
@@ -326,25 +329,10 @@ class TestCountsBesideTheRecords:
         assert jobs.found(minion="web3", outcome="failed") == jobs.found(minion="web3", outcome="missing") == []
 
 
-def _inside(store, opts):
-    """The calls by which the store reads and writes, and those by which it finds jobs."""
-    if store.driver.name == "sqlite":
-        return store.driver.banks_file, store.driver.banks_file.index
-    from saltext.jobs.core.postgresql.banks import banks_of
-
-    return banks_of(opts), banks_of(opts).index
-
-
-def _spoil(store, opts):
-    """Make all returns unreadable, and with PostgreSQL the lists of minions, which it has in a column too."""
-    banks, _ = _inside(store, opts)
-    if store.driver.name == "postgresql":
-        where = "bank LIKE 'jobs/returns/%%' OR bank = 'jobs/minions'"
-        banks.run(lambda sql: sql.execute(f"UPDATE salt_cache SET value = '\\xc1' WHERE {where}", ()))
-        return
-    with banks.transaction() as sql:
-        names = "SELECT id FROM banks WHERE name LIKE 'jobs/returns/%'"
-        sql.execute(f"UPDATE records SET value = x'c1' WHERE bank IN ({names})")
+def _spoil(store):
+    """Make all returns unreadable."""
+    query = f"UPDATE {VALUES} SET value = ? WHERE bank > 'jobs/returns/' AND bank < 'jobs/returns0'"
+    store.driver.tables.run(query, (b"\xc1",))
 
 
 def _store(jobs):

@@ -27,10 +27,11 @@ import salt.version
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.sqlite import schema
-from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database
 from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
+from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import in_processes
 from tests.open_files import open_files
 from tests.waiting import SOON, stretched, wait_for
@@ -128,7 +129,7 @@ class TestTheFile:
         (found,) = in_processes(1, lambda _: Database(path).read("SELECT 1"))
         assert f"is of format {schema.VERSION + 1}" in found and f"knows {schema.VERSION}: install the version" in found
         with contextlib.closing(sqlite3.connect(path)) as sql:
-            assert sql.execute("SELECT value FROM records").fetchall() == [(salt.payload.dumps(1),)]
+            assert sql.execute(f"SELECT value FROM {VALUES}").fetchall() == [(salt.payload.dumps(1),)]
 
     def test_a_link_in_its_place_is_not_followed(self, opts, path, tmp_path):
         os.symlink(tmp_path / "target", path)
@@ -203,10 +204,10 @@ class TestManyWriters:
         wait_for(lambda: write(30) or size() < 9 << 20, what="the log has been begun anew")
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
-            assert reader.execute("SELECT count(*) FROM records").fetchone() == (30,)
+            assert reader.execute(f"SELECT count(*) FROM {VALUES}").fetchone() == (30,)
             write(400)
             assert size() > 30 << 20
-            assert reader.execute("SELECT count(*) FROM records").fetchone() == (30,)
+            assert reader.execute(f"SELECT count(*) FROM {VALUES}").fetchone() == (30,)
         wait_for(lambda: write(1) or size() < 9 << 20, what="it has been begun anew")
 
     def test_the_log_starts_again_though_there_is_always_a_reader(self, opts, cache, path):
@@ -219,7 +220,7 @@ class TestManyWriters:
             for turn in itertools.count():
                 sql = both[turn % 2]
                 sql.execute("BEGIN")
-                sql.execute("SELECT count(*) FROM records").fetchone()
+                sql.execute(f"SELECT count(*) FROM {VALUES}").fetchone()
                 if turn == 1:
                     begun.wait(stretched(SOON))
                 time.sleep(0.02)
@@ -264,10 +265,10 @@ class TestManyWriters:
         monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Interrupted))
         cache = salt.cache.Cache(own)
         with pytest.raises(KeyboardInterrupt):
-            cache.store("bank", "key", 1)
-        cache.store("bank", "key", 2)
-        assert in_processes(1, lambda _: cache.store("bank", "other", 3)) == [None]
-        assert sorted(cache.list("bank")) == ["key", "other"]
+            cache.store("jobs/loads", "key", {})
+        cache.store("jobs/loads", "key", {"fun": 1})
+        assert in_processes(1, lambda _: cache.store("jobs/loads", "other", {})) == [None]
+        assert sorted(cache.list("jobs/loads")) == ["key", "other"]
 
     def test_threads_that_end_leave_no_file_open(self, cache, tmp_path):
         cache.store("bank", "key", 1)
@@ -357,7 +358,7 @@ def test_a_process_whose_parent_has_ended_writes_in_its_turn_and_nothing_it_wrot
     assert store(b"", stretched(SOON)), "it has begun"
     assert store(b"a", stretched(SOON))
     with contextlib.closing(sqlite3.connect(path)) as sql:  # one that comes and goes
-        assert sql.execute("SELECT count(*) FROM records").fetchone() == (2,)
+        assert sql.execute(f"SELECT count(*) FROM {VALUES}").fetchone() == (2,)
     banks = banks_of(opts)
     with banks.transaction():
         banks.store("bank", "other", 1)
@@ -473,7 +474,7 @@ class TestCopies:
 
         def fill(_):
             cache.store("bank", "key", "old")
-            banks_of(opts).backup(copy)
+            banks_of(opts).tables.database.backup(copy)
             cache.store("bank", "key", "new")
 
         assert in_processes(1, fill) == [None]

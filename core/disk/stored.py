@@ -1,6 +1,6 @@
 """
-Values in the form that they have in the file: as Salt's serializer writes them. Large values are compressed if that saves
-much, because SQLite writes everything twice, to -wal and to the file. Pure.
+Values in the form that they have in a database: as Salt's serializer writes them. Large values are compressed if that
+saves much, because SQLite writes everything twice, to -wal and to the file; but no lists, which are searched there. Pure.
 """
 
 from __future__ import annotations
@@ -18,23 +18,18 @@ _SQUEEZED = b"\xc1"  # the first byte of a compressed value; the serializer neve
 
 
 def dumps(value: Any) -> bytes:
-    """Return a value in the form that it has in the file."""
+    """Return a value in the form that it has in a database."""
     data: bytes = salt.payload.dumps(value, use_bin_type=True)
-    if len(data) < LARGE or len(zlib.compress(data[:SAMPLE], 1)) * WORTH > SAMPLE:
+    if len(data) < LARGE or type(value) is list or len(zlib.compress(data[:SAMPLE], 1)) * WORTH > SAMPLE:
         return data
     return _SQUEEZED + zlib.compress(data, 1)
 
 
 def loads(data: bytes) -> Any:
     """Return the value. :raises Exception: whatever Salt raises for broken data, and ValueError."""
-    return packed.loads(serialized(data))
-
-
-def serialized(data: bytes) -> bytes:
-    """Return a value as the serializer has written it. :raises ValueError: if the compressed data is broken."""
     if data[:1] != _SQUEEZED:
-        return data
+        return packed.loads(data)
     try:
-        return zlib.decompress(data[1:])
+        return packed.loads(zlib.decompress(data[1:]))
     except zlib.error as exc:
         raise ValueError(f"it cannot be decompressed: {exc}") from exc

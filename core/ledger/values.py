@@ -1,0 +1,315 @@
+"""
+The values of ``cache: sqlite`` and ``cache: postgresql``: what ``salt.cache`` keeps, the job cache included.
+
+They behave as with the driver localfs: a bank lists its keys and the banks in it; flushing a bank removes the banks below
+it too; a missing key fetches ``{}``. A bank exists as long as anything is in it. An expired value counts as absent, by the
+clock of the database. Each call writes everything or nothing.
+
+All functions raise OSError when the database cannot be used now, StateError for an invalid bank, and whatever Salt's
+serializer raises for a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from saltext.jobs.core.banks import LOADS, RETURNS, below, plain_bank
+from saltext.jobs.core.disk import stored
+from saltext.jobs.core.disk.job_summary import has_failed
+from saltext.jobs.core.ledger import jobs
+from saltext.jobs.core.ledger.jobs import CHUNK, marks_of, parts
+from saltext.jobs.core.ledger.tables import VALUES, Tables
+
+Row = tuple[str, str, int | None, bytes, float | None]
+
+#: About how many values one transaction removes, which takes some ten milliseconds; a job with more is removed in one of
+#: its own. Fewer would cost more, because after each pause the CPU's caches are cold.
+MOST = 2500
+_OF_JOBS = f"{RETURNS}/"
+_COLUMNS = "(bank, key, failed, value, updated, expires)"
+_NEW = """updated = excluded.updated, expires = excluded.expires, failed = excluded.failed, value = excluded.value"""
+_BETWEEN = f"SELECT bank FROM {VALUES} WHERE bank {{}} ? AND bank < ? ORDER BY bank LIMIT 1"
+# The index leads from each bank to the next, past all keys in it.
+_BANKS = f"""WITH RECURSIVE found (bank) AS (
+        SELECT ({_BETWEEN.format(">=")})
+        UNION ALL SELECT (SELECT v.bank FROM {VALUES} AS v WHERE v.bank > found.bank AND v.bank < ? ORDER BY v.bank LIMIT 1)
+            FROM found WHERE found.bank IS NOT NULL)
+    SELECT bank FROM found WHERE bank IS NOT NULL"""
+_BELOW = "bank = ? OR (bank > ? AND bank < ?)"
+
+
+def _alive(tables: Tables) -> str:
+    return f"(expires IS NULL OR expires > {tables.dialect.now})"
+
+
+# -- one value ----------------------------------------------------------------------------------------------------------
+
+
+def store(tables: Tables, bank: str, key: str, value: Any, durable: bool = False, expires: float | None = None) -> None:
+    """
+    Store a value. If that fails, the old one is still there.
+
+    :param durable: whether it must survive a power cut when this returns.
+    :param expires: in how many seconds the value counts as absent.
+    """
+    store_all(tables, [(bank, key, value)], durable, expires)
+
+
+def store_all(
+    tables: Tables, items: Sequence[tuple[str, str, Any]], durable: bool = False, expires: float | None = None
+) -> None:
+    """Store (bank, key, value) triples as a whole; for the same bank and key the last one counts."""
+    values = {(plain_bank(bank), str(key)): value for bank, key, value in items}
+    # in the order of all writers, so that they cannot deadlock
+    rows = [_row(*place, values[place], expires) for place in sorted(values)]
+    loads = {key: value for (bank, key), value in values.items() if bank == LOADS}
+
+    def work() -> None:
+        for key, value in loads.items():
+            jobs.put(tables, key, value)
+        _put(tables, rows, f"DO UPDATE SET {_NEW}", durable)
+
+    if loads:
+        tables.together(work)
+    else:
+        work()
+
+
+def _row(bank: str, key: str, value: Any, expires: float | None = None) -> Row:
+    failed = 1 if bank.startswith(_OF_JOBS) and has_failed(value) else None
+    return bank, key, failed, stored.dumps(value), None if expires is None else float(expires)
+
+
+def _put(tables: Tables, rows: Sequence[Row], conflict: str, durable: bool) -> None:
+    tables.run(_insert(tables, len(rows), conflict), [value for row in rows for value in row], durable)
+
+
+def _insert(tables: Tables, count: int, conflict: str) -> str:
+    now = tables.dialect.now
+    each = ", ".join([f"(?, ?, ?, ?, {now}, {now} + ?)"] * count)
+    return f"INSERT INTO {VALUES} {_COLUMNS} VALUES {each} ON CONFLICT (bank, key) {conflict}"
+
+
+def store_new(tables: Tables, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+    """Store a value if there is none, and tell whether it was stored."""
+    row = _row(plain_bank(bank), str(key), value)
+    conflict = f"DO UPDATE SET {_NEW} WHERE {VALUES}.expires <= {tables.dialect.now}"
+
+    def work() -> bool:
+        count = tables.changed(_insert(tables, 1, conflict), row, durable)
+        if count < 0 and read_all(tables, [row[:2]]) != [row[3]]:
+            return False
+        if row[0] == LOADS and count:
+            jobs.put(tables, row[1], value)
+        return count != 0
+
+    return tables.together(work) if row[0] == LOADS else work()
+
+
+def fetch(tables: Tables, bank: str, key: str, default: Any = None) -> Any:
+    """
+    Return a value; ``default`` or ``{}`` if there is none.
+
+    :raises Exception: anything that msgpack raises for a broken value.
+    """
+    (found,) = read_all(tables, [(bank, key)])
+    if found is None:
+        return {} if default is None else default
+    return stored.loads(found)
+
+
+def read_all(tables: Tables, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
+    """Return the stored bytes of a few (bank, key) pairs, read at one moment; None for a missing one."""
+    places = [(plain_bank(bank), str(key)) for bank, key in items]
+    any_of = " OR ".join(["(bank = ? AND key = ?)"] * len(places))
+    query = f"SELECT bank, key, value FROM {VALUES} WHERE ({any_of}) AND {_alive(tables)}"
+    found = {
+        (bank, key): value for bank, key, value in tables.read(query, [text for place in places for text in place])
+    }
+    return [found.get(place) for place in places]
+
+
+def contains(tables: Tables, bank: str, key: str | None = None) -> bool:
+    """Tell whether there is a value; without a key, whether the bank exists."""
+    name = plain_bank(bank)
+    if key is None:
+        return bool(tables.read(f"SELECT 1 FROM {VALUES} WHERE {_BELOW} LIMIT 1", (name, *below(name))))
+    return updated(tables, bank, key) is not None
+
+
+def updated(tables: Tables, bank: str, key: str) -> float | None:
+    """Return the Unix time of the last write; None if there is no value."""
+    query = f"SELECT updated FROM {VALUES} WHERE bank = ? AND key = ? AND {_alive(tables)}"
+    found = tables.read(query, (plain_bank(bank), str(key)))
+    return found[0][0] if found else None
+
+
+def flush(tables: Tables, bank: str, key: str | None = None) -> bool:
+    """Remove a key; without one, the bank with all that is in and below it. Returns whether anything was there."""
+    name = plain_bank(bank)
+
+    def work() -> bool:
+        if key is not None:
+            if name == LOADS:
+                jobs.remove(tables, [str(key)])
+            return tables.changed(f"DELETE FROM {VALUES} WHERE bank = ? AND key = ?", (name, str(key))) != 0
+        if f"{LOADS}/".startswith(f"{name}/"):
+            jobs.remove(tables)
+        return tables.changed(f"DELETE FROM {VALUES} WHERE {_BELOW}", (name, *below(name))) != 0
+
+    return tables.together(work)
+
+
+# -- what there is ------------------------------------------------------------------------------------------------------
+
+
+def keys(tables: Tables, bank: str) -> list[str]:
+    """Return the keys of a bank, in order."""
+    query = f"SELECT key FROM {VALUES} WHERE bank = ? AND {_alive(tables)} ORDER BY key"
+    return [row[0] for row in tables.read(query, (plain_bank(bank),))]
+
+
+def banks(tables: Tables, bank: str) -> list[str]:
+    """Return the names of the banks in a bank, in order."""
+    name = plain_bank(bank)
+    return _banks_between(tables, name, *below(name))
+
+
+def _banks_between(tables: Tables, name: str, low: str, high: str) -> list[str]:
+    rows, start = tables.read(_BANKS, (low, high, high)), len(name) + 1
+    return list(dict.fromkeys(row[0][start:].partition("/")[0] for row in rows))
+
+
+def names(tables: Tables, bank: str) -> list[str]:
+    """Return the names of the keys and the banks in a bank."""
+    return list(dict.fromkeys((*keys(tables, bank), *banks(tables, bank))))
+
+
+def outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
+    """Return the keys of a bank that are before ``low`` or after ``high``."""
+    query, name = f"SELECT key FROM {VALUES} WHERE bank = ? AND key {{}} ?", plain_bank(bank)
+    return [row[0] for sign, edge in (("<", low), (">", high)) for row in tables.read(query.format(sign), (name, edge))]
+
+
+def banks_outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
+    """As ``outside``, for the names of the banks in a bank."""
+    name = plain_bank(bank)
+    first, last = below(name)
+    found = [
+        edge
+        for edges in ((first, f"{name}/{low}"), (f"{name}/{high}", last))
+        for edge in _banks_between(tables, name, *edges)
+    ]
+    return [each for each in dict.fromkeys(found) if not low <= each <= high]
+
+
+def items(tables: Tables, bank: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the keys of a bank, in order, with their stored bytes. Writes made meanwhile may be seen or not."""
+    query, name = (
+        f"SELECT key, value FROM {VALUES} WHERE bank = ? AND key {{}} ? AND {_alive(tables)} ORDER BY key LIMIT {CHUNK}",
+        plain_bank(bank),
+    )
+    rows = tables.read(query.format(">="), (name, ""))
+    while rows:
+        yield from rows
+        rows = tables.read(query.format(">"), (name, rows[-1][0]))
+
+
+def pick(tables: Tables, bank: str, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield those of some keys that have a value, in the given order, with their stored bytes."""
+    name = plain_bank(bank)
+    for part in parts(list(wanted)):
+        query = f"SELECT key, value FROM {VALUES} WHERE bank = ? AND key IN ({marks_of(part)}) AND {_alive(tables)}"
+        found = dict(tables.read(query, (name, *part)))
+        yield from ((key, found[key]) for key in part if key in found)
+
+
+def present(tables: Tables, bank: str, wanted: Iterable[str]) -> set[str]:
+    """Return those of some keys that have a value."""
+    name, found = plain_bank(bank), set[str]()
+    for part in parts(list(wanted)):
+        query = f"SELECT key FROM {VALUES} WHERE bank = ? AND key IN ({marks_of(part)}) AND {_alive(tables)}"
+        found.update(row[0] for row in tables.read(query, (name, *part)))
+    return found
+
+
+def clean_expired(tables: Tables, bank: str) -> None:
+    """Remove the expired values of a bank."""
+    where, name = f"{VALUES} WHERE bank = ? AND expires <= {tables.dialect.now}", plain_bank(bank)
+    if tables.read(f"SELECT 1 FROM {where} LIMIT 1", (name,)):  # usually nothing has expired, and no writer has to wait
+        tables.run(f"DELETE FROM {where}", (name,))
+
+
+def count_below(tables: Tables, bank: str) -> int:
+    """Return how many keys the banks below a bank have, expired ones too."""
+    query = f"SELECT count(*) FROM {VALUES} WHERE bank > ? AND bank < ?"
+    return int(tables.read(query, below(plain_bank(bank)))[0][0])
+
+
+# -- old ones -----------------------------------------------------------------------------------------------------------
+
+
+def remove_older(tables: Tables, shared: Sequence[str], parent: str, wanted: Sequence[str], than: float) -> None:
+    """
+    Remove the names that were last written before ``than``: their keys in some banks, and the bank ``parent/name`` of each.
+    All of one name is removed at once, and many in short transactions, so that no writer waits long.
+
+    :param than: Unix time.
+    """
+    for number, part in enumerate(_short(tables, parent, wanted)):
+        if number:
+            tables.give_way()
+        tables.together(lambda: _remove(tables, shared, parent, part, than))  # noqa: B023 (called at once)
+
+
+def _short(tables: Tables, parent: str, wanted: Sequence[str]) -> Iterator[list[str]]:
+    sizes: dict[str, int] = {}
+    for part in parts(wanted):
+        query = f"SELECT bank, count(*) FROM {VALUES} WHERE bank IN ({marks_of(part)}) GROUP BY bank"
+        sizes.update(tables.read(query, [f"{parent}/{name}" for name in part]))
+    short, size = list[str](), 0
+    for name in wanted:
+        own = 3 + sizes.get(f"{parent}/{name}", 0)  # a load, a list of minions, a mark
+        if short and (size + own > MOST or len(short) == CHUNK):
+            yield short
+            short, size = [], 0
+        short.append(name)
+        size += own
+    if short:
+        yield short
+
+
+def _remove(tables: Tables, shared: Sequence[str], parent: str, wanted: Sequence[str], than: float) -> None:
+    own = {f"{parent}/{name}": name for name in wanted}
+    # From here on other writers of these rows wait, and the next statements see all earlier writes.
+    query = f"""SELECT key, updated FROM {VALUES} WHERE bank IN ({marks_of(shared)}) AND key IN ({marks_of(wanted)})
+        ORDER BY bank, key {tables.dialect.lock}"""
+    young = {key for key, at in tables.read(query, (*shared, *wanted)) if at >= than}
+    query = f"SELECT DISTINCT bank FROM {VALUES} WHERE bank IN ({marks_of(own)}) AND updated >= ?"
+    young.update(own[row[0]] for row in tables.read(query, (*own, than)))
+    old = [name for name in wanted if name not in young]
+    banks_of_old = [bank for bank, name in own.items() if name not in young]
+    if old:
+        tables.run(f"DELETE FROM {VALUES} WHERE bank IN ({marks_of(banks_of_old)})", banks_of_old)
+        query = f"DELETE FROM {VALUES} WHERE bank IN ({marks_of(shared)}) AND key IN ({marks_of(old)})"
+        tables.run(query, (*shared, *old))
+        jobs.remove(tables, old)
+
+
+def add_rows(tables: Tables, rows: Iterable[tuple[str, str, float, float | None, bytes]]) -> int:
+    """Store rows (bank, key, updated, expires, value) unchanged where there is no value; return how many."""
+
+    def work() -> int:
+        count = 0
+        for bank, key, at, expires, data in rows:
+            value = stored.loads(data)
+            row = _row(plain_bank(bank), key, value)
+            query = f"INSERT INTO {VALUES} {_COLUMNS} VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            if tables.changed(query, (*row[:3], data, at, expires)):
+                count += 1
+                if row[0] == LOADS:
+                    jobs.put(tables, key, value)
+        return count
+
+    return tables.together(work)
