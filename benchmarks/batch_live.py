@@ -24,6 +24,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.settings import BatchSettings
 
@@ -111,7 +112,7 @@ def measure(count: int, size: int):
             await compat.sleep(3)
             before = time.process_time()
             requests.leave(opts, BATCH_MANAGER, {"do": "start", "spec": spec.as_dict()})
-            while jid not in ports.store.ended_jids():
+            while ports.store.kind_of(jid) is not Kind.ENDED:
                 await compat.sleep(0.1)
             return time.process_time() - before - spent_on_storing
 

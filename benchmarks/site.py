@@ -20,6 +20,8 @@ import time
 
 import psutil
 
+from saltext.jobs.core.ledger import batches
+from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.site import FileSite
@@ -27,8 +29,8 @@ from tests.postgresql import PostgreSQL
 
 TURNS = 3
 ENGINE = "batch_manager"
-ALONE, TOGETHER = "a durable record of a batch", "50 durable records of a batch"
-RECORD = ["returned", "web1234.example.com", 0, 1234567890.123]
+ALONE, TOGETHER = "a durable return of a batch", "50 durable returns of a batch"
+BODY, PART = b"x" * 2000, b"x" * 40
 
 
 class Meter:
@@ -59,13 +61,10 @@ def works(site, count):
     lease = site.lease(ENGINE)
     assert lease.take()
     folder, writer = site.folder(ENGINE, lease), site.log_writer()
-    journal = folder.journal("batches/20260101000000000000.journal")
-    journal.rewrite(["snapshot"])
 
-    def durable(records):
-        for _ in range(records):
-            journal.append(RECORD)
-        journal.sync()
+    def durable(returns):
+        parts = {f"web{number:04}.example.com": PART for number in range(returns)}
+        batches.write(site.tables, [Change("20260101000000000000", Kind.OPEN, lambda: b"", BODY, parts)], lease)
 
     yield {
         "a look whether it leads": (20 * count, lambda number: lease.check()),
@@ -80,7 +79,6 @@ def works(site, count):
         "a request, written and taken": (count, lambda number: ask(folder, number)),
         "who leads, asked by a publish": (count, lambda number: site.leader(ENGINE)),
     }
-    journal.close()
     lease.release()
 
 

@@ -20,8 +20,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import FileLease, Leader, Lease, leader_in
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger import log
-from saltext.jobs.core.ledger.folder import Folder as Folder  # also for modules that import them from here
-from saltext.jobs.core.ledger.folder import Journal as Journal
+from saltext.jobs.core.ledger.folder import Folder as Folder  # also for modules that import it from here
 from saltext.jobs.core.ledger.log import SIZE, Position
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite.tables import SqliteTables

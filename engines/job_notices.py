@@ -33,6 +33,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.notices.ledger import Ledger
 from saltext.jobs.core.notices.notice import GivenUp, Seen, plain
@@ -100,7 +101,7 @@ def _wired(settings: NoticesSettings, loop: Any, lease: Lease) -> NoticesShell:
         inbox=requests.Inbox(opts, JOB_NOTICES, lease),
         disk=Worker(loop),
         store=notices,
-        jids=lambda: [*store.open_jids(), *store.ended_jids()],
+        jids=lambda: store.jids(Kind.OPEN, Kind.ENDED),
         look=lambda jid: _look(store, jid),
         given_up=lambda: {} if queue is None else _given_up(queue),
         silent=lambda: {name: requests.silent_for(opts, name) for name in (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER)},

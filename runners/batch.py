@@ -584,7 +584,7 @@ def doctor() -> dict[str, Any]:
 
     :return: a dict with engine (whether it runs), process (its pid, user and host), job_cache (the one that gets the
         returns), returns_proven (whether a return must be in the job cache before it counts), set_aside (jids of batches
-        whose journals could not be read), findings (one sentence for each thing that may need a change), and retcode (the
+        that could not be read), findings (one sentence for each thing that may need a change), and retcode (the
         exit status).
 
     CLI Example:

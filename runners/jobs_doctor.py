@@ -92,13 +92,14 @@ def _examined(part: str) -> dict[str, Any]:
 def _open_work(part: str) -> str:
     """Return in words what an engine has to do; empty for nothing, and for a part whose work is not kept by us."""
     from saltext.jobs.core.batch.store import BatchStore
+    from saltext.jobs.core.ledger.batches import Kind
     from saltext.jobs.core.retry.entry import State
     from saltext.jobs.core.retry.store import RetryStore
     from saltext.jobs.core.site import site_of
 
     try:
         if part == BATCH_MANAGER:
-            batches = len(list(BatchStore(__opts__).open_jids()))
+            batches = len(BatchStore(__opts__).jids(Kind.OPEN))
             return f"batches that have not ended: {batches}" if batches else ""
         if part == JOB_RETRY:
             waits = (State.PENDING, State.CLAIMED, State.SENT, State.RUNNING)

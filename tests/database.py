@@ -24,6 +24,16 @@ def age(opts, engine, name, seconds):
         assert sql.execute(query, (seconds, engine, name)).rowcount
 
 
+def change_batch(opts, jid, **columns):
+    """Have columns of the row of a batch be others; ``minion``: the body of that of a minion."""
+    with database_of(opts) as sql:
+        if "minion" in columns:
+            query = "INSERT INTO saltext_jobs_parts VALUES (?, 'a', ?) ON CONFLICT DO UPDATE SET body = excluded.body"
+            sql.execute(query, (jid, columns.pop("minion")))
+        for name, value in columns.items():
+            assert sql.execute(f"UPDATE saltext_jobs_batches SET {name} = ? WHERE jid = ?", (value, jid)).rowcount
+
+
 def begin_another_log(opts):
     """Have the log be another one, which has nothing of the former."""
     with database_of(opts) as sql:

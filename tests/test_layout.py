@@ -67,7 +67,7 @@ MAY_IMPORT = {
     "sqlite": BASE | {"disk", "ledger"},
     "site": BASE | {"disk", "ledger", "postgresql", "sqlite"},
     "store": BASE | {"arguments", "disk", "display", "ledger", "log", "postgresql", "site", "sqlite"},
-    "master": BASE | {"disk", "display", "log", "site", "store"},
+    "master": BASE | {"disk", "display", "ledger", "log", "site", "store"},
     "engine": BASE | {"disk", "ledger", "log", "master", "site"},
     "batch": GROUND | {"arguments"},
     "retry": GROUND,

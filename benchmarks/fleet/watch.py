@@ -33,8 +33,6 @@ _KINDS = {
     "publisher of jobs": "PubServerChannel",
     "router": "MWorkerQueue",
 }
-#: The end of the name of the file that a batch leaves.
-_ENDED = ".ended"
 _EVERY = 1.0
 #: Seconds after which a request is given up.
 _PATIENCE = 20.0
@@ -229,12 +227,10 @@ def _waited(processes: Sequence[int | None]) -> float:
 
 
 def files_left(folder: pathlib.Path) -> tuple[int, int]:
-    """Count files and their bytes, without the one that each batch leaves for ``keep_jobs_seconds``."""
+    """Count files and their bytes."""
     count = size = 0
     for place, _, names in os.walk(folder):
         for name in names:
-            if name.endswith(_ENDED):
-                continue
             with contextlib.suppress(OSError):
                 count, size = count + 1, size + os.stat(os.path.join(place, name)).st_size
     return count, size

@@ -1,5 +1,5 @@
 """
-Looks up batches for the runner: ours, in their journals, and those of Salt 3008's own manager. It must never write.
+Looks up batches for the runner: ours, in their rows, and those of Salt 3008's own manager. It must never write.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import JobCacheError, Refused, StateError
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.hearsay import MOST
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import JobCache
@@ -46,7 +47,7 @@ class Catalog:
         self.master = driver_of(opts, BATCH_MANAGER)
 
     def ours(self, jid: str) -> Batch | None:
-        """Return a batch of ours, or None. :raises Refused: if its journal cannot be read."""
+        """Return a batch of ours, or None. :raises Refused: if it cannot be read."""
         try:
             batch = self._store.read(jid)
         except StateError as exc:
@@ -83,7 +84,7 @@ class Catalog:
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
-        ours = [self._listed(jid) for jid in self._store.open_jids()]
+        ours = [self._listed(jid) for jid in self._store.jids(Kind.OPEN)]
         states = [self.native(jid) for jid in self._store.native_jids()]
         foreign = [self._of_native(state) for state in states if state]
         found = [item for item in (*ours, *foreign) if item and item["state"] not in words.OVER]
@@ -95,7 +96,7 @@ class Catalog:
         states = self._store.native_states(limit if wanted is None else sys.maxsize)
         foreign = {str(found["jid"]): self._of_native(found) for found in states}
         result: list[Summary] = []
-        for jid in sorted({*self._store.open_jids(), *self._store.ended_jids(), *foreign}, reverse=True):
+        for jid in sorted({*self._store.jids(Kind.OPEN, Kind.ENDED), *foreign}, reverse=True):
             if len(result) == limit:
                 break
             found = foreign.get(jid) or self._listed(jid)

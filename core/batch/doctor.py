@@ -11,9 +11,9 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.findings import about_returns, around, standing
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
-from saltext.jobs.core.store.retention import BATCHES
 
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,16 +23,16 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     :param opts: the master's options.
     :return: engine (whether it runs), process (its pid, user and host; None if not known), job_cache (the one that gets
         the returns), returns_proven (whether a return must be in the job cache before it counts), set_aside (jids of
-        batches whose journals could not be read), findings (one sentence for each thing that an operator may want to
+        batches that could not be read), findings (one sentence for each thing that an operator may want to
         change), and retcode: 1 if a finding is more than advice.
     """
     store, cache = BatchStore(opts), JobCache(opts)
-    aside = store.jids_aside()
+    aside = store.jids(Kind.ASIDE)
     found = [*_about_options(opts), *around(opts, BATCH_MANAGER), *about_returns(opts, cache)]
     if aside:
         found.append(
-            f"the journals of {len(aside)} batches could not be read, and these batches stand still: see "
-            f"{store.folder.where(BATCHES)}, and start batches for the minions that have not returned"
+            f"{len(aside)} of {store.where()} could not be read and stand still: see the master's log, and "
+            "start batches for the minions that have not returned"
         )
     more = {"job_cache": cache.name, "returns_proven": not cache.why_unauthenticated}
     return standing(opts, BATCH_MANAGER, found, **more, set_aside=aside)

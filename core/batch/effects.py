@@ -8,7 +8,7 @@ into the job cache is repeated here until it succeeds. Everything that blocks ru
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from salt.exceptions import CommandExecutionError
@@ -57,7 +57,7 @@ class Effects:
     def __init__(self, ports: Ports, close: Callable[[Live], None], read_log: Callable[[], Awaitable[None]]) -> None:
         self._ports, self._close_batch, self._read_log = ports, close, read_log
 
-    def perform(self, live: Live, effects: list[facts.Effect]) -> None:
+    def perform(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """Start the effects of a batch, in order. Never raises: what fails is repeated, but for a publish."""
         for effect in effects:
             if isinstance(effect, facts.TakeBack):

@@ -222,16 +222,15 @@ def queued(batch: BatchState, fact: facts.Queued, _now: float) -> list[Effect]:
     The retry queue has taken these minions, and delivers the job to them. Once the batch is halted, its hand-over is taken
     back.
     """
-    for minion in () if batch.halted else fact.minions:
-        batch.to_hand_over.pop(minion, None)
+    batch.forget_hand_over(() if batch.halted else fact.minions)
     return []
 
 
 def queue_refused(batch: BatchState, fact: facts.QueueRefused, now: float) -> list[Effect]:
     """The minions have failed, because the job is not delivered to them. That does not count against the budget."""
     batch.queue_refused = fact.reason
+    batch.forget_hand_over(fact.minions)
     for minion in fact.minions:
-        batch.to_hand_over.pop(minion, None)
         if minion in batch.outcomes and batch.outcomes[minion][0] is Outcome.OFFLINE:
             batch.settle(minion, Outcome.FAILED, now, None)
     return []

@@ -1,8 +1,7 @@
 """
 What can happen to a batch (facts), and what a batch wants done (effects).
 
-A batch's journal holds facts, each under the name of its class and with its time beside it: another name or another order of
-fields is another format (``core/formats.py``). Minions are given by id. Pure: stdlib only.
+Minions are given by id. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -241,8 +240,8 @@ class Recovered(Fact):
 
     ``shared``: the batch sends only to minions that it is allotted.
 
-    ``history``: names the history of the database that keeps the journal (see ``core/postgresql/lease.py``). If it differs
-    from the one before, the last facts may be missing. Empty if the journal is a file.
+    ``history``: names the history of the database (see ``core/postgresql/lease.py``). If it differs from the one before, the
+    last rows may be missing. Empty if the database is a file.
     """
 
     settled_at: float = 0.0
@@ -259,31 +258,6 @@ class Tick(Fact):
 @dataclasses.dataclass(frozen=True)
 class Closed(Fact):
     """The batch has ended, and all its last effects are done."""
-
-
-_KINDS = {kind.__name__: kind for kind in Fact.__subclasses__()}
-
-
-def record_of(fact: Fact, now: float) -> list[Any]:
-    """Return a fact in the form of a journal: ``[name, time, field, …]``."""
-    return [type(fact).__name__, now, *(getattr(fact, name) for name in fact.__dataclass_fields__)]
-
-
-def fact_of(record: Any) -> tuple[Fact, float]:
-    """
-    Return the fact of a record, and when it happened.
-
-    :raises ValueError: if the record is not a fact of ours.
-    """
-    try:
-        kind = _KINDS[record[0]]
-        return kind(*(_frozen(value) for value in record[2:])), float(record[1])
-    except (KeyError, TypeError, ValueError, IndexError) as exc:
-        raise ValueError(f"not a batch fact: {record!r:.200}") from exc
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 # -- effects ----------------------------------------------------------------------------------------------------------

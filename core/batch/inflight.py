@@ -14,7 +14,6 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.spec import Spec
 
 #: Seconds for which overdue minions are gathered, for one look-up and one question.
@@ -63,7 +62,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclasses.dataclass(slots=True)
 class Flight:
-    """One minion in flight. A snapshot holds the fields in this order."""
+    """One minion in flight. Its row holds the fields in this order."""
 
     phase: Phase
     since: float  # when it was sent to, or last seen running
@@ -88,12 +87,12 @@ class Flight:
         self.phase, self.due = to, due
 
     def as_list(self) -> list[Any]:
-        """Return the flight as snapshots hold it."""
+        """Return the flight in the form of a row."""
         return [self.phase.value, *(getattr(self, name) for name in _AFTER_PHASE)]
 
     @classmethod
     def from_list(cls, values: Iterable[Any]) -> Flight:
-        """Return the flight in a snapshot. :raises ValueError, TypeError:"""
+        """Return the flight in a row. :raises ValueError, TypeError:"""
         phase, *rest = values
         return cls(Phase(phase), *rest)
 
@@ -104,32 +103,26 @@ _AFTER_PHASE = tuple(field.name for field in dataclasses.fields(Flight))[1:]
 _IN_DOUBT = (Phase.PROBING, Phase.ASKED, Phase.GRACE, Phase.FINAL)
 
 
-def _write(flights: Mapping[str, Flight]) -> dict[str, list[Any]]:
-    return {minion: flight.as_list() for minion, flight in flights.items()}
-
-
-def _read(flights: Mapping[str, Any]) -> dict[str, Flight]:
-    return {minion: Flight.from_list(values) for minion, values in flights.items()}
-
-
-@dataclasses.dataclass(slots=True)
-class InFlight(Kept):
+class InFlight:
     """
     :param spec: what was asked for.
+    :param touched: the minions whose rows have changed.
     """
 
-    spec: Spec
-    flights: dict[str, Flight] = kept(dict, _write, _read)
-    publishing: tuple[str, ...] | None = kept(  # the minions of the publish that is under way
-        nothing,
-        lambda minions: None if minions is None else list(minions),
-        lambda minions: None if minions is None else tuple(minions),
-    )
-    due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
+    __slots__ = ("_due", "_touched", "flights", "publishing", "spec")
 
-    def rebuild(self) -> None:
-        self.due = [(flight.due, minion) for minion, flight in self.flights.items() if flight.due is not None]
-        heapq.heapify(self.due)
+    def __init__(self, spec: Spec, touched: set[str]) -> None:
+        self.spec, self._touched = spec, touched
+        self.flights: dict[str, Flight] = {}
+        self.publishing: tuple[str, ...] | None = None  # the minions of the publish that is under way
+        self._due: list[tuple[float, str]] = []  # heap over the flights' due times; some are out of date
+
+    def load(self, flights: dict[str, Flight]) -> None:
+        """Take the flights of a batch that was written down."""
+        self.flights = flights
+        self.publishing = tuple(self.of(flights, Phase.SENDING)) or None
+        self._due = [(flight.due, minion) for minion, flight in flights.items() if flight.due is not None]
+        heapq.heapify(self._due)
 
     # -- what stands where --------------------------------------------------------------------------------------------
 
@@ -181,9 +174,9 @@ class InFlight(Kept):
 
     def next_due(self) -> float | None:
         """Return when minions are next overdue, or None."""
-        while self.due and self._stale(self.due[0]):
-            heapq.heappop(self.due)
-        return self.due[0][0] + CHECK_WINDOW if self.due else None
+        while self._due and self._stale(self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] + CHECK_WINDOW if self._due else None
 
     def survivors(self) -> list[str]:
         """Return the minions that still run the job after ``KILLS`` kills."""
@@ -194,6 +187,7 @@ class InFlight(Kept):
     def send(self, minions: tuple[str, ...], now: float) -> None:
         """Begin a publish to minions."""
         self.publishing = minions
+        self._touched.update(minions)
         for minion in minions:
             self.flights[minion] = Flight(Phase.SENDING, now, began=now)
 
@@ -210,9 +204,11 @@ class InFlight(Kept):
     def revive(self, minion: str, now: float, signalled: bool = False) -> None:
         """Take in a minion that was given up too early; there may be no slot free for it."""
         self.flights[minion] = Flight(Phase.SENT, now, began=now, signalled=signalled)
+        self._touched.add(minion)
 
     def remove(self, minion: str) -> bool:
         """Take a minion out, and tell whether it was in."""
+        self._touched.add(minion)
         return self.flights.pop(minion, None) is not None
 
     def seen_running(self, minion: str, now: float, begins: bool = False) -> None:
@@ -258,10 +254,10 @@ class InFlight(Kept):
     def overdue(self, now: float) -> tuple[list[str], list[str]]:
         """Return the minions to look for and then ask, and those to look for a last time."""
         found: dict[str, None] = {}
-        first = self.next_due()  # drops entries that are out of date, which reading a journal leaves behind
+        first = self.next_due()  # drops entries that are out of date
         if first is not None and first <= now:
-            while self.due and self.due[0][0] <= now:
-                entry = heapq.heappop(self.due)
+            while self._due and self._due[0][0] <= now:
+                entry = heapq.heappop(self._due)
                 if not self._stale(entry):
                     found[entry[1]] = None
         last = self.of(found, Phase.GRACE)
@@ -303,8 +299,8 @@ class InFlight(Kept):
         """The records of minions were read: look for their returns a last time soon."""
         for minion in self.of(minions, Phase.GRACE):
             if self.flights[minion].due is None:
-                due = self.flights[minion].due = now + self.spec.gather_job_timeout
-                heapq.heappush(self.due, (due, minion))
+                due = self._changed(minion).due = now + self.spec.gather_job_timeout
+                heapq.heappush(self._due, (due, minion))
 
     def records_unknown(self, minions: Iterable[str], now: float) -> None:
         """Minions did not say what is in their records: ask them again, a few times."""
@@ -318,13 +314,13 @@ class InFlight(Kept):
         """The records of minions that do not run the job say that they have not begun it."""
         for minion in minions:
             if minion in self.flights and self.is_idle(self.flights[minion]):
-                self.flights[minion].never_begun = True
+                self._changed(minion).never_begun = True
 
     def silent(self, minions: Iterable[str], now: float) -> list[str]:
         """Minions did not answer: return those that have been asked often enough."""
         final = []
         for minion in self.of(minions, Phase.PROBING):
-            self.flights[minion].unanswered += 1
+            self._changed(minion).unanswered += 1
             if self.flights[minion].unanswered >= self.spec.probe_attempts:
                 final.append(minion)
             else:
@@ -356,7 +352,7 @@ class InFlight(Kept):
         """An operator has ended the job on minions; with ``every_job``, whatever runs there, this job or another."""
         for minion in minions:
             if minion in self.flights and (self.flights[minion].seen or not every_job):
-                self.flights[minion].signalled = True
+                self._changed(minion).signalled = True
 
     def kill_sent(self, minions: Iterable[str], gently: bool, now: float) -> None:
         """A kill was sent to minions: ask soon whether it worked; after a gentle one, leave the job time to clean up."""
@@ -366,14 +362,20 @@ class InFlight(Kept):
 
     def doubt_silence(self) -> None:
         """Events may have been lost: a minion that was not heard to begin may have begun."""
-        for flight in self.flights.values():
-            flight.unheard = flight.unheard or not flight.seen
+        for minion, flight in self.flights.items():
+            if not (flight.seen or flight.unheard):
+                self._changed(minion).unheard = True
 
     def forget(self, minion: str) -> None:
         """A minion's process has restarted: the minion would run the job a second time if it were sent again."""
-        flight = self.flights.get(minion)
-        if flight is not None:
+        if minion in self.flights:
+            flight = self._changed(minion)
             flight.unheard = flight.restarted = True
+
+    def doubt_publish(self, minions: Iterable[str]) -> None:
+        """It is not known whether minions were sent to."""
+        for minion in minions:
+            self._changed(minion).unknown = True
 
     def recover(self, now: float, doubtful_since: float | None) -> tuple[str, ...]:
         """
@@ -384,15 +386,15 @@ class InFlight(Kept):
             unless they have returned: what they said of their records is lost.
         """
         self.doubt_silence()
-        for minion in self.end_publish():
-            self.flights[minion].unknown = True
-        self.due.clear()
+        self.doubt_publish(self.end_publish())
+        self._touched.update(self.flights)
+        self._due.clear()
         for minion, flight in self.flights.items():
             if flight.phase in (Phase.SENT, Phase.RUNNING, Phase.ASKED):
                 is_asked = flight.phase is Phase.ASKED
                 latest = now + self.spec.gather_job_timeout if is_asked else self._next_look(minion, now)
                 flight.due = min(latest if flight.due is None else flight.due, latest)
-                heapq.heappush(self.due, (flight.due, minion))
+                heapq.heappush(self._due, (flight.due, minion))
             else:
                 self._move(minion, Phase.LOOKING)
             recent = doubtful_since is not None and flight.since >= doubtful_since
@@ -401,10 +403,14 @@ class InFlight(Kept):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _changed(self, minion: str) -> Flight:
+        self._touched.add(minion)
+        return self.flights[minion]
+
     def _move(self, minion: str, to: Phase, due: float | None = None) -> None:
-        self.flights[minion].move(to, due)
+        self._changed(minion).move(to, due)
         if due is not None:
-            heapq.heappush(self.due, (due, minion))
+            heapq.heappush(self._due, (due, minion))
 
     def _stale(self, entry: tuple[float, str]) -> bool:
         due, minion = entry

@@ -2,7 +2,8 @@
 How the state of a batch is declared: once, where each part of it is defined.
 
 Every attribute is a field of a dataclass with slots, so an undeclared one cannot be set. A field is either kept, which puts
-it into every snapshot, or made from the kept ones. Pure: stdlib only.
+it into the row of the batch, or not: then it is of single minions, made from what is kept, or forgotten with the engine.
+Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ def kept(
     read: Callable[[Any], Any] = _same,
 ) -> Any:
     """
-    Declare a field that every snapshot holds.
+    Declare a field of the row of a batch.
 
     :param make: returns its value in a new batch.
-    :param write: returns its value in the form of a snapshot: numbers, strings, lists and dicts.
+    :param write: returns its value in the form of a row: numbers, strings, lists and dicts.
     :param read: the inverse of ``write``.
     """
     return dataclasses.field(init=False, default_factory=make, metadata={"write": write, "read": read})
 
 
 def made(make: Callable[[], Any]) -> Any:
-    """Declare a field that no snapshot holds, since ``rebuild`` makes it from those that are kept."""
+    """Declare a field that is not in that row. :param make: returns its value in a new batch."""
     return dataclasses.field(init=False, default_factory=make)
 
 
@@ -53,10 +54,6 @@ class Kept:
         """Set the kept fields from what ``values`` returned. :raises ValueError, KeyError, TypeError:"""
         for field in _kept_fields(self):
             setattr(self, field.name, field.metadata["read"](values[field.name]))
-        self.rebuild()
-
-    def rebuild(self) -> None:
-        """Make the fields that are not kept from those that are."""
 
 
 def _kept_fields(part: Any) -> list[dataclasses.Field[Any]]:

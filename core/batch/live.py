@@ -1,43 +1,130 @@
 """
-A batch that is being carried out: the machine with its journal, its alarm, and its effects.
+A batch that is being carried out: the machine with its alarm; and the turns in which an engine's batches are written.
 
-For each fact: step the machine, write the fact, sync if an effect follows that changes something outside, perform the
-effects. If a fact cannot be written, its effects wait until the disk takes it. This holds no policy about
-batches. It must never wait for the disk on the loop's thread: syncs, and the end of a rewrite, are done in the disk's
-thread.
+The machine takes a fact. What has changed is written, together with what has changed of the other batches. Effects that
+change something outside are performed after that; if it cannot be written, all effects wait until it can. This holds no
+policy about batches. It must never wait for the disk on the loop's thread.
 """
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.events import function_of
-from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 
-#: Effects that change something outside: at minions, at the retry queue, or as the batch ends. First the journal is synced.
+#: Effects that change something outside: at minions, at the retry queue, or as the batch ends.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
-#: Seconds after which facts that wait in the journal are synced, unless an effect needs that sooner.
+#: Seconds after which changes are written, unless an effect needs that sooner.
 _FLUSH = 1.0
+
+
+class Turns:
+    """
+    :param loop: the engine's tornado loop.
+    :param disk: the thread that waits for the disk.
+    :param store: writes rows; used in that thread.
+    :param perform: carries out effects of a batch; it must not raise.
+    """
+
+    def __init__(
+        self,
+        loop: Any,
+        disk: Worker,
+        store: BatchStore,
+        perform: Callable[[Live, Sequence[facts.Effect]], None],
+    ) -> None:
+        self._loop, self._disk, self._store, self._perform = loop, disk, store, perform
+        self._changed: dict[Live, None] = {}  # since they were written
+        #: What is to be done once that is durable, in this order: effects of a batch, and futures.
+        self._todo: list[tuple[Live, Sequence[facts.Effect], Any]] = []
+        self._is_writing = self._is_due = self._is_over = False
+        self.stands_still = False  # the disk did not take what has changed
+
+    def took(self, live: Live, effects: Sequence[facts.Effect], done: Any = None) -> None:
+        """
+        A batch has taken a fact that calls for these effects.
+
+        :param done: a future, which is done once that and all before it is durable, and its effects are under way.
+        """
+        self._changed[live] = None
+        is_urgent = done is not None or any(isinstance(effect, _DURABLE) for effect in effects)
+        if is_urgent or self._todo or self.stands_still:
+            live.waiting += 1
+            self._todo.append((live, effects, done))
+        elif effects:
+            self._perform(live, effects)
+        if is_urgent and not self.stands_still:
+            self.write()
+        elif not self._is_due:
+            self._is_due = True
+            self._loop.call_later(_FLUSH, self._flush)
+
+    def write(self) -> None:
+        """Write what has changed, and go on with what waits for that; also after the disk has failed."""
+        if not (self._is_writing or self._is_over):
+            self._is_writing = True
+            self._loop.spawn_callback(self._write)
+
+    def close(self) -> None:
+        """Write and perform nothing more."""
+        self._is_over = True
+
+    def _flush(self) -> None:
+        self._is_due = False
+        if self._changed and not self.stands_still:
+            self.write()
+
+    async def _write(self) -> None:
+        try:
+            while await self._write_once() and self._todo:
+                pass
+        finally:
+            self._is_writing = False
+
+    async def _write_once(self) -> bool:
+        """Write what has changed so far, do what waited for that, and tell whether that was possible."""
+        count, changed = len(self._todo), list(self._changed)
+        self._changed.clear()
+        changes = [change_of(live.batch) for live in changed]
+        try:
+            await self._disk.call(self._store.write, changes, count > 0)
+        except OSError as exc:
+            for live, change in zip(changed, changes, strict=True):
+                live.batch.touched.update(change.parts)
+                self._changed[live] = None
+            if not self.stands_still:
+                log.critical("The batches cannot be written down and stand still until they can: %s", exc)
+            self.stands_still = True
+            return False
+        if self.stands_still:
+            log.info("The batches are written down again and go on")
+            self.stands_still = False
+        todo, self._todo = self._todo[:count], self._todo[count:]
+        for live, effects, done in todo if not self._is_over else ():
+            live.waiting -= 1
+            if done is not None:
+                done.set_result(None)
+            if not live.gone:
+                self._perform(live, effects)
+        return True
 
 
 class Live:
     """
     :param batch: the machine.
-    :param journal: holds its facts.
     :param loop: the engine's tornado loop.
     :param clock: the time of deadlines.
-    :param disk: the thread that waits for the disk.
-    :param perform: carries out effects of this batch; it must not raise.
+    :param turns: writes what the batch takes, and performs its effects.
     :param stepped: called after each fact.
     :param heed: returns a fact about an unnoticed change, to be taken before any other fact, or None.
     """
@@ -45,50 +132,32 @@ class Live:
     def __init__(
         self,
         batch: Batch,
-        journal: Journal,
         loop: Any,
         clock: Clock,
-        disk: Worker,
-        perform: Callable[[Live, list[facts.Effect]], None],
-        stepped: Callable[[Live], None] = lambda live: None,
-        heed: Callable[[Live], facts.Fact | None] = lambda live: None,
+        turns: Turns,
+        stepped: Callable[[Live], None],
+        heed: Callable[[Live], facts.Fact | None],
     ) -> None:
-        self.batch, self.journal = batch, journal
+        self.batch = batch
         self.jid = batch.spec.jid
         self.functions = function_of({"fun": batch.spec.fun})  # in the form of a return
-        self._loop, self._clock, self._disk = loop, clock, disk
-        self._perform, self._stepped, self._heed = perform, stepped, heed
+        self._loop, self._clock, self._turns, self._stepped, self._heed = loop, clock, turns, stepped, heed
         self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
-        #: What is to be done, in this order: effects, and futures that are done once everything before them is durable.
-        self._todo: collections.deque[tuple[list[facts.Effect], Any]] = collections.deque()
-        self._working = False
+        self.waiting = 0  # how many of its facts have effects that wait for the disk
         self._quiet_waiters: list[Any] = []
-        self._rewriting: Any = None  # a future: done at the end of the rewrite under way
         #: Hand-overs that are being taken back. The batch is closed after that, as nothing would repeat it then.
         self.taking_back: set[facts.TakeBack] = set()
         self.closing = False  # it has ended, and is being closed
         self.gone = False  # it is closed, and takes no facts any more
-        self._flushes = False  # what waits in the journal is about to be synced
-        self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
         self.wall_ahead: float | None = None  # seconds by which the wall clock is ahead of ours, at the last look
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # time of the last progress event; the first one is "new"
 
     @property
-    def busy(self) -> bool:
-        """Whether effects are still to be performed."""
-        return self._working or bool(self._todo)
-
-    @property
     def is_over(self) -> bool:
         """Whether the batch has ended, and nothing is left to be done before it is closed."""
-        return bool(self.batch.finished) and not (self.busy or self.unwritten or self.taking_back)
-
-    @property
-    def rewriting(self) -> bool:
-        """Whether the journal is being rewritten."""
-        return self._rewriting is not None
+        return bool(self.batch.finished) and not (self.waiting or self.taking_back)
 
     def step(self, fact: facts.Fact) -> None:
         """Have the batch take a fact, and perform its effects."""
@@ -104,24 +173,19 @@ class Live:
     def _take(self, fact: facts.Fact) -> None:
         if self.gone:
             return  # the batch ended while the fact was on its way
-        now = self._clock.now()
-        effects = self.batch.step(fact, now)
-        self._write(facts.record_of(fact, now))
+        effects = self.batch.step(fact, self._clock.now())
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
         self._stepped(self)
         if not self.batch.is_publishing():
             waiters, self._quiet_waiters = self._quiet_waiters, []
             for waiter in waiters:
                 waiter.set_result(None)
-        if effects:
-            self._todo.append((effects, None))
-            self._work()
+        self._turns.took(self, effects)
 
     async def durable(self) -> None:
         """Return once all facts so far are durable, and their effects are done or under way."""
         done = compat.Future()
-        self._todo.append(([], done))
-        self._work()
+        self._turns.took(self, (), done)
         await done
 
     async def quiet(self) -> None:
@@ -132,99 +196,9 @@ class Live:
             await waiter
 
     def close(self) -> None:
-        """Stop the timers and take no more facts. The disk's thread then releases the journal."""
+        """Stop the timers and take no more facts."""
         self.gone = True
         self._alarm.close()
         if self.progress_timer is not None:
             self._loop.remove_timeout(self.progress_timer)
             self.progress_timer = None
-        self._loop.spawn_callback(self._disk.call, self.journal.close)
-
-    # -- writing, and then performing ----------------------------------------------------------------------------------
-
-    async def rewrite(self) -> None:
-        """
-        Rewrite the journal as a snapshot of this moment, durably, and perform the effects that waited for the disk.
-
-        :raises OSError: if the disk does not take it.
-        """
-        while self.rewriting:
-            await self._rewriting
-        self._rewriting = compat.Future()
-        try:
-            self.journal.begin_rewrite(self.batch.snapshot())
-            await self._disk.call(self.journal.finish_rewrite)
-        finally:
-            ended, self._rewriting = self._rewriting, None
-            ended.set_result(None)
-        if self.unwritten:
-            log.info("Batch %s is written down again and goes on", self.jid)
-            self.unwritten = False
-        self._work()
-
-    def tend(self) -> None:
-        """Rewrite the journal if it lacks a fact or has outgrown its snapshot. Call it every few seconds."""
-        if not self.rewriting and (self.unwritten or self.journal.overgrown):
-            self._loop.spawn_callback(self._try_to_rewrite)
-
-    async def _try_to_rewrite(self) -> None:
-        try:
-            await self.rewrite()
-        except OSError as exc:
-            log.debug("The journal of batch %s cannot be rewritten: %s", self.jid, exc)
-            if not self.journal.whole:
-                self._fall_behind(exc)
-
-    def _write(self, record: list[Any]) -> None:
-        try:
-            self.journal.append(record)
-        except OSError as exc:
-            self._fall_behind(exc)
-        if self.journal.behind and not self._flushes:
-            self._flushes = True
-            self._loop.call_later(_FLUSH, self._loop.spawn_callback, self._flush)
-
-    async def _flush(self) -> None:
-        """Sync what has been written, so that other masters see it."""
-        self._flushes = False
-        if self.gone or self.unwritten or not self.journal.behind:
-            return
-        try:
-            await self._disk.call(self.journal.sync)
-        except OSError as exc:
-            self._fall_behind(exc)
-
-    def _fall_behind(self, exc: OSError) -> None:
-        if not self.unwritten:
-            log.critical("Batch %s cannot be written down and stands still until it can: %s", self.jid, exc)
-        self.unwritten = True
-
-    def _work(self) -> None:
-        """Perform the effects, up to the first that has to wait for the disk."""
-        while self._todo and not self._working and not self.unwritten:
-            effects, done = self._todo[0]
-            if done is not None or any(isinstance(effect, _DURABLE) for effect in effects):
-                self._working = True
-                self._loop.spawn_callback(self._sync)
-                return
-            self._todo.popleft()
-            if not self.gone:
-                self._perform(self, effects)
-
-    async def _sync(self) -> None:
-        """Sync the journal, perform the effects that waited for that, and go on. A closed batch is durable."""
-        effects, done = self._todo[0]
-        try:
-            if not self.gone:
-                await self._disk.call(self.journal.sync)
-        except OSError as exc:
-            self._fall_behind(exc)
-        self._working = False
-        if self.unwritten or (self.gone and not self.batch.closed):
-            return
-        self._todo.popleft()
-        if done is not None:
-            done.set_result(None)
-        if not self.gone:
-            self._perform(self, effects)
-        self._work()

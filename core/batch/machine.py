@@ -1,8 +1,7 @@
 """
 The batch state machine: facts in, effects out, time as an argument. The table at the end says which part takes which fact.
 
-Pure: stdlib only, no clock, no I/O. It must never depend on anything but its state, the fact and the given time: after a
-crash the state is rebuilt by stepping through the same facts.
+Pure: stdlib only, no clock, no I/O. It must never depend on anything but its state, the fact and the given time.
 
 A minion's way through a batch:
 
@@ -31,6 +30,7 @@ from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, holding, sending
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, Fact, LookUp, Recovered
+from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.state import BatchState
 
 
@@ -94,10 +94,10 @@ DOUBTFUL = 5.0
 def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     """Recover a batch: the outcomes of what was under way are unknown."""
     batch.room.recover(fact.shared)
-    lacks_facts = bool(batch.history) and batch.history != fact.history
+    lacks_rows = bool(batch.history) and batch.history != fact.history
     batch.history = fact.history
     began: list[Effect] = []
-    if batch.started is None and lacks_facts:  # the missing facts may include its start
+    if batch.started is None and lacks_rows:  # what is missing may include its start
         batch.started = now
         began.append(Announce("new"))
     if batch.closed:
@@ -113,8 +113,10 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     batch.schedule.recover()
     batch.rights.recover()
     batch.checks.began = min(batch.checks.began, now)  # the clock may have been set
-    _recover_presence(batch, fact.settled_at, now)
-    if lacks_facts:
+    batch.presence.ping_at, batch.presence.settled_at = now, fact.settled_at
+    if batch.spec.presence == "ping" or fact.settled_at > now:
+        batch.await_signs()
+    if lacks_rows:
         _doubt_sendable(batch, now)
     effects = [*began, *_halted_again(batch)] if batch.halted else began
     batch.asked_queue = False  # ask again: the request may be lost, and the queue takes a minion once
@@ -132,24 +134,12 @@ def _halted_again(batch: BatchState) -> list[Effect]:
     return [Announce("halted"), *batch.take_back()]
 
 
-def _recover_presence(batch: BatchState, settled_at: float, now: float) -> None:
-    batch.presence.recover(now)
-    if batch.presence.first_ping and batch.waiting:
-        batch.presence.first_ping = False
-        batch.order_pending()
-    if settled_at > now:
-        batch.presence.settled_at = settled_at
-        batch.await_signs()
-
-
 def _doubt_sendable(batch: BatchState, now: float) -> None:
-    """The last facts are lost: any minion may have been sent to, except those that answered no ping."""
-    silent = {minion for minion, pings in batch.presence.unseen.items() if pings}
-    minions = [minion for minion in batch.pending() if minion not in silent]
-    for minion in minions:
-        batch.waiting.drop(minion)
-        batch.presence.unseen.pop(minion, None)
-    batch.maybe_received.difference_update(minions)
+    """The last rows are lost: any minion may have been sent to."""
+    minions = batch.pending()
+    batch.waiting = Pending((), batch.membership, batch.pace.group)
+    batch.presence.unseen.clear()
+    batch.maybe_received.clear()
     batch.pace.charge(len(minions))
     batch.inflight.send((*(batch.inflight.publishing or ()), *minions), now)
 

@@ -7,12 +7,8 @@ Pure: stdlib only.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Any
 
-from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
@@ -41,53 +37,41 @@ def _is_against_budget(ended: Ended) -> bool:
     return outcome in _AGAINST_BUDGET and (retcode is not None or outcome is not Outcome.FAILED)
 
 
-def _write(ended: Mapping[str, Ended]) -> dict[str, list[Any]]:
-    return {minion: [value[0].value, *value[1:]] for minion, value in ended.items()}
-
-
-def _read(ended: Mapping[str, Any]) -> dict[str, Ended]:
-    return {minion: (Outcome(outcome), since, retcode) for minion, (outcome, since, retcode) in ended.items()}
-
-
-@dataclasses.dataclass(slots=True)
-class Outcomes(Kept):
+class Outcomes:
     """
     :param spec: what was asked for.
     :param membership: the group of each minion.
+    :param touched: the minions whose rows have changed.
     """
 
-    spec: Spec
-    membership: Membership
-    ended: dict[str, Ended] = kept(dict, _write, _read)
-    begun: set[str] = kept(set, sorted, set)  # lost minions that are known to have begun the job
-    budget_used: int = kept(int)
-    group_used: list[int] = kept(list, list, list)  # used part of the budget, by group
-    counts: collections.Counter[Outcome] = made(collections.Counter)
-    completed: collections.Counter[int] = made(collections.Counter)  # by group
-    changed: set[int] = made(set)  # groups whose failures have changed since they were judged
+    __slots__ = (
+        *("spec", "membership", "_touched", "ended", "begun", "budget_used", "group_used", "counts", "completed"),
+        "_unjudged",
+    )
 
-    def __post_init__(self) -> None:
-        self.group_used = [0] * self.membership.groups
-
-    def rebuild(self) -> None:
-        self.counts = collections.Counter(outcome for outcome, *_ in self.ended.values())
-        done = (minion for minion, (outcome, *_) in self.ended.items() if outcome is Outcome.COMPLETED)
-        self.completed = collections.Counter(self.membership.of(minion) for minion in done)
-        against = (self.membership.of(minion) for minion, ended in self.ended.items() if _is_against_budget(ended))
-        used = collections.Counter(against)
-        self.budget_used, self.group_used = used.total(), [used[group] for group in range(self.membership.groups)]
+    def __init__(self, spec: Spec, membership: Membership, touched: set[str]) -> None:
+        self.spec, self.membership, self._touched = spec, membership, touched
+        self.ended: dict[str, Ended] = {}
+        self.begun: set[str] = set()  # lost minions that are known to have begun the job
+        self.budget_used = 0
+        self.group_used = [0] * self.membership.groups  # used part of the budget, by group
+        self.counts = collections.Counter[Outcome]()
+        self.completed = collections.Counter[int]()  # by group
+        self._unjudged = set[int]()  # groups whose failures have changed since they were judged
 
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
         """Record how a minion ended, in place of an earlier record."""
         if minion in self.ended:
             self.reopen(minion)
         self.ended[minion] = (outcome, now, retcode)
+        self._touched.add(minion)
         self._count(minion, self.ended[minion], 1)
 
     def reopen(self, minion: str) -> None:
         """Remove the record of a minion: it has not ended."""
         self._count(minion, self.ended.pop(minion), -1)
         self.begun.discard(minion)
+        self._touched.add(minion)
 
     def is_guess(self, minion: str) -> bool:
         """Tell whether a minion's outcome was concluded without its return."""
@@ -111,7 +95,7 @@ class Outcomes(Kept):
         return self._overdrawn_group(ended_group)
 
     def _overdrawn_group(self, ended: int | None) -> str | None:
-        groups, self.changed = self.changed | ({ended} if ended is not None else set()), set()
+        groups, self._unjudged = self._unjudged | ({ended} if ended is not None else set()), set()
         for group in sorted(groups) if self.spec.group_failures_allowed else ():
             used = self.group_used[group]
             enough = group == ended or self.completed[group] + used >= self.spec.min_executed
@@ -122,7 +106,7 @@ class Outcomes(Kept):
     def _count(self, minion: str, ended: Ended, by: int) -> None:
         outcome, group = ended[0], self.membership.of(minion)
         self.counts[outcome] += by
-        self.changed.add(group)
+        self._unjudged.add(group)
         if outcome is Outcome.COMPLETED:
             self.completed[group] += by
         if _is_against_budget(ended):

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 
-from saltext.jobs.core.batch.kept import Kept, kept
+from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
@@ -96,12 +96,12 @@ class Presence(Kept):
     """
 
     spec: Spec
-    unseen: dict[str, int] = kept(dict, dict, dict)  # {minion: pings without an answer} of those not known to be there
+    unseen: dict[str, int] = made(dict)  # {minion: pings without an answer} of those not known to be there
     first_ping: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
-    pinged: tuple[str, ...] = kept(tuple, list, tuple)  # the minions of the ping that is under way
-    ping_at: float = kept(float)  # no ping before this Unix time
+    pinged: tuple[str, ...] = made(tuple)  # the minions of the ping that is under way
+    ping_at: float = made(float)  # no ping before this Unix time
     #: No minion is given up before this time: the master is young, and minions still connect.
-    settled_at: float = kept(float)
+    settled_at: float = made(float)
 
     def doubt(self, minions: Iterable[str]) -> None:
         """Wait for a sign of life of pending minions."""
@@ -138,11 +138,6 @@ class Presence(Kept):
         for minion in given_up:
             del self.unseen[minion]
         return given_up
-
-    def recover(self, now: float) -> None:
-        """The engine has restarted: forget the ping under way. What is known suffices to go on."""
-        self.pinged, self.ping_at = (), now
-        self.settled_at = 0.0
 
     def next_due(self) -> float | None:
         """Return when a ping is due, or None."""

@@ -45,7 +45,7 @@ class Ports:
     * ``keep``: seconds for which ended batches are kept; 0 for ever.
     * ``is_takeover``: whether another master led the engine before, or may have led it; that one may have ended in the
       middle of anything.
-    * ``history``: the history of the database that keeps the journals, as in ``facts.Recovered``; empty if they are files.
+    * ``history``: the history of the database, as in ``facts.Recovered``; empty if it is a file.
     """
 
     loop: Any

@@ -132,8 +132,7 @@ def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> 
     if fact.certain:
         batch.put_back(sending)
     else:
-        for minion in sending:
-            batch.flights[minion].unknown = True
+        batch.inflight.doubt_publish(sending)
         effects += ending.look_for(batch, sending)
     if not (fact.certain and batch.holds_publish(now)):
         effects += batch.failed_again(fact.reason, now)

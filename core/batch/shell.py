@@ -2,8 +2,8 @@
 The batch_manager engine's shell: adopts the batches at its start, feeds them facts from the bus and from requests, looks
 after them while they run, and closes them.
 
-It holds no policy about batches. ``live.py`` writes a fact and then acts on it, ``effects.py`` performs effects, and
-``ports.py`` has the ports to the world.
+It holds no policy about batches. ``live.py`` writes what a fact changes and then acts on it, ``effects.py`` performs
+effects, and ``ports.py`` has the ports to the world.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.gates import Rights
-from saltext.jobs.core.batch.live import Live
+from saltext.jobs.core.batch.live import Live, Turns
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, figures
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.store import KEPT_ASIDE
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import NotYet, StateError
 from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import BatchSettings
-from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 
@@ -65,6 +66,7 @@ class BatchShell:
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log(self), self)
         self._effects = Effects(ports, self._close, self._proof.read_on)
+        self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._effects.perform)
         self._quiet = Quiet(log)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
@@ -72,7 +74,6 @@ class BatchShell:
         self._timer: Any = None  # of the next maintenance
         self.live: dict[str, Live] = {}
         self._adopted: dict[Live, None] = {}  # those of ``live`` that were not told yet that this engine has started
-        self._undriven: set[str] = set()  # batches whose journals are damaged, or written by a later version
         self._tally = Tally(ports.clock.now())
 
     def start(self) -> None:
@@ -111,12 +112,13 @@ class BatchShell:
             await live.durable()
 
     def close(self) -> None:
-        """Release everything. All state is in the journals."""
+        """Release everything. All state is in the rows."""
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)
             self._timer = None
         self._proof.close()
         self._sharing.close()
+        self._turns.close()
         for live in self.live.values():
             live.close()
         self._ports.close()
@@ -263,16 +265,17 @@ class BatchShell:
         :raises NotYet: if the batch is on the disk, but could not be read until now.
         """
         live = self.live.get(jid)
-        if live is None and jid not in self._undriven and self._ports.store.is_open(jid):
+        if live is None and self._ports.store.kind_of(jid) is Kind.OPEN:
             raise NotYet(f"Batch {jid} cannot be read now")
         return live
 
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         ports, spec = self._ports, Spec.from_dict(request["spec"])
         known = self._find_read(spec.jid)
-        if known is None and (spec.jid in self._undriven or ports.store.is_aside(spec.jid)):
+        kind = ports.store.kind_of(spec.jid) if known is None else None
+        if kind is Kind.ASIDE:
             raise StateError(f"Batch {spec.jid} was started before, and cannot go on; see the log")
-        ended = await ports.disk_worker.call(ports.store.read, spec.jid) if known is None else None
+        ended = await ports.disk_worker.call(ports.store.read, spec.jid) if kind is Kind.ENDED else None
         if ended:  # the request is from before a crash, and the batch has ended
             return summary(ended, ports.clock.now())
         if known is None:
@@ -286,16 +289,9 @@ class BatchShell:
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())
             batch.history = ports.history
-            known = self._take_in(batch, ports.store.new_journal(spec.jid))
+            known = self._take_in(batch)
             batch.room.shared = self._sharing.limit is not None
-            try:
-                await known.rewrite()
-            except OSError as exc:
-                await ports.disk_worker.call(ports.store.discard, spec.jid)
-                known.close()
-                del self.live[spec.jid]
-                self._sharing.leave(spec.jid)
-                raise OSError(f"The batch cannot be written down: {exc}") from exc
+            await known.durable()
             log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         answer = summary(known.batch, ports.clock.now())
         if known.batch.started is None:
@@ -333,18 +329,9 @@ class BatchShell:
             acks=self._ports.acks,
         )
 
-    def _take_in(self, batch: Batch, journal: Journal) -> Live:
+    def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
-        live = Live(
-            batch,
-            journal,
-            ports.loop,
-            ports.clock,
-            ports.disk_worker,
-            self._effects.perform,
-            self._stepped,
-            self._effects.heed_clock,
-        )
+        live = Live(batch, ports.loop, ports.clock, self._turns, self._stepped, self._effects.heed_clock)
         self._sharing.enter(batch)
         self.live[live.jid] = live
         self.wake()
@@ -357,6 +344,8 @@ class BatchShell:
         """Do the regular work, also at the start. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._interval, self._maintain)
         self._attempt("the batches", self._adopt_all)
+        if self._turns.stands_still:
+            self._turns.write()
         self.take_requests()  # first, so that a batch that is to stop sends no more
         for live in list(self._adopted):
             self._attempt(f"batch {live.jid}", self._recover, live)
@@ -391,26 +380,24 @@ class BatchShell:
 
     def _adopt_all(self) -> None:
         """Take in the batches that are on the disk."""
-        jids = self._ports.store.open_jids()
-        for jid in jids:
-            self._attempt(f"batch {jid}", self._adopt, jid)
-        self._sharing.note_completeness(all(jid in self.live or jid in self._undriven for jid in jids))
+        store = self._ports.store
+        for jid in store.jids(Kind.OPEN):
+            if jid not in self.live:
+                self._attempt(f"batch {jid}", self._adopt, jid)
+        self._sharing.note_completeness(all(jid in self.live for jid in store.jids(Kind.OPEN)))
 
     def _adopt(self, jid: str) -> None:
         store = self._ports.store
-        if jid in self.live or jid in self._undriven:
-            return
         try:
-            batch, journal = store.open(jid)
+            batch = store.load(jid)
         except StateError as exc:
-            aside = store.set_aside(jid)
-            self._undriven.add(jid)
-            log.error("Batch %s is set aside as %s and the others go on: %s", jid, aside, exc)
+            store.set_aside(jid)
+            log.error("Batch %s is set aside and the others go on: %s", jid, exc)
             return
-        self._adopted[self._take_in(batch, journal)] = None
+        if batch is not None:
+            self._adopted[self._take_in(batch)] = None
 
     def _maintain_one(self, live: Live) -> None:
-        live.tend()
         live.heed()
         if live.is_over:
             self._close(live)  # closing failed before, or a crash came first
@@ -418,8 +405,8 @@ class BatchShell:
     def _forget_old(self) -> None:
         now = self._ports.wall()
         if self._ports.keep:
-            self._ports.store.forget_ended(now - self._ports.keep)
-        self._ports.store.forget_aside(now)
+            self._ports.store.forget(Kind.ENDED, now - self._ports.keep)
+        self._ports.store.forget(Kind.ASIDE, now - KEPT_ASIDE)
         self.service.sweep(now)
 
     def _close(self, live: Live) -> None:
@@ -428,15 +415,9 @@ class BatchShell:
             self._ports.loop.spawn_callback(self._close_down, live)
 
     async def _close_down(self, live: Live) -> None:
-        """Close a batch: from now on it is a snapshot among the ended ones."""
+        """Close a batch: from now on no engine drives it."""
         live.step(facts.Closed())
-        try:
-            await live.rewrite()
-            await self._ports.disk_worker.call(self._ports.store.end, live.jid)
-        except OSError as exc:
-            log.error("Batch %s has ended but cannot be closed, which is tried again: %s", live.jid, exc)
-            live.closing = False
-            return
+        await live.durable()
         live.close()
         del self.live[live.jid]
         self._sharing.leave(live.jid)

@@ -1,5 +1,6 @@
 """
-The state of a batch, as snapshots hold it, with queries, and with the changes that several parts make.
+The state of a batch, with queries, and with the changes that several parts make; and its rows (``core/ledger/batches.py``):
+one of the batch, and one for each minion that was once sent to or has ended. What no row holds is found out again.
 
 It must never decide what to do: that is in ``machine.py`` and the parts named there. Pure: stdlib only.
 """
@@ -34,18 +35,13 @@ from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
-#: The parts of a batch that keep state of their own.
-PARTS = ("inflight", "record", "pace", "presence", "publish_window", "room", "schedule", "rights", "checks")
+#: The parts of a batch that keep something in its row.
+PARTS = ("pace", "presence", "publish_window", "room", "schedule", "rights", "checks")
 
 #: How many starts on the bus are believed of a minion that is in doubt or was given up.
 _STARTS_BELIEVED = 3
 
 S = TypeVar("S", bound="BatchState")
-
-
-def _counts(found: Any) -> Counter[str]:
-    """Return the counts in a snapshot. If they are damaged, ``dict`` raises; a Counter alone would count anything."""
-    return Counter(dict(found))
 
 
 @dataclasses.dataclass(slots=True, init=False, eq=False, repr=False)
@@ -66,11 +62,12 @@ class BatchState(Kept):
     rights: Rights
     checks: Checks
     membership: Membership
-    waiting: Pending = kept(Pending, list, Pending)
-    maybe_received: set[str] = kept(set, sorted, set)  # they are pending again
-    resends: Counter[str] = kept(Counter, dict, _counts)
-    doubtful_starts: Counter[str] = kept(Counter, dict, _counts)
-    to_hand_over: dict[str, None] = kept(dict, list, dict.fromkeys)  # to the retry queue
+    touched: set[str] = made(set)  # minions whose rows have changed since they were written
+    waiting: Pending = made(Pending)
+    maybe_received: set[str] = made(set)  # they are pending again
+    resends: Counter[str] = made(Counter)
+    doubtful_starts: Counter[str] = made(Counter)
+    to_hand_over: dict[str, None] = made(dict)  # to the retry queue
     asked_queue: bool = made(bool)  # whether the retry queue has been asked to take all ``to_hand_over``
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
@@ -85,8 +82,8 @@ class BatchState(Kept):
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
-    catching_up: set[str] = kept(set, sorted, set)  # minions whose returns from before this engine are looked for
-    history: str = kept(str)  # that of the database with the journal: see the fact ``Recovered``
+    catching_up: set[str] = made(set)  # minions whose returns from before this engine are looked for
+    history: str = kept(str)  # that of the database: see the fact ``Recovered``
 
     def __init__(self, spec: Spec, now: float) -> None:
         for field in dataclasses.fields(self):
@@ -94,8 +91,8 @@ class BatchState(Kept):
                 setattr(self, field.name, field.default_factory())
         self.spec, self.created, self.last_progress = spec, now, now
         self.membership = Membership(spec.minions, [count for _, count in spec.groups])
-        self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
-        self.presence, self.room = Presence(spec), Room(spec)
+        self.inflight, self.record = InFlight(spec, self.touched), Outcomes(spec, self.membership, self.touched)
+        self.pace, self.presence, self.room = Pace(spec), Presence(spec), Room(spec)
         self.publish_window = PublishWindow(spec.publish_window, spec.batch_wait)
         self.schedule, self.rights, self.checks = Schedule(spec), Rights(spec), Checks(spec)
         self.pace.not_before = now
@@ -104,25 +101,57 @@ class BatchState(Kept):
             self.presence.first_ping = True
             self.presence.doubt(spec.minions)
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # -- rows -----------------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the whole state as plain values."""
-        parts = {name: getattr(self, name).values() for name in PARTS}
-        return {"spec": self.spec.as_dict(), **self.values(), **parts}
+    def row(self) -> dict[str, Any]:
+        """Return the row of the batch as plain values. The spec is beside it."""
+        return {**self.values(), **{name: getattr(self, name).values() for name in PARTS}}
+
+    def part(self, minion: str) -> list[Any]:
+        """Return the row of a minion as plain values."""
+        flight, ended = self.flights.get(minion), self.outcomes.get(minion)
+        return [
+            flight and flight.as_list(),
+            ended and [ended[0].value, *ended[1:]],
+            minion in self.record.begun,
+            minion in self.maybe_received,
+            self.resends[minion],
+            self.doubtful_starts[minion],
+            minion in self.to_hand_over,
+        ]
 
     @classmethod
-    def restore(cls: type[S], data: Mapping[str, Any]) -> S:
+    def of_rows(cls: type[S], spec: Spec, row: Mapping[str, Any], parts: Mapping[str, Any]) -> S:
         """
-        Return the batch of a snapshot, equal in every respect.
+        Return the batch of rows. Its pending minions are in the order of the target, those first that were sent to before.
 
-        :raises ValueError, KeyError, TypeError: if it is not a snapshot.
+        :raises ValueError, KeyError, TypeError: if they are not rows of a batch.
         """
-        batch = cls(Spec.from_dict(data["spec"]), data["created"])
-        batch.load(data)
+        batch = cls(spec, row["created"])
+        batch.load(row)
         for name in PARTS:
-            getattr(batch, name).load(data[name])
-        batch.waiting = Pending(batch.waiting, batch.membership, batch.pace.group)
+            getattr(batch, name).load(row[name])
+        flights = {}
+        for minion, (flight, ended, begun, may_have_it, resends, starts, is_away) in parts.items():
+            if flight:
+                flights[minion] = Flight.from_list(flight)
+            if ended:
+                outcome, since, retcode = ended
+                batch.record.settle(minion, Outcome(outcome), since, retcode)
+            if begun:
+                batch.record.begun.add(minion)
+            if may_have_it:
+                batch.maybe_received.add(minion)
+            if is_away:
+                batch.to_hand_over[minion] = None
+            batch.resends.update({minion: resends} if resends else {})
+            batch.doubtful_starts.update({minion: starts} if starts else {})
+        batch.inflight.load(flights)
+        pending = [minion for minion in spec.minions if not (minion in flights or minion in batch.outcomes)]
+        pending.sort(key=lambda minion: minion not in batch.maybe_received)
+        batch.waiting = Pending(pending, batch.membership, batch.pace.group)
+        batch.presence.unseen.clear()
+        batch.touched.clear()
         return batch
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -323,10 +352,16 @@ class BatchState(Kept):
         self.to_hand_over.pop(minion, None)
         self.last_progress = now
 
+    def forget_hand_over(self, minions: Iterable[str]) -> None:
+        """Minions need not be handed over to the retry queue any more."""
+        for minion in minions:
+            self.to_hand_over.pop(minion, None)
+            self.touched.add(minion)
+
     def put_back(self, minions: list[str]) -> None:
         """Make minions pending again, before all others."""
         for minion in minions:
-            self.inflight.remove(minion)
+            self.inflight.remove(minion)  # this notes that they have changed
         self.waiting.put_first(minions)
         self.maybe_received.update(minions)
         self.pace.charge(-len(minions))

@@ -1,16 +1,12 @@
 """
-The files of all batches: their journals, and the file that Salt 3008 sees.
+Batches on the disk: their rows in the database, and the file that Salt 3008 sees.
 
-    batches/<jid>.journal               in the engine's folder: a batch that is not closed; the truth about it
-    batches/<jid>.ended                 a batch that is closed
-    batches/<jid>.journal.corrupt       a journal that could not be read
-    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of it; written when an engine starts or adopts it
+    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of a batch; written when an engine starts or adopts it
     <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
 
 It must never write into Salt's index: when Salt's own manager starts, it adopts every batch in there and publishes to the
 minions that are left. It must never believe ``.batch.p``: Salt's manager writes anything into it that a forged event
-carries. The journals are not beside ``.batch.p``, since local_cache removes a job's directory after ``keep_jobs_seconds``,
-even if the batch still runs.
+carries.
 """
 
 from __future__ import annotations
@@ -20,47 +16,47 @@ import itertools
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgpack
+import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.batch import facts as batch_facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.ledger.folder import Content, Journal
+from saltext.jobs.core.ledger import batches
+from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.store.retention import BATCHES, ENDED, OPEN, is_batch
 
 log = lines.logger(__name__)
 
-_ASIDE = ".journal.corrupt"
-#: Seconds for which a damaged journal is kept for inspection.
+#: Seconds for which the rows of a batch that cannot be read are kept for inspection.
 KEPT_ASIDE = 30 * 86400.0
 
 
-def fold(content: Content, where: str) -> Batch:
-    """Return the batch of a journal's content. :raises StateError: if it does not hold a batch."""
-    try:
-        batch = Batch.restore(content.snapshot)
-        for record in content.records:
-            batch.step(*batch_facts.fact_of(record))
-        summary(batch, batch.created)  # raises now if the runner or the engine would later
-    except Exception as exc:  # a machine that is fed nonsense may raise anything
-        raise StateError(f"{where} does not hold a batch: {type(exc).__name__}: {exc}") from exc
-    return batch
+def change_of(batch: Batch) -> Change:
+    """Return what has changed of a batch since the last call."""
+    parts = {minion: _packed(batch.part(minion)) for minion in batch.touched}
+    batch.touched.clear()
+    kind = Kind.ENDED if batch.closed else Kind.OPEN
+    return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), _packed(batch.row()), parts)
 
 
-def journal_name(jid: str, ended: bool = False) -> str:
-    """Return the name of a batch's journal in the engine's folder."""
-    return f"{BATCHES}/{jid}{ENDED if ended else OPEN}"
+def _packed(value: Any) -> bytes:
+    # A reason may hold anything that a library says.
+    body: bytes = msgpack.packb(value, default=str, unicode_errors="surrogatepass")
+    return body
+
+
+def _unpacked(body: bytes) -> Any:
+    return msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogatepass")
 
 
 class BatchStore:
@@ -70,114 +66,62 @@ class BatchStore:
     """
 
     def __init__(self, opts: Mapping[str, Any], lease: Lease | None = None) -> None:
-        self._opts, self.folder = opts, site_of(opts).folder(BATCH_MANAGER, lease)
+        self._opts, self._lease, self._tables = opts, lease, site_of(opts).tables
 
-    # -- journals -----------------------------------------------------------------------------------------------------
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def where(self, jid: str = "") -> str:
+        """Return how messages name a batch, or all of them."""
+        return f"batch {jid} in {self._tables.place}" if jid else f"the batches in {self._tables.place}"
+
+    def load(self, jid: str) -> Batch | None:
+        """
+        Return a batch of ours as it was written last, or None.
+
+        :raises StateError: if its rows are damaged.
+        :raises OSError: if they cannot be read now.
+        """
+        found = batches.read(self._tables, jid)
+        if found is None:
+            return None
+        spec, body, parts = found
+        try:
+            asked = Spec.from_dict(salt.payload.loads(spec))
+            each = {minion: _unpacked(part) for minion, part in parts.items()}
+            batch = Batch.of_rows(asked, _unpacked(body), each)
+            summary(batch, batch.created)  # raises now if the runner or the engine would later
+        except Exception as exc:  # values that are nonsense may raise anything
+            raise StateError(f"{self.where(jid)} cannot be read: {type(exc).__name__}: {exc}") from exc
+        return batch
 
     def read(self, jid: str) -> Batch | None:
-        """
-        Return a batch of ours as it is at this moment, or None.
-
-        :raises StateError: if its journal is damaged, or cannot be read now.
-        """
-        if not is_plain(jid):
-            return None
-        for ended in (False, True, False):  # it may end between the first look and the second
-            name = journal_name(jid, ended)
-            try:
-                content = self.folder.journal(name).read()
-            except FileNotFoundError:
-                continue
-            except OSError as exc:
-                raise StateError(f"{self.folder.where(name)} cannot be read: {exc}") from exc
-            return fold(content, self.folder.where(name))
-        return None
-
-    def is_there(self, jid: str) -> bool:
-        """
-        Tell whether a batch has a journal, even one that cannot be read now. :raises OSError: if that cannot be determined.
-        """
-        return is_batch(site_of(self._opts), jid, OPEN, ENDED, OPEN)
-
-    def is_open(self, jid: str) -> bool:
-        """Tell whether a batch is not closed, even if it cannot be read now. :raises OSError: as ``is_there``."""
-        return is_batch(site_of(self._opts), jid, OPEN)
-
-    def is_aside(self, jid: str) -> bool:
-        """Tell whether the journal of a batch was set aside. :raises OSError:"""
-        return self.folder.exists(f"{BATCHES}/{jid}{_ASIDE}")
-
-    def new_journal(self, jid: str) -> Journal:
-        """Return the journal of a batch that begins."""
-        return self.folder.journal(journal_name(jid))
-
-    def open(self, jid: str) -> tuple[Batch, Journal]:
-        """
-        Return a batch that is not closed, with its journal to go on with.
-
-        :raises StateError: if its journal is damaged.
-        :raises OSError: if it cannot be read now: try again.
-        """
-        opened = self.new_journal(jid)
-        content = opened.read()
-        batch = fold(content, self.folder.where(journal_name(jid)))
-        opened.open(content)
-        return batch, opened
-
-    def end(self, jid: str) -> None:
-        """Mark a batch as closed, durably. Blocks. :raises OSError:"""
-        name, ended = journal_name(jid), journal_name(jid, ended=True)
+        """As ``load``, for a jid that may be anything. :raises StateError: if it is damaged, or cannot be read now."""
         try:
-            self.folder.write(ended, self.folder.read(name), durable=True)
-        except FileNotFoundError:
-            if not self.folder.exists(ended):  # a former engine did this just before it lost the lead
-                raise
-        self.folder.remove(name)
-
-    def discard(self, jid: str) -> None:
-        """Remove the files of a refused batch, if there are any. Blocks."""
-        try:
-            self.folder.remove(journal_name(jid))
+            return self.load(jid) if is_plain(jid) else None
         except OSError as exc:
-            log.error("Batch %s was refused, and its journal cannot be removed: %s", jid, exc)
+            raise StateError(f"{self.where(jid)} cannot be read now: {exc}") from exc
 
-    def set_aside(self, jid: str) -> str:
-        """Rename a journal that cannot be read, so that no start reads it again. Returns its new place. :raises OSError:"""
-        return self.folder.set_aside(journal_name(jid))
+    def kind_of(self, jid: str) -> Kind | None:
+        """Tell what a batch of ours is, even if it cannot be read now; None if there is none. :raises OSError:"""
+        return batches.kind_of(self._tables, jid)
 
-    def forget_aside(self, now: float) -> None:
-        """Remove the journals that were set aside long before ``now``, in Unix time."""
-        for jid in self.jids_aside():
-            self._remove_old(f"{BATCHES}/{jid}{_ASIDE}", now - KEPT_ASIDE)
+    def jids(self, *kinds: Kind) -> list[str]:
+        """Return the jids of the batches of these kinds, oldest first. :raises OSError:"""
+        return sorted(jid for kind in kinds for jid in batches.jids(self._tables, kind))
 
-    def _remove_old(self, name: str, before: float) -> bool:
-        """Remove a file that was written before that Unix time, and tell whether it was removed."""
-        with contextlib.suppress(OSError):
-            return self.folder.modified(name) < before and self.folder.remove(name)
-        return False
+    def write(self, changes: Sequence[Change], durable: bool = True) -> None:
+        """Store what has changed; all of it or nothing. Blocks. :raises OSError:"""
+        batches.write(self._tables, changes, self._lease, durable)
 
-    def jids_aside(self) -> list[str]:
-        """Return the jids of batches whose journals were set aside, oldest first."""
-        return self._jids(_ASIDE)
+    def set_aside(self, jid: str) -> None:
+        """Have no engine read a batch again. :raises OSError:"""
+        batches.set_aside(self._tables, jid, self._lease)
 
-    def open_jids(self) -> list[str]:
-        """Return the jids of batches that are not closed, oldest first."""
-        return self._jids(OPEN)
-
-    def ended_jids(self) -> list[str]:
-        """Return the jids of closed batches, oldest first."""
-        return self._jids(ENDED)
-
-    def forget_ended(self, before: float) -> None:
-        """Remove batches that were closed before that Unix time."""
-        for jid in self.ended_jids():
-            if self._remove_old(journal_name(jid, ended=True), before):
-                with contextlib.suppress(OSError):
-                    self._remove_native(jid)
-
-    def _jids(self, suffix: str) -> list[str]:
-        names = self.folder.names(BATCHES)
-        return [name[len(BATCHES) + 1 : -len(suffix)] for name in names if name.endswith(suffix)]
+    def forget(self, kind: Kind, before: float) -> None:
+        """Remove batches of a kind that were written last before that Unix time. :raises OSError:"""
+        for jid in batches.forget(self._tables, kind, before, self._lease):
+            with contextlib.suppress(OSError):
+                self._remove_native(jid)
 
     # -- what Salt 3008 sees ------------------------------------------------------------------------------------------
 
@@ -210,7 +154,7 @@ class BatchStore:
 
     def read_native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008 or its CLI; None if there is none, or if it is unreadable or ours."""
-        if not is_plain(jid) or self.is_there(jid):
+        if not is_plain(jid) or self.kind_of(jid) is not None:
             return None
         state = self._native_state(self.native_path(jid))
         return state if state and state["driver"] != DRIVER else None
@@ -221,7 +165,7 @@ class BatchStore:
         for path in pathlib.Path(self._opts["cachedir"], "jobs").glob("*/*/.batch.p"):
             with contextlib.suppress(OSError):
                 found.append((path.stat().st_mtime, str(path)))
-        ours = {*self.open_jids(), *self.ended_jids()}
+        ours = {*self.jids(*Kind)}
         states = (self._native_state(pathlib.Path(path)) for _, path in sorted(found, reverse=True))
         foreign = (state for state in states if state and state["driver"] != DRIVER and state["jid"] not in ours)
         return list(itertools.islice(foreign, limit))

@@ -212,7 +212,7 @@ def native_view(spec: Spec, created: float) -> dict[str, Any]:
     Return what Salt 3008 is shown of a batch, in the form of its ``.batch.p``.
 
     It names no minion and says that the batch is halted. So Salt's manager, at its start or on a forged event, finds nothing
-    to publish, to time out or to announce. The real state is in the journal, which our runner reads.
+    to publish, to time out or to announce. The real state is in the database, which our runner reads.
 
     :param created: Unix time.
     """

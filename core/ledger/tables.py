@@ -14,6 +14,7 @@ The tables of a site, and all differences between the two databases that keep th
 ``saltext_jobs_values``    the values of ``cache: sqlite`` or ``postgresql``: see ``core/ledger/values.py``. ``updated`` and
                            ``expires`` are in seconds of Unix time; ``failed`` is 1 for a return that tells of a failure
 ``saltext_jobs_jobs``      the index of the loads among them: see ``core/ledger/jobs.py``
+``saltext_jobs_batches``   the batches, and ``saltext_jobs_parts`` their minions: see ``core/ledger/batches.py``
 =========================  =========================================================================================
 
 A place in PostgreSQL's log is a time in microseconds, so a place that was lost in a crash of the server is never used again.
@@ -27,9 +28,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from saltext.jobs.core.ledger.seal import NoSeal
 
-SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS, OUTBOX, VALUES, JOBS = (
+SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS, OUTBOX, VALUES, JOBS, BATCHES, PARTS = (
     f"saltext_jobs_{name}"
-    for name in ("site", "masters", "readers", "files", "log", "queue", "requests", "outbox", "values", "jobs")
+    for name in (
+        *("site", "masters", "readers", "files", "log", "queue", "requests", "outbox", "values", "jobs"),
+        *("batches", "parts"),
+    )
 )
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
@@ -162,6 +166,10 @@ def statements(dialect: Dialect) -> Iterable[str]:
         f"CREATE TABLE {JOBS} (jid {text} PRIMARY KEY, mark {text} NOT NULL, dated integer NOT NULL, shown {blob})",
         f"CREATE INDEX {JOBS}_marks ON {JOBS} (mark, jid)",
         f"CREATE INDEX {JOBS}_undated ON {JOBS} (jid) WHERE dated = 0",
+        f"""CREATE TABLE {BATCHES} (jid {text} PRIMARY KEY, kind integer NOT NULL, at double precision NOT NULL,
+            spec {blob} NOT NULL, body {blob} NOT NULL)""",
+        f"""CREATE TABLE {PARTS} (jid {text} NOT NULL, minion {text} NOT NULL, body {blob} NOT NULL,
+            PRIMARY KEY (jid, minion))""",
         f"CREATE TABLE {LOG} (place {place} PRIMARY KEY, body {blob})",
         f"""CREATE TABLE {SITE} (
             id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,

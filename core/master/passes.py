@@ -21,9 +21,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.site import Site, site_of
 from saltext.jobs.core.store.keys import plain
-from saltext.jobs.core.store.retention import ENDED, OPEN, is_batch
 
 #: Seconds for which a pass is valid: a busy master takes a while to process it.
 VALID = 300.0
@@ -62,7 +62,7 @@ def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tup
     text = named if isinstance(named, str) else plain(named)
     parts, site = _PASS.fullmatch(text or ""), site or site_of(opts)
     if parts is None:
-        return None if plain(text) and is_batch(site, str(text), OPEN, ENDED) else named, ""
+        return None if plain(text) and batches.kind_of(site.tables, str(text)) is not None else named, ""
     jid, origin, epoch, until, seal = parts.groups()
     try:
         is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, epoch, until))

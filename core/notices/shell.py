@@ -1,7 +1,7 @@
 """
 The job_notices engine's work: it looks at the state of batches, owed jobs and engines, and reports what has changed.
 
-An event on the bus is only a hint to look. What is reported was read from the batches' journals and the retry queue. Each
+An event on the bus is only a hint to look. What is reported was read from the batches and the retry queue. Each
 target has a thread of its own, so a target that hangs delays no other target and no engine. A notice leaves the outbox, on
 the disk, after its target has taken it. A crash in between makes it come twice, with the same ``id``; none is lost.
 """

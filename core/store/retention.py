@@ -17,8 +17,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.ledger import queue
-from saltext.jobs.core.site import Site
+from saltext.jobs.core.ledger import batches, queue
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.records import BANKS, drop_older
 from saltext.jobs.core.store.store import Store
@@ -27,10 +26,6 @@ log = lines.logger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 RUNNING = 3600.0  # a job may still be running this many seconds after its last write; ``trim`` does not remove it
-
-#: The folder of batches in their engine's folder, and the endings of the journals of open and of ended ones.
-BATCHES = "batches"
-OPEN, ENDED = ".journal", ".ended"
 
 
 def sweep(store: Store, keep: float, now: float) -> None:
@@ -99,16 +94,6 @@ def _parts(jids: list[str], size: int) -> Iterator[list[str]]:
 # -- what is still needed -------------------------------------------------------------------------------------------------
 
 
-def is_batch(site: Site, jid: str, *kinds: str) -> bool:
-    """
-    Tell whether a jid, which must be a plain name, is that of a batch of one of these kinds: OPEN, ENDED.
-
-    :raises OSError: when that cannot be told.
-    """
-    folder = site.folder("batch_manager")
-    return folder.exists(*(f"{BATCHES}/{jid}{kind}" for kind in kinds))
-
-
 def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:
     """
     Return those of some jobs, by the keys of their jids, that no engine needs any more.
@@ -117,7 +102,8 @@ def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:
     """
     jids = {key: store.decode(key) for key in keys}
     try:
-        owed = queue.owed(store.site.tables, jids.values())
-        return [key for key, jid in jids.items() if jid not in owed and not is_batch(store.site, jid, OPEN)]
+        tables = store.site.tables
+        needed = {*queue.owed(tables, jids.values()), *batches.jids(tables, batches.Kind.OPEN)}
+        return [key for key, jid in jids.items() if jid not in needed]
     except OSError as exc:
         raise SaltCacheError(f"It cannot be told which jobs the engines need: {exc}") from exc

@@ -22,6 +22,7 @@ import salt.loader
 
 from saltext.jobs.core.batch import store as batch_store
 from saltext.jobs.core.engine import feeder, requests
+from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.master import publisher
 from saltext.jobs.core.retry import store as retry_store
 from saltext.jobs.core.retry.entry import Kind
@@ -50,7 +51,11 @@ POINTS = {
         "answer": Point(requests.Inbox, "answer"),
         "publish": Point(publisher.Publisher, "publish"),
         "kill": Point(publisher.Publisher, "kill_job"),
-        "end": Point(batch_store.BatchStore, "end"),
+        "end": Point(
+            batch_store.BatchStore,
+            "write",
+            lambda _self, changes, *_: any(change.kind is batches.Kind.ENDED for change in changes),
+        ),
     },
     "job_retry": {
         "answer": Point(requests.Inbox, "answer"),

@@ -160,10 +160,10 @@ def test_who_has_only_the_password_of_the_database_has_nothing_published(masters
 
         other = dataclasses.replace(spec, jid=f"{int(jid) + 1}", fun="cmd.run", arg=(command,))
         requests.leave(stranger, BATCH_MANAGER, {"do": "start", "spec": other.as_dict()})
-        copied = "SELECT engine, %s, part, body, modified FROM saltext_jobs_files WHERE name = %s"
-        copied = f"INSERT INTO saltext_jobs_files {copied}"
-        names = [f"batches/{int(jid) + 2}.journal", f"batches/{jid}.ended"]
-        cache_servers("postgresql").server.execute(copied, *names, database=site["postgresql.db"])
+        copied = "SELECT %s, 0, at, spec, body FROM saltext_jobs_batches WHERE jid = %s"
+        copied = f"INSERT INTO saltext_jobs_batches (jid, kind, at, spec, body) {copied}"
+        copy = f"{int(jid) + 2}"
+        cache_servers("postgresql").server.execute(copied, copy, jid, database=site["postgresql.db"])
         entry.minion, entry.jid = MINIONS[0], owed
         more = {Key(Kind.JOB, f"{int(owed) + 1}"): snapshot, Key(Kind.ENTRY, owed, MINIONS[0]): entry.as_record()}
         RetryStore(site_of(stranger).tables).write(more)
@@ -181,7 +181,7 @@ def test_who_has_only_the_password_of_the_database_has_nothing_published(masters
         wait_for(lambda: not desks[1].queue(), what="the queue is empty")
     assert (lines(forged), lines(trace)) == (1, 2)
     told = [line for master in masters for line in errors_of(master) if "no master of this site has sealed it" in line]
-    for what in ("saltext_jobs_requests", names[0].partition(".")[0], MINIONS[0], "saltext_jobs_log"):
+    for what in ("saltext_jobs_requests", f"saltext_jobs_batches {copy}", MINIONS[0], "saltext_jobs_log"):
         assert any(what in line for line in told), (what, told)
 
 

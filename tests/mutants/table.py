@@ -74,7 +74,7 @@ _TABLE = (
     (
         "after a crash a publish under way counts as never sent",
         "core/batch/inflight.py",
-        "for minion in self.end_publish():\n            self.flights[minion].unknown = True",
+        "self.doubt_publish(self.end_publish())",
         "for minion in self.end_publish():\n            del self.flights[minion]",
         CUTS,
     ),
@@ -379,8 +379,8 @@ _TABLE = (
     (
         "a job that an engine needs is removed",
         "core/store/retention.py",
-        "jid not in owed and",
-        "",
+        "{*queue.owed(tables, jids.values()), ",
+        "{",
         "tests/functional/store/test_contract.py::TestLocalfs::test_no_job_is_removed_that_an_engine_still_needs",
     ),
     (
@@ -445,7 +445,7 @@ _TABLE = (
     (
         "anybody may publish under the jid of a batch",
         "core/master/passes.py",
-        "return None if plain(text) and is_batch(site, str(text), OPEN, ENDED) else named",
+        "return None if plain(text) and batches.kind_of(site.tables, str(text)) is not None else named",
         "return named",
         "tests/functional/master/test_passes.py::test_only_a_publish_with_a_pass_may_use_the_jid_of_a_batch",
     ),

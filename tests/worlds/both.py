@@ -34,8 +34,21 @@ from tests.worlds.world import LATENCY, Bus, JobCache, Life, Publisher, Worker, 
 LOOK = 0.2
 
 
-class Journals(BatchStore):
-    """Nothing is shown to Salt 3008's own manager: there is none."""
+class Batches(BatchStore):
+    """
+    Nothing is shown to Salt 3008's own manager: there is none.
+
+    :param written: called with the jid of each batch that was written.
+    """
+
+    def __init__(self, opts, lease=None, written=lambda jid: None):
+        super().__init__(opts, lease)
+        self._written = written
+
+    def write(self, changes, durable=True):
+        super().write(changes, durable)
+        for change in changes:
+            self._written(change.jid)
 
     def show_to_salt(self, spec, created):
         pass
@@ -94,7 +107,7 @@ class Both(World):
         self.specs = {}  # jid -> the Spec of a batch that was asked for
         self.replies, self.told_by = {}, {}  # by the id of a request: the answer, and what to call with it
         super().__init__(*args, **options)
-        self.journals = Journals(self.opts)  # as a runner reads them
+        self.kept_batches = Batches(self.opts)  # as a runner reads them
         self.boot_batches()
 
     def buses(self):
@@ -118,7 +131,7 @@ class Both(World):
             questions=Questions(life, publisher, kept_answers(cache, worker), self.virtual.steady),
             cache=cache,
             log=lambda follower: Log(life),
-            store=Journals(self.opts, self.batch_lease),
+            store=Batches(self.opts, self.batch_lease, self.rows_stand_for_the_state),
             inbox=Inbox(self.opts, BATCH_MANAGER, self.batch_lease),
             cache_worker=worker,
             disk_worker=self._worker(),
@@ -225,7 +238,7 @@ class Both(World):
 
     def batch(self, jid):
         """A batch as a runner finds it; None if there is none."""
-        batch = self.journals.read(jid)
+        batch = self.kept_batches.read(jid)
         if batch is not None and batch.closed:
             add_late_returns(batch, JobCache(self))
         return batch
@@ -233,6 +246,19 @@ class Both(World):
     def outcomes(self, jid):
         """``{minion: how its part ended}``."""
         return {name: outcome.value for name, (outcome, *_) in self.batch(jid).outcomes.items()}
+
+    def rows_stand_for_the_state(self, jid):
+        """Whoever reads a batch finds what the engine knows, unless that has changed since it was written."""
+        live = self.batches.live.get(jid) if self.batches else None
+        if live is None or live.batch.touched:
+            return
+        found = self.kept_batches.load(jid)
+        for minion in found.spec.minions:
+            assert found.part(minion) == live.batch.part(minion), (
+                f"the row of {minion} in {jid} is not what it has become"
+            )
+        assert sorted(found.pending()) == sorted(live.batch.pending())
+        assert (+found.counts, found.record.budget_used) == (+live.batch.counts, live.batch.record.budget_used)
 
     def has_ended(self, jid):
         batch = self.batch(jid)

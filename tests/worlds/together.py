@@ -17,6 +17,7 @@ from saltext.jobs.core.batch.plan import gates_of, sizes_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.log.records import Published
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry.entry import ENDED, State
@@ -396,7 +397,7 @@ class Together(Both):
         self.run(60.0)
 
     def _is_over(self):
-        return not (self.batches.live or self.journals.open_jids()) and all(
+        return not (self.batches.live or self.kept_batches.jids(Kind.OPEN)) and all(
             entry.state in SETTLED for entry in self.machine.entries()
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import CallerRights
+from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.starting import next_batch
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import Refused
@@ -122,7 +123,7 @@ def test_without_approve_by_every_user_who_may_run_the_job_may_approve(opts):  #
 
 def test_approve_by_is_kept_with_the_batch_and_shown(opts):  # noqa: F811
     made = batch(opts, "anna,%ops")
-    assert Batch.restore(made.snapshot()).spec.approve_by == ("anna", "%ops")
+    assert Spec.from_dict(made.spec.as_dict()).approve_by == ("anna", "%ops")
     assert summary(made, 1000.0)["options"]["approve_by"] == ["anna", "%ops"]
 
 

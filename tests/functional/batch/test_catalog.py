@@ -20,8 +20,7 @@ def catalog(tmp_path):
     opts = options_in(tmp_path)
     batches = [("state.apply", "anna"), ("state.highstate", "bert"), ("cmd.run", "anna"), ("test.ping", "pam:root")]
     for jid, (fun, user) in zip(JIDS, batches, strict=True):
-        bench = Bench("ab", "2", jid=jid, fun=fun, user=user)
-        BatchStore(opts).new_journal(jid).rewrite(bench.first)
+        Bench("ab", "2", jid=jid, fun=fun, user=user).keep(BatchStore(opts))
     return Catalog(opts)
 
 
@@ -29,11 +28,10 @@ def catalog(tmp_path):
 def ended(tmp_path):
     """The options of a master with a batch that has ended without a return of any of its minions."""
     opts = options_in(tmp_path)
-    bench, store = Bench("abcd", "4", jid=JIDS[0]), BatchStore(opts)
+    bench = Bench("abcd", "4", jid=JIDS[0])
     bench.sent(missed="abcd")
     bench.tell(Closed())
-    store.new_journal(JIDS[0]).rewrite(bench.batch.snapshot())
-    store.end(JIDS[0])
+    bench.keep(BatchStore(opts))
     return opts
 
 

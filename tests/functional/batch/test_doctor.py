@@ -6,11 +6,13 @@ import pytest
 import salt.config
 
 from saltext.jobs.core.batch import doctor
-from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore, journal_name
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.site import FileSite
-from tests.database import age
+from tests.database import change_batch
+from tests.unit.batch.bench import Bench
 from tests.user import USER
 
 UNPROVEN = [
@@ -74,15 +76,15 @@ def test_a_master_that_wants_messages_signed_and_has_no_algorithm_for_that_takes
     assert found.startswith("this master stores no return of any minion")
 
 
-def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
-    store = BatchStore(opts)
-    store.folder.write(journal_name("20260516101112131415"), b"x")
-    age(opts, BATCH_MANAGER, journal_name("20260516101112131415"), KEPT_ASIDE)
-    store.set_aside("20260516101112131415")
-    (aside,) = store.folder.names("batches")
-    since = store.folder.modified(aside)
-    store.forget_aside(since + KEPT_ASIDE - 1)
-    assert doctor.examine(opts)["set_aside"] == ["20260516101112131415"]
-    store.forget_aside(since + KEPT_ASIDE + 1)
+def test_a_batch_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
+    store, jid = BatchStore(opts), "20260516101112131415"
+    Bench("ab", jid=jid).keep(store)
+    store.set_aside(jid)
+    change_batch(opts, jid, at=1000.0)
+    store.forget(Kind.ASIDE, 1000.0)
+    found = doctor.examine(opts)
+    assert found["set_aside"] == [jid]
+    assert any("could not be read and stand still" in finding for finding in found["findings"])
+    store.forget(Kind.ASIDE, 1001.0)
     assert doctor.examine(opts)["set_aside"] == []
-    assert not store.folder.exists(aside)
+    assert store.kind_of(jid) is None

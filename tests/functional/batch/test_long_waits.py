@@ -12,6 +12,7 @@ from salt.daemons import masterapi
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache, load_of
 from tests.functional.options import options_in
 from tests.unit.batch.bench import Bench
@@ -27,7 +28,7 @@ class Master:
     """The job cache of a master whose jobs are soon too old, with Salt's cleanup and runners."""
 
     def __init__(self, opts):
-        self.opts, self.cache, self.store = opts, JobCache(opts), BatchStore(opts)
+        self.opts, self.cache, self.store, self.benches = opts, JobCache(opts), BatchStore(opts), {}
         self.minion = salt.minion.MasterMinion(opts, states=False, rend=False)
         self.run = salt.loader.runner(opts)
 
@@ -57,7 +58,8 @@ class Master:
         bench.tell(facts.Tick())
         assert (bench.batch.waits_for().by.value, bench.batch.pending()) == (reason, ["b"])
         self.publish(jid, {BATCH_MARK: True})
-        self.store.new_journal(jid).rewrite(bench.batch.snapshot())
+        self.benches[jid] = bench
+        bench.keep(self.store)
         return jid
 
     def knows(self, jid):
@@ -69,7 +71,7 @@ class Master:
 
     def clean(self):
         """What the engine does every few seconds, and Salt's maintenance process then."""
-        for jid in self.store.open_jids():
+        for jid in self.store.jids(Kind.OPEN):
             self.store.keep_job(jid)
         masterapi.clean_old_jobs(self.opts, self.minion)
         return True
@@ -93,6 +95,6 @@ def test_the_job_of_a_batch_is_kept_until_the_batch_has_ended_and_then_removed_l
     assert master.knows(jid)
     assert master.run["jobs.lookup_jid"](jid) == {"a": "done"}
     assert master.cache.published_load(jid)["arg"] == ["nginx"], "the engine goes on with it"
-    master.store.end(jid)
+    master.benches[jid].keep(master.store, ended=True)
     master.age(jid)
     wait_for(lambda: master.clean() and not master.knows(jid), what="the batch has ended, and its job is removed")

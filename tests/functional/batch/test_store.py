@@ -1,8 +1,9 @@
-"""The files of batches: what a damaged one does to the others, and what Salt 3008 is shown."""
+"""The rows and files of batches: what a damaged one does to the others, and what Salt 3008 is shown."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import datetime
 import os
 import pathlib
 import time
@@ -10,10 +11,11 @@ import time
 import pytest
 import salt.payload
 
-from saltext.jobs.core.batch.store import BatchStore, journal_name
-from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.batch.facts import PublishFailed
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import StateError
-from tests.database import age
+from saltext.jobs.core.ledger.batches import Kind
+from tests.database import change_batch
 from tests.faults import no_more_files
 from tests.unit.batch.bench import Bench
 
@@ -30,32 +32,32 @@ def store(opts):
     return BatchStore(opts)
 
 
-def write(store, bench, jid=JID):
-    journal = store.new_journal(jid)
-    journal.rewrite(bench.first)
-    for record in bench.journal:
-        journal.append(record)
-    journal.sync()
-    return journal
-
-
 def test_a_batch_is_read_as_it_is_at_this_moment(store):
     bench = Bench("abcd", "2")
-    journal = write(store, bench)
+    bench.keep(store)
     assert len(store.read(JID).flights) == 2
     bench.sent()
     bench.returns("a")
-    for record in bench.journal[1:]:
-        journal.append(record)
-    journal.sync()
-    assert store.read(JID).snapshot() == bench.batch.snapshot()
+    bench.keep(store)
+    found = store.read(JID)
+    assert (found.row(), found.spec) == (bench.batch.row(), bench.batch.spec)
+    assert [found.part(minion) for minion in "abcd"] == [bench.batch.part(minion) for minion in "abcd"]
+    assert found.pending() == bench.batch.pending()
 
 
 def test_an_ended_batch_is_found_too(store):
-    write(store, Bench("ab", "2"))
-    store.end(JID)
-    assert (store.open_jids(), store.ended_jids()) == ([], [JID])
+    Bench("ab", "2").keep(store, ended=True)
+    assert (store.jids(Kind.OPEN), store.jids(Kind.ENDED)) == ([], [JID])
     assert store.read(JID).spec.jid == JID
+
+
+def test_a_time_among_the_arguments_of_a_job_and_a_reason_that_is_no_text_are_kept(store):
+    bench = Bench("ab", "2", arg=(datetime.datetime(2026, 5, 16, 10, 11),))
+    bench.tell(PublishFailed("no \udcff text", certain=True))
+    bench.batch.halted = "no \udcff text"
+    bench.keep(store)
+    assert store.read(JID).spec.arg == (datetime.datetime(2026, 5, 16, 10, 11),)
+    assert store.read(JID).halted == "no \udcff text"
 
 
 @pytest.mark.parametrize("jid", ["none", "../../etc/passwd", "", ".", "a/b", "a\0b"])
@@ -65,36 +67,38 @@ def test_a_jid_without_a_batch_reads_as_none(store, jid):
 
 
 @pytest.mark.parametrize(
-    ("changed", "records"),
+    "damage",
     [
-        (None, []),
-        *(({}, [record]) for record in (["Fact", 1.0], ["Returned", "late", "a", 0], ["Probed", 1.0, 5])),
-        *((change, []) for change in ({"created": "late"}, {"spec": {}}, {"inflight": {"flights": {"a": []}}})),
+        {"spec": b"\0"},
+        {"spec": salt.payload.dumps({})},
+        {"body": b""},
+        {"body": b"\xc1"},
+        {"body": salt.payload.dumps({"created": 1.0})},
+        {"minion": b"\0"},
+        {"minion": salt.payload.dumps([[], ["late"], 0, 0, 0, 0, 0])},
     ],
+    ids=str,
 )
-def test_a_journal_that_holds_no_batch_is_an_error(store, changed, records):
-    bench, journal = Bench("ab", "2"), store.new_journal(JID)
-    journal.rewrite({"some": "thing"} if changed is None else {**bench.first, **changed})
-    for record in records:
-        journal.append(record)
-    journal.sync()
-    with pytest.raises(StateError, match="does not hold a batch"):
+def test_rows_that_hold_no_batch_are_an_error(store, opts, damage):
+    Bench("ab", "2").keep(store)
+    change_batch(opts, JID, **damage)
+    with pytest.raises(StateError, match=f"batch {JID} in .* cannot be read"):
         store.read(JID)
 
 
-def test_a_journal_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(store):
-    write(store, Bench("ab", "2"))
+def test_a_batch_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(store):
+    Bench("ab", "2").keep(store)
 
     def read():
         with pytest.raises(OSError, match="cannot be used"):
-            store.open(JID)
+            store.load(JID)
         with pytest.raises(StateError, match="cannot be read"):
             store.read(JID)
         return True
 
     with no_more_files(), concurrent.futures.ThreadPoolExecutor() as pool:  # a new thread has to open the database
         assert pool.submit(read).result()
-    assert store.open(JID)[0].spec.jid == JID
+    assert store.load(JID).spec.jid == JID
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ def test_what_is_damaged_or_invalid_in_the_index_of_salts_own_manager_is_passed_
 
 
 def test_native_batches_are_listed_latest_first_and_broken_ones_and_ours_left_out(store):
-    write(store, Bench("ab", "2"), "5")
+    Bench("ab", "2", jid="5").keep(store)
     for number, jid in enumerate(["1", "2", "3", "4", "5"]):
         store.write_native(jid, {"jid": jid, "driver": "engine" if jid == "4" else "master"})
         os.utime(store.native_path(jid), (number, number))
@@ -117,9 +121,8 @@ def test_native_batches_are_listed_latest_first_and_broken_ones_and_ours_left_ou
 
 
 def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(store):
-    write(store, Bench("ab", "2"), "1")
-    write(store, Bench("ab", "2"), "2")
-    store.end("2")
+    Bench("ab", "2", jid="1").keep(store)
+    Bench("ab", "2", jid="2").keep(store, ended=True)
     for jid in ("1", "2"):
         store.write_native(jid, {"jid": jid, "driver": "cli"})
         assert store.read_native(jid) is None
@@ -129,14 +132,13 @@ def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(store
 
 def test_ended_batches_are_forgotten_when_they_are_old_enough_and_other_files_of_their_jobs_stay(opts, store):
     for jid in ("1", "2", "3"):
-        write(store, Bench("ab", "2"), jid)
+        Bench("ab", "2", jid=jid).keep(store, ended=True)
         store.write_native(jid, {"jid": jid})
-        store.end(jid)
     load = store.native_path("3").with_name(".load.p")
     load.write_bytes(b"x")
     for jid in ("1", "3"):
-        age(opts, BATCH_MANAGER, journal_name(jid, ended=True), 2000)
-    store.forget_ended(before=time.time() - 1000)
-    assert store.ended_jids() == ["2"]
+        change_batch(opts, jid, at=time.time() - 2000)
+    store.forget(Kind.ENDED, before=time.time() - 1000)
+    assert store.jids(*Kind) == ["2"]
     assert not store.native_path("1").parent.exists()
     assert os.listdir(load.parent) == [".load.p"]

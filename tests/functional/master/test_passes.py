@@ -6,10 +6,11 @@ import time
 
 import pytest
 
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.master.passes import VALID, pass_for, redeem
 from saltext.jobs.core.site import FileSite
-from saltext.jobs.core.store.retention import BATCHES, ENDED, OPEN
 from tests.leading import leading
+from tests.unit.batch.bench import Bench
 
 JID = "20260516120000000000"
 REFUSED = (None, "")
@@ -21,10 +22,10 @@ def opts(tmp_path):
     return {"cachedir": str(tmp_path), "user": "root", "master_job_cache": "salt_cache", "id": "m"}
 
 
-@pytest.fixture(params=[OPEN, ENDED])
-def batch(request, tmp_path):
+@pytest.fixture(params=[False, True], ids=["open", "ended"])
+def batch(request, opts):
     """A batch that this master has."""
-    FileSite({"cachedir": str(tmp_path)}).folder("batch_manager").write(f"{BATCHES}/{JID}{request.param}", b"")
+    Bench("a", jid=JID).keep(BatchStore(opts), ended=request.param)
 
 
 def test_every_publish_may_use_a_jid_that_is_no_batch(opts):

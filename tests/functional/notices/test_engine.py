@@ -1,4 +1,4 @@
-"""The engine itself, over Salt's event bus and the journals of batches, killed and cut off."""
+"""The engine itself, over Salt's event bus and the rows of batches, killed and cut off."""
 
 from __future__ import annotations
 
@@ -72,12 +72,7 @@ class Site:
         bench.sent()
         bench.returns("a")
         bench.returns("b", retcode=1)
-        journal = self.store.new_journal(jid)
-        journal.rewrite(bench.first)
-        for record in bench.journal:
-            journal.append(record)
-        journal.close()
-        self.store.end(jid)
+        bench.keep(self.store, ended=True)
         with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
             bus.fire_event({"jid": jid}, f"salt/batch/{jid}/complete")
         return jid

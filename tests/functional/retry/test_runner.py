@@ -175,16 +175,15 @@ def test_every_function_has_an_example_for_the_command_line(runner):
 @pytest.fixture
 def batch(opts):
     """A batch of a, b, c and d, two at a time: a has returned, b and c have been sent the job. Facts can be told it."""
-    bench, journal = Bench("abcd", "2", jid=JID), BatchStore(opts).new_journal(JID)
+    bench, store = Bench("abcd", "2", jid=JID), BatchStore(opts)
 
     def tell(*told):
         for fact in told:
             bench.tell(fact)
-        journal.rewrite(bench.batch.snapshot())
+        bench.keep(store)
 
     tell(facts.Published(), facts.Returned("a", 0), facts.Published())
-    yield tell
-    journal.close()
+    return tell
 
 
 @pytest.mark.parametrize(("minions", "count"), [(None, 3), ("c", 1), ("a,d", 1)])

@@ -51,12 +51,7 @@ def ended_batch(opts, failed, completed=(), **more):
         bench.returns(minion, retcode=1)
     for minion in completed:
         bench.returns(minion)
-    store = BatchStore(opts)
-    journal = store.new_journal(JID)
-    journal.rewrite(bench.first)
-    for record in bench.journal:
-        journal.append(record)
-    journal.close()
+    bench.keep(BatchStore(opts))
 
 
 def failed_state(comment):

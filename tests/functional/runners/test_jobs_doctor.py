@@ -80,8 +80,7 @@ def test_what_is_misspelt_or_does_not_run_is_a_fault(opts, more, told):
 
 def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
     queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
-    bench = Bench("abcd", "4", jid=JID)
-    BatchStore(opts).new_journal(JID).rewrite(bench.first)
+    Bench("abcd", "4", jid=JID).keep(BatchStore(opts))
     told = faults(examined(opts))
     assert (
         "batch_manager: batches that have not ended: 1, and no batch_manager engine is configured: add it to `engines:`"

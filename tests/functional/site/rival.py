@@ -10,11 +10,13 @@ import os
 import sys
 import time
 
+from saltext.jobs.core.ledger import batches
+from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.postgresql.lease import TableLease, boottime
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.postgresql.tables import server_of
 
-ENGINE, JOURNAL = "batch_manager", "batches/1.journal"
+ENGINE, JID = "batch_manager", "1"
 
 
 def tell(*words):
@@ -23,25 +25,17 @@ def tell(*words):
 
 def lead(site, lease):
     """Write down what is to be published, and publish it, until the lead is lost."""
-    journal = site.folder(ENGINE, lease).journal(JOURNAL)
-    try:
-        content = journal.read()
-        journal.open(content)
-        number = max((record[1] for record in content.records), default=content.snapshot[1]) + 1
-    except FileNotFoundError:
-        journal.rewrite([lease.epoch, 0])
-        number = 1
+    found = batches.read(site.tables, JID)
+    number = 1 + (int(max(found[2])) if found else 0)
     while True:
-        journal.append([lease.epoch, number])
-        journal.sync()
+        parts = {f"{number:09}": str(lease.epoch).encode()}
+        batches.write(site.tables, [Change(JID, Kind.OPEN, lambda: b"", b"", parts)], lease)
         tell("confirmed", lease.epoch, number)
         time.sleep(0.005)  # most freezes and kills hit it here, where the lead may be lost before it publishes
         at = boottime()
         lease.check()
         tell("published", lease.epoch, number, at)
         number += 1
-        if number % 50 == 0:
-            journal.rewrite([lease.epoch, number - 1])
 
 
 def main():

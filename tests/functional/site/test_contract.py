@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger import batches
+from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.log import records
 from saltext.jobs.core.postgresql.lease import Superseded
 from tests.functional.site.conftest import end_lease
@@ -90,7 +91,7 @@ class TestFolder:
 
     def test_names_are_sorted_and_of_one_folder(self, folders):
         ours, theirs = folders
-        for name in ("requests/b.request", "requests/a.reply", "batches/c.journal", "requests0"):
+        for name in ("requests/b.request", "requests/a.reply", "masters/c.master", "requests0"):
             theirs.write(name, b"")
         assert ours.names("requests") == ["requests/a.reply", "requests/b.request"]
 
@@ -117,13 +118,13 @@ class TestFolder:
 
     def test_an_unusable_file_is_set_aside(self, folders):
         ours, _ = folders
-        ours.write("batches/1.journal", b"odd")
-        before = ours.modified("batches/1.journal")
-        ours.set_aside("batches/1.journal")
-        assert ours.names("batches") == ["batches/1.journal.corrupt"]
-        assert ours.modified("batches/1.journal.corrupt") >= before
-        ours.set_aside("batches/2.journal")  # which is not there
-        assert ours.names("batches") == ["batches/1.journal.corrupt"]
+        ours.write("masters/1.master", b"odd")
+        before = ours.modified("masters/1.master")
+        ours.set_aside("masters/1.master")
+        assert ours.names("masters") == ["masters/1.master.corrupt"]
+        assert ours.modified("masters/1.master.corrupt") >= before
+        ours.set_aside("masters/2.master")  # which is not there
+        assert ours.names("masters") == ["masters/1.master.corrupt"]
 
     @pytest.mark.parametrize("form", ["postgresql"])
     def test_a_former_leader_changes_no_file(self, sites, folders, lease, supersede):
@@ -157,96 +158,58 @@ def supersede(sites):
         other.release()
 
 
-class TestJournal:
-    """A snapshot, and records that are appended."""
+class TestBatches:
+    """Rows of batches, which the leader writes and each runner reads."""
 
-    NAME = "batches/20260101000000000000.journal"
+    JID, OTHER = "20260101000000000000", "20260102000000000000"
 
-    @pytest.fixture
-    def journal(self, sites, lease):
-        made = sites[0].folder(ENGINE, lease).journal(self.NAME)
-        made.rewrite(["snapshot"])
-        yield made
-        made.close()
+    @staticmethod
+    def change(jid=JID, kind=Kind.OPEN, spec=b"spec", body=b"body", **parts):
+        return Change(jid, kind, lambda: spec, body, parts)
 
     @pytest.fixture
-    def theirs(self, sites):
-        return sites[1].folder(ENGINE)
+    def tables(self, sites):
+        return [site.tables for site in sites]
 
-    def content(self, theirs):
-        found = theirs.journal(self.NAME).read()
-        return [found.snapshot, *found.records]
+    def test_there_is_no_batch_at_first(self, tables):
+        assert batches.read(tables[1], self.JID) is None
+        assert batches.kind_of(tables[1], self.JID) is None
+        assert batches.jids(tables[1], Kind.OPEN) == []
 
-    def test_there_is_no_journal_at_first(self, theirs):
-        with pytest.raises(FileNotFoundError):
-            theirs.journal(self.NAME).read()
+    def test_what_changes_is_written_and_the_rest_stays(self, tables, lease):
+        batches.write(tables[0], [self.change(a=b"1", b=b"2"), self.change(self.OTHER)], lease)
+        batches.write(tables[0], [self.change(spec=b"another", body=b"later", b=b"3", c=b"4")], lease, durable=False)
+        assert batches.read(tables[1], self.JID) == (b"spec", b"later", {"a": b"1", "b": b"3", "c": b"4"})
+        assert batches.read(tables[1], self.OTHER) == (b"spec", b"body", {})
+        assert batches.jids(tables[1], Kind.OPEN) == [self.JID, self.OTHER]
 
-    def test_synced_records_are_there(self, journal, theirs):
-        journal.append(["one"])
-        journal.sync()
-        journal.append(["two"])
-        journal.append(["three"])
-        journal.sync()
-        journal.sync()
-        assert self.content(theirs) == [["snapshot"], ["one"], ["two"], ["three"]]
-        assert theirs.names("batches") == [self.NAME]
+    def test_a_batch_that_was_set_aside_is_not_read_again(self, tables, lease):
+        batches.write(tables[0], [self.change(a=b"1"), self.change(self.OTHER, Kind.ENDED)], lease)
+        batches.set_aside(tables[0], self.JID, lease)
+        assert batches.read(tables[1], self.JID) is None
+        assert [batches.kind_of(tables[1], jid) for jid in (self.JID, self.OTHER)] == [Kind.ASIDE, Kind.ENDED]
+        assert [batches.jids(tables[1], kind) for kind in Kind] == [[], [self.OTHER], [self.JID]]
 
-    def test_a_rewrite_keeps_the_records_that_came_meanwhile(self, journal, theirs):
-        journal.append(["old"])
-        journal.begin_rewrite(["next"])
-        journal.append(["meanwhile"])
-        journal.finish_rewrite()
-        journal.append(["after"])
-        journal.sync()
-        assert self.content(theirs) == [["next"], ["meanwhile"], ["after"]]
-        assert journal.whole
-
-    def test_another_process_goes_on_with_the_journal(self, journal, theirs, sites, lease):
-        journal.append(["one"])
-        journal.sync()
-        journal.close()
-        again = sites[0].folder(ENGINE, lease).journal(self.NAME)
-        again.open(again.read())
-        again.append(["two"])
-        again.sync()
-        again.close()
-        assert self.content(theirs) == [["snapshot"], ["one"], ["two"]]
-
-    def test_a_journal_must_be_opened_first(self, sites, lease):
-        journal = sites[0].folder(ENGINE, lease).journal(self.NAME)
-        for call in (lambda: journal.append([1]), journal.sync, journal.finish_rewrite):
-            with pytest.raises(OSError):
-                call()
-
-    def test_damage_is_reported(self, journal, theirs, sites):
-        journal.close()
-        theirs.write(self.NAME, b"nothing of the kind")
-        with pytest.raises(StateError, match=self.NAME):
-            theirs.journal(self.NAME).read()
-
-    def test_a_journal_outgrows_its_snapshot(self, journal):
-        assert not journal.overgrown
-        journal.append(["x" * (300 << 10)])
-        journal.sync()
-        assert journal.overgrown
-        assert journal.size > 300 << 10
+    def test_old_batches_of_a_kind_are_forgotten_with_their_minions(self, tables, sites, lease):
+        batches.write(tables[0], [self.change(a=b"1"), self.change(self.OTHER, Kind.ENDED, a=b"1")], lease)
+        now = sites[0].now()
+        assert batches.forget(tables[0], Kind.ENDED, now - 1000, lease) == []
+        assert batches.forget(tables[0], Kind.ENDED, now + 1000, lease) == [self.OTHER]
+        assert batches.read(tables[1], self.OTHER) is None
+        assert batches.read(tables[1], self.JID) == (b"spec", b"body", {"a": b"1"})
 
     @pytest.mark.parametrize("form", ["postgresql"])
-    def test_a_former_leader_adds_no_record(self, journal, theirs, lease, supersede):
-        journal.append(["one"])
-        journal.sync()
+    def test_a_former_leader_changes_no_batch(self, tables, lease, supersede):
+        batches.write(tables[0], [self.change(a=b"1")], lease)
         supersede(lease)
-        after = theirs.journal(self.NAME).read()
-        other = theirs.journal(self.NAME)
-        other.open(after)
-        other.close()
-        journal.append(["two"])
-        with pytest.raises(Superseded):
-            journal.sync()
-        journal.begin_rewrite(["mine"])
-        with pytest.raises(Superseded):
-            journal.finish_rewrite()
-        assert self.content(theirs) == [["snapshot"], ["one"]]
+        for change in (
+            lambda: batches.write(tables[0], [self.change(a=b"2")], lease),
+            lambda: batches.set_aside(tables[0], self.JID, lease),
+            lambda: batches.forget(tables[0], Kind.OPEN, 9e9, lease),
+        ):
+            with pytest.raises(Superseded):
+                change()
+        assert batches.read(tables[1], self.JID) == (b"spec", b"body", {"a": b"1"})
 
 
 class TestLog:

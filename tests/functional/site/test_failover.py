@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from saltext.jobs.core.ledger import batches
+from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.postgresql.lease import Superseded
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.postgresql.tables import LEASES
@@ -64,20 +66,19 @@ def fail_over(primary, replica):
 
 def test_a_leader_writes_nothing_after_a_failover_even_if_the_replica_has_its_lease(primary, replica, masters):
     lease = leading(masters[0])
-    folder = masters[0].folder(ENGINE, lease)
-    journal = folder.journal("batches/1.journal")
-    journal.rewrite(["snapshot"])
+
+    def write(**parts):
+        batches.write(masters[0].tables, [Change("1", Kind.OPEN, lambda: b"spec", b"body", parts)], lease)
+
+    write()
     cut_off(primary, replica)
-    journal.append(["lost"])
-    journal.sync()
+    write(a=b"lost")
     fail_over(primary, replica)
-    journal.append(["too late"])
-    for write in (journal.sync, lambda: folder.write("x", b"")):
-        with pytest.raises(Superseded):
-            write()
+    with pytest.raises(Superseded):
+        write(a=b"too late")
     with pytest.raises(Superseded):
         lease.check()
-    assert masters[1].folder(ENGINE).journal("batches/1.journal").read().records == []
+    assert batches.read(masters[1].tables, "1") == (b"spec", b"body", {})
     lease.release()
 
 

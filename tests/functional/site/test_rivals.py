@@ -12,10 +12,11 @@ import time
 
 import pytest
 
+from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from tests.faults import freeze, thaw
 from tests.functional.cache_servers import masters_key
-from tests.functional.site.rival import ENGINE, JOURNAL
+from tests.functional.site.rival import JID
 from tests.waiting import wait_for
 
 TTL = 2.0
@@ -108,9 +109,9 @@ def test_two_masters_never_lead_at_once_and_nothing_confirmed_is_lost(rivals, ca
     assert all(float(at) < ends.get(epoch, float("inf")) for epoch, _, at in rivals.told("published"))
 
     site = PostgresqlSite({**rivals.options, "cachedir": str(tmp_path / "a"), "id": "a"})
-    found = site.folder(ENGINE).journal(JOURNAL).read()
-    epochs = [epoch for epoch, _ in (found.snapshot, *found.records)]
-    numbers = [number for _, number in (found.snapshot, *found.records)]
+    _, _, found = batches.read(site.tables, JID)
+    numbers = sorted(map(int, found))
+    epochs = [int(found[f"{number:09}"]) for number in numbers]
     assert epochs == sorted(epochs)
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     confirmed = [number for _, number in rivals.told("confirmed")]

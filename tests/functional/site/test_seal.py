@@ -7,9 +7,10 @@ import logging
 import pytest
 import salt.payload
 
-from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
 from saltext.jobs.core.retry.store import RetryStore
@@ -17,6 +18,7 @@ from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import masters_key
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
 from tests.functional.site.conftest import postgresql_sites
+from tests.unit.batch.bench import Bench
 from tests.waiting import wait_for
 
 ENGINE = "batch_manager"
@@ -100,22 +102,28 @@ def test_a_request_in_plain_bytes_is_refused(opts, sql, refused):
 
 
 def test_a_batch_of_someone_without_the_masters_key_is_no_batch(opts, stranger, refused):
-    stranger.folder(ENGINE).journal(f"batches/{JID}.journal").rewrite([1, {}])
+    batches.write(stranger.tables, [change_of(Bench("a", jid=JID).batch)])
     with pytest.raises(StateError, match="not sealed"):
-        BatchStore(opts).open(JID)
+        BatchStore(opts).load(JID)
     assert refused() == 1
 
 
-def test_a_part_of_a_batch_is_believed_at_its_place_only(opts, sql):
-    journal = site_of(opts).folder(ENGINE).journal(f"batches/{JID}.journal")
-    journal.rewrite(["begun"])
-    for record in (["one"], ["two"]):
-        journal.append(record)
-        journal.sync()
-    assert journal.read().records == [["one"], ["two"]]
-    sql("UPDATE saltext_jobs_files SET body = (SELECT body FROM saltext_jobs_files WHERE part = 1) WHERE part = 2")
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        "UPDATE saltext_jobs_parts SET body = (SELECT body FROM saltext_jobs_parts WHERE minion = 'a')",
+        "UPDATE saltext_jobs_parts SET body = 'x' WHERE minion = 'b'",
+        "UPDATE saltext_jobs_batches SET body = spec",
+        "UPDATE saltext_jobs_batches SET spec = body",
+    ],
+)
+def test_a_row_of_a_batch_is_believed_at_its_place_only(opts, sql, forgery):
+    store = BatchStore(opts)
+    Bench("ab", "2", jid=JID).keep(store)
+    assert len(store.load(JID).flights) == 2
+    sql(forgery)
     with pytest.raises(StateError, match="not sealed"):
-        journal.read()
+        store.load(JID)
 
 
 def test_what_someone_without_the_masters_key_owes_a_minion_is_not_owed(opts, stranger, sql, refused):

@@ -26,10 +26,10 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.publication import digest
@@ -39,6 +39,7 @@ from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 from tests.functional.retry.records import changes, queue_of
 from tests.open_files import open_files
+from tests.unit.batch.bench import Bench
 from tests.waiting import SOON, stretched
 
 pytestmark = pytest.mark.story  # drivers differ between the releases
@@ -544,15 +545,15 @@ class Contract:
         assert set(cache.list("jobs/returns")) <= {fresh}
 
     def test_no_job_is_removed_that_an_engine_still_needs(self, job_cache, opts):
-        batches = FileSite(opts).folder("batch_manager")
-        batches.write(f"batches/{JID}.journal", b"")
+        bench, batches = Bench(jid=JID, minions="a"), BatchStore(opts)
+        bench.keep(batches)
         queue = queue_of(opts)
         queue.write(changes({OLD: {"published_at": 1.0, "load": LOAD}}))
         for jid in (OLD, JID, "20260516-special"):
             job_cache.save_load(jid, LOAD, minions=["web1"])
         job_cache.sweep_in(3700)
         assert sorted(job_cache.get_jids()) == sorted([OLD, JID])
-        batches.rename(f"batches/{JID}.journal", f"batches/{JID}.ended")
+        bench.keep(batches, ended=True)
         queue.write(changes({OLD: None}))
         job_cache.sweep_in(3700)
         assert job_cache.get_jids() == {}

@@ -26,7 +26,7 @@ def job_cache(opts):
 
 
 @pytest.fixture
-def journals(opts):
+def database(opts):
     """Something in the place of the database, so that nothing can be looked up as long as it is there."""
     path = pathlib.Path(FileSite(opts).tables.place)
     path.parent.mkdir(parents=True)
@@ -34,16 +34,16 @@ def journals(opts):
     return path
 
 
-def test_nothing_is_published_under_a_given_jid_while_it_may_be_the_jid_of_a_batch(job_cache, journals, caplog):
+def test_nothing_is_published_under_a_given_jid_while_it_may_be_the_jid_of_a_batch(job_cache, database, caplog):
     with caplog.at_level(logging.DEBUG):
         assert job_cache["salt_cache.prep_jid"](passed_jid=JID) is None
     assert f"Refusing the jid {JID}, because batches cannot be looked up now" in caplog.text
     assert job_cache["salt_cache.prep_jid"](), "a new one is no batch's"
-    journals.unlink()
+    database.unlink()
     assert job_cache["salt_cache.prep_jid"](passed_jid=JID) == JID
 
 
-def test_no_job_is_removed_while_it_may_be_the_job_of_a_batch(job_cache, journals, opts, caplog):
+def test_no_job_is_removed_while_it_may_be_the_job_of_a_batch(job_cache, database, opts, caplog):
     job_cache["salt_cache.save_load"](JID, {"fun": "test.ping", "tgt": "*"}, minions=["a"])
     for folder, _, names in os.walk(os.path.join(opts["cachedir"], "jobs")):
         for name in names:
@@ -51,6 +51,6 @@ def test_no_job_is_removed_while_it_may_be_the_job_of_a_batch(job_cache, journal
     job_cache["salt_cache.clean_old_jobs"]()
     assert "It cannot be told which jobs the engines need" in caplog.text
     assert job_cache["salt_cache.get_load"](JID)
-    journals.unlink()
+    database.unlink()
     job_cache["salt_cache.clean_old_jobs"]()
     assert job_cache["salt_cache.get_load"](JID) == {}

@@ -14,6 +14,7 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.site import FileSite
 from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
@@ -53,7 +54,7 @@ def job_of(store, work):
     """The jid of the batch whose job this is, once the batch is recorded."""
 
     def find():
-        batches = filter(None, map(store.read, store.open_jids() + store.ended_jids()))
+        batches = filter(None, map(store.read, store.jids(*Kind)))
         return next((batch.spec.jid for batch in batches if work.command in batch.spec.arg), None)
 
     return wait_for(find, what="the batch is recorded")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.facts import record_of
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.plan import sizes_of
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.store import change_of
 
 BEGIN = 1_000_000.0
 
@@ -33,20 +33,61 @@ def spec(minions="abcd", batch="2", **more) -> Spec:
     return Spec(**{**values, **more})
 
 
+class Rows:
+    """
+    The rows of a batch on a disk, and what was written since it was synced.
+
+    :param batch: the batch.
+    """
+
+    def __init__(self, batch):
+        self.body, self.parts, self.pending, self._written = {}, {}, [], {}
+        self.save(batch)
+        self.sync()
+
+    def save(self, batch):
+        """Write what has changed."""
+        parts = {minion: batch.part(minion) for minion in batch.touched}
+        batch.touched.clear()
+        self.pending.append((batch.row(), parts))
+        self._written |= parts
+        for minion in batch.spec.minions:
+            part = self._written.get(minion)
+            assert batch.part(minion) == part or not (part or any(batch.part(minion))), f"the row of {minion} is old"
+
+    def sync(self):
+        """All that was written is on the disk."""
+        for body, parts in self.pending:
+            self.body = body
+            self.parts |= parts
+        self.pending = []
+
+    def cut(self, chance):
+        """Some of what was not synced is lost."""
+        del self.pending[chance.randint(0, len(self.pending)) :]
+        self.sync()
+        self._written = dict(self.parts)
+
+    def read(self, machine, spec):
+        """The batch as another engine finds it."""
+        self.sync()
+        batch = machine.of_rows(spec, self.body, self.parts)
+        assert batch.row() == self.body
+        assert {minion: batch.part(minion) for minion in self.parts} == self.parts
+        return batch
+
+
 class Bench:
-    """One batch, and the journal of what it was told."""
+    """One batch."""
 
     def __init__(self, *args, **kwargs):
         self.now = BEGIN
         self.spec = spec(*args, **kwargs)
         self.batch = Batch(self.spec, self.now)
-        self.first = self.batch.snapshot()
-        self.journal: list = []
         self.tell(facts.Tick())
 
     def tell(self, fact) -> None:
         """Tell the batch a fact."""
-        self.journal.append(record_of(fact, self.now))
         self.batch.step(fact, self.now)
 
     def wait(self, seconds: float) -> None:
@@ -60,3 +101,8 @@ class Bench:
     def returns(self, *minions, retcode=0) -> None:
         for minion in minions:
             self.tell(facts.Returned(minion, retcode))
+
+    def keep(self, store, ended=False) -> None:
+        """Write it down as an engine does; ``ended``: as one that has ended."""
+        self.batch.closed = self.batch.closed or ended
+        store.write([change_of(self.batch)])

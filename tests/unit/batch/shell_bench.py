@@ -18,6 +18,7 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
+from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.events import function_of
@@ -333,7 +334,7 @@ class ShellBench:
         self.clock = Clock(BEGIN, self.virtual.steady)
         self.opts = {"cachedir": str(root), "id": "bench_master", "hash_type": "sha256"}
         self.site = FileSite(self.opts)
-        self.store = store(self.opts)
+        self.store, self.reader = store(self.opts), BatchStore(self.opts)  # of the engine, and of a runner
         self.settings, self.interval = BatchSettings(**settings), interval
         self.inbox = FakeInbox()
         self.bus = FakeBus(self.virtual.loop)
@@ -444,13 +445,13 @@ class ShellBench:
         live = self.shell.live.get(jid)
         if live:
             return live.batch
-        batch = self.store.read(jid)
+        batch = self.reader.read(jid)
         if batch and batch.closed:
             add_late_returns(batch, self.master.cache)
         return batch
 
     def has_ended(self, jid=JID):
-        return not self.store.is_open(jid) and jid in self.store.ended_jids() and jid not in self.shell.live
+        return self.reader.kind_of(jid) is Kind.ENDED and jid not in self.shell.live
 
     def times(self):
         """When each minion has begun, in seconds since the bench began; a minion that did so twice has its last time."""
@@ -471,5 +472,5 @@ class ShellBench:
 
     def end(self, seconds=3600.0, jid=JID):
         """Let time pass until a batch has been closed."""
-        assert self.run(seconds, lambda: self.has_ended(jid)), self.batch(jid).snapshot()
+        assert self.run(seconds, lambda: self.has_ended(jid)), self.batch(jid).row()
         return self.batch(jid)

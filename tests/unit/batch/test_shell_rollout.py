@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from saltext.jobs.core.master.identity import WHO
+from tests.faults import failing_syncs
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -24,14 +25,17 @@ def utc(after):
 
 
 @pytest.mark.parametrize("verb", ["pause", "stop"])
-def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_does_not_go_out(tmp_path, verb):
+def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_does_not_go_out(
+    tmp_path, monkeypatch, verb
+):
     with ShellBench(tmp_path, "ab") as bench:
         bench.begin("ab", "1")
         bench.run(0.5)
-        bench.shell.live[JID].unwritten = True  # as after a write that has failed
-        bench.run(2)
-        assert bench.batch().is_publishing()
-        bench.ask(verb, jid=JID, user="ann")
+        with failing_syncs(monkeypatch):
+            bench.run(2)
+            assert bench.batch().is_publishing()
+            bench.ask(verb, jid=JID, user="ann")
+            bench.run(2)
         bench.run(10)
         assert (bench.master.jobs(), bench.batch().pending()) == (["a"], ["b"])
         if verb == "pause":

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from saltext.jobs.core.batch.store import journal_name
 from saltext.jobs.core.errors import PublishFailed
+from tests.database import database_of
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 TWO = (("eu", 3), ("us", 3))
@@ -191,18 +191,20 @@ def test_a_question_that_could_not_be_asked_is_no_silence(tmp_path):
         assert bench.states() == {"a": "completed"}
 
 
-# -- a database that has lost the last facts ---------------------------------------------------------------------------
+# -- a database that has lost the last rows ----------------------------------------------------------------------------
 
 
-def test_if_the_database_may_have_lost_the_last_facts_every_minion_is_asked_before_anything_is_sent(tmp_path):
+def test_if_the_database_may_have_lost_the_last_rows_every_minion_is_asked_before_anything_is_sent(tmp_path):
     with ShellBench(tmp_path, all_of("abcd", 30.0)) as bench:
         bench.restart(history="1")
         bench.begin("abcd", "2", timeout=600.0)
-        folder, name = bench.store.folder, journal_name(JID)
-        lacks_all_publishes = folder.read(name)
+        with database_of(bench.opts) as sql:
+            row = sql.execute("SELECT * FROM saltext_jobs_batches").fetchone()
         assert bench.run(100.0, lambda: len(bench.times()) == 4)
         bench.shell.close()
-        folder.write(name, lacks_all_publishes)
+        with database_of(bench.opts) as sql:  # it lacks all publishes
+            sql.execute("DELETE FROM saltext_jobs_parts")
+            sql.execute("REPLACE INTO saltext_jobs_batches VALUES (?, ?, ?, ?, ?)", row)
         bench.start(history="2")
         bench.end()
         assert set(bench.states().values()) == {"completed"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.store import journal_name
 from saltext.jobs.core.errors import PublishFailed
+from tests.database import change_batch
+from tests.unit.batch.bench import Bench
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 
 A, B, C = (f"2026051610111213{number}" for number in (1001, 1002, 1003))
@@ -42,7 +43,7 @@ def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
         bench.run(2)
         told = "waits for room: 2 of 2 minions are in flight over all batches, {} of them of this"
         assert bench.batch(B).waits_for_room() == told.format(0)
-        assert bench.store.read(B).waits_for_room() == told.format(0), "who reads the journal is told the same"
+        assert bench.store.read(B).waits_for_room() == told.format(0), "who reads its rows is told the same"
         assert bench.batch(A).waits_for_room() == ""
         assert bench.batch(B).state == "running"
         bench.end(jid=A)
@@ -60,10 +61,11 @@ def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
     assert bench.master.most == 2
 
 
-def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path):
+def test_a_batch_whose_row_is_damaged_keeps_the_others_from_nothing(tmp_path):
     with ShellBench(tmp_path, "ab", max_in_flight=1) as bench:
         bench.begin("b", "1", jid=B)
-        bench.store.folder.write(journal_name(A), b"no journal")
+        Bench("a", jid=A).keep(bench.store)
+        change_batch(bench.opts, A, body=b"no row")
         bench.restart()
         assert bench.end(jid=B).success
 

@@ -8,10 +8,12 @@ import os
 import pytest
 
 from saltext.jobs.core.batch.shell import MOST_WAITING
-from saltext.jobs.core.batch.store import BatchStore, journal_name
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.ledger.batches import Kind
+from tests.database import change_batch
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
-from tests.unit.batch.shell_bench import JID, FakeWorker, ShellBench
+from tests.unit.batch.shell_bench import JID, LATENCY, FakeWorker, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -27,10 +29,10 @@ def _troubled(name):
     return method
 
 
-STEPS = ["open_jids", "open", "sweep", "forget_ended", "show_to_salt"]
+STEPS = ["jids", "load", "sweep", "forget", "show_to_salt"]
 #: A store that raises ``trouble``, as long as there is any, in the call that ``fails_at`` names.
 TroubledStore = type(
-    "TroubledStore", (BatchStore,), {"fails_at": "", "trouble": None, **{n: _troubled(n) for n in (*STEPS, "end")}}
+    "TroubledStore", (BatchStore,), {"fails_at": "", "trouble": None, **{n: _troubled(n) for n in (*STEPS, "write")}}
 )
 
 
@@ -44,15 +46,15 @@ def test_batches_go_on_if_the_disk_is_full_at_the_start_and_a_request_waits(benc
     bench.begin("abcd", "2", timeout=60.0)
     bench.run(0.5)
     bench.shell.close()
-    bench.inbox.waiting.append(("r", {"do": "start", "spec": spec("ab", "1", jid=OTHER).as_dict()}))
+    bench.inbox.waiting.append(("r", {"do": "start", "spec": spec("ab", "1", jid=OTHER, fun="state.apply").as_dict()}))
     bench.inbox.full = True
     with full_disk():
         bench.start()
         bench.run(30)
     bench.inbox.full = False
     assert bench.end().success is True
-    assert OTHER not in bench.shell.live
-    assert bench.store.open_jids() == []
+    assert bench.end(jid=OTHER).success is True
+    assert bench.inbox.replies["r"][0] == "answer"
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -77,7 +79,7 @@ def test_a_repeated_start_does_not_begin_again_a_batch_that_cannot_be_read_at_th
     bench.shell.close()
     for minion in "abcd":
         bench.master.restart_minion(minion, heard=False)  # each would run the job again
-    bench.store.fails_at, bench.store.trouble = "open", OSError(error, os.strerror(error))
+    bench.store.fails_at, bench.store.trouble = "load", OSError(error, os.strerror(error))
     asked = {"do": "start", "spec": spec("abcd", "1", timeout=60.0, fun="state.apply").as_dict(), "again": True}
     bench.inbox.waiting.append(("again", asked))
     bench.start()
@@ -95,7 +97,7 @@ def test_a_stop_that_was_asked_for_while_no_engine_ran_waits_until_the_batch_can
     bench.begin("abcd", "1", timeout=60.0)
     bench.run(1.5)
     bench.shell.close()
-    bench.store.fails_at, bench.store.trouble = "open", OSError(errno.EMFILE, "Too many open files")
+    bench.store.fails_at, bench.store.trouble = "load", OSError(errno.EMFILE, "Too many open files")
     bench.inbox.waiting.append(("stop", {"do": "stop", "jid": JID, "user": "ann"}))
     bench.start()
     bench.run(20)
@@ -107,11 +109,11 @@ def test_a_stop_that_was_asked_for_while_no_engine_ran_waits_until_the_batch_can
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "and the engine starts once more"])
-def test_a_start_that_is_found_again_is_refused_if_the_journal_is_damaged(bench, restarts):
+def test_a_start_that_is_found_again_is_refused_if_its_row_is_damaged(bench, restarts):
     bench.begin("ab", "1", timeout=60.0)
     bench.run(0.5)
     bench.shell.close()
-    bench.store.folder.write(journal_name(JID), b"\0" * 100)
+    change_batch(bench.opts, JID, body=b"\0" * 100)
     bench.start()
     if restarts:
         bench.restart()
@@ -122,16 +124,14 @@ def test_a_start_that_is_found_again_is_refused_if_the_journal_is_damaged(bench,
     assert (kind, JID in why, bench.master.jobs()) == ("refuse", True, sent)
 
 
-def test_a_batch_that_is_refused_leaves_nothing_that_could_run_later(bench, monkeypatch):
+def test_a_batch_that_cannot_be_written_down_is_not_answered_and_sends_nothing_until_it_can(bench, monkeypatch):
     with failing_syncs(monkeypatch):
         reply = bench.ask("start", spec=spec("ab", "1", fun="state.apply").as_dict())
-        bench.run(1)
-    kind, why = bench.inbox.replies[reply]
-    assert (kind, "cannot be written down" in why) == ("refuse", True)
-    bench.run(60)
-    bench.restart()
-    bench.run(60)
-    assert bench.master.jobs() == []
+        bench.run(60)
+        assert (bench.inbox.replies, bench.master.jobs()) == ({}, [])
+    assert bench.run(10, lambda: reply in bench.inbox.replies)
+    assert bench.inbox.replies[reply][0] == "answer"
+    assert bench.end().success
 
 
 class Marking(FakeWorker):
@@ -179,22 +179,12 @@ def test_a_disk_that_keeps_nothing_holds_all_publishes_until_it_does(tmp_path, m
         assert bench.master.jobs() == ["a", "b", "c", "d"]
 
 
-def test_a_journal_that_has_outgrown_its_snapshot_is_rewritten(bench):
-    bench.master.minions["a"].seconds = 100.0
-    bench.begin("abcd", "1", timeout=600.0)
-    for _ in range(100):
-        bench.reply("pause", user="x" * 5000)
-        bench.reply("resume")
-    bench.run(10)
-    assert bench.shell.live[JID].journal.size < 10_000
-    assert bench.end().success
-
-
 def test_a_batch_whose_closing_fails_is_closed_as_soon_as_possible(bench):
-    bench.store.fails_at, bench.store.trouble = "end", OSError(errno.ENOSPC, "No space left on device")
     bench.begin("ab", "2")
+    bench.run(2 * LATENCY)
+    bench.store.fails_at, bench.store.trouble = "write", OSError(errno.ENOSPC, "No space left on device")
     bench.run(60)
-    assert bench.store.open_jids() == [JID]
+    assert bench.store.jids(Kind.OPEN) == [JID]
     bench.store.trouble = None
     bench.end(seconds=10)
     assert bench.bus.kinds() == ["new", "complete"]

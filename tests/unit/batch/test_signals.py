@@ -29,7 +29,7 @@ def killed_by(bench, *records):
         assert bench.master.cache.log.append(record)
     bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
     bench.end()
-    bench.run(1.0)  # the journal is closed
+    bench.run(1.0)  # the batch is closed
     assert [len(bench.master.minions[name].begun) for name in "ab"] == [1, 1]
     return bench.states()
 

@@ -1,0 +1,125 @@
+"""
+The rows of batches: one for each batch, and one for each minion that a batch was once to send to, or that has ended. What
+their bodies mean is said in ``core/batch/state.py``.
+
+All functions raise OSError when the database cannot be used now.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.tables import BATCHES, PARTS, Execute, Tables
+
+
+class Kind(int, enum.Enum):
+    """What a batch is to the engine."""
+
+    OPEN = 0  # it has not ended
+    ENDED = 1
+    ASIDE = 2  # its rows cannot be read
+
+
+class Change(NamedTuple):
+    """
+    What has changed of a batch since it was written last.
+
+    :param spec: returns what is fixed when the batch is first written.
+    :param parts: by minion.
+    """
+
+    jid: str
+    kind: Kind
+    spec: Callable[[], bytes]
+    body: bytes
+    parts: Mapping[str, bytes]
+
+
+#: For what a spec is sealed.
+_SPEC = "spec"
+_IS = "jid = ?"
+_UPDATE = f"UPDATE {BATCHES} SET kind = ?, body = ?, at = {{now}} WHERE {_IS}"
+_INSERT = f"INSERT INTO {BATCHES} (kind, body, at, jid, spec) VALUES (?, ?, {{now}}, ?, ?)"
+_PUT = f"""INSERT INTO {PARTS} (jid, minion, body) VALUES (?, ?, ?)
+    ON CONFLICT (jid, minion) DO UPDATE SET body = excluded.body"""
+#: One statement, so that all is of one moment.
+_READ = f"""SELECT '', spec, body FROM {BATCHES} WHERE {_IS} AND kind <> {Kind.ASIDE.value}
+    UNION ALL SELECT minion, body, NULL FROM {PARTS} WHERE {_IS}"""
+_KIND = f"SELECT kind FROM {BATCHES} WHERE {_IS}"
+_OF_KIND = f"SELECT jid FROM {BATCHES} WHERE kind = ? ORDER BY jid"
+_SET_ASIDE = f"UPDATE {BATCHES} SET kind = {Kind.ASIDE.value}, at = {{now}} WHERE {_IS}"
+_OLD = f"SELECT jid FROM {BATCHES} WHERE kind = ? AND at < ?"
+
+
+def write(tables: Tables, changes: Iterable[Change], lease: Lease | None = None, durable: bool = True) -> None:
+    """
+    Store what has changed of batches; all of it or nothing.
+
+    :param durable: whether that must survive a power cut when this returns.
+    """
+    update, insert = (query.format(now=tables.dialect.now) for query in (_UPDATE, _INSERT))
+
+    def work(execute: Execute) -> None:
+        for jid, kind, spec, body, parts in changes:
+            row = kind.value, tables.seal.put(body, BATCHES, jid), jid
+            if not execute(update, row).rowcount:
+                execute(insert, (*row, tables.seal.put(spec(), BATCHES, jid, _SPEC)))
+            for minion, part in parts.items():
+                execute(_PUT, (jid, minion, tables.seal.put(part, PARTS, jid, minion)))
+
+    tables.write(work, lease, durable)
+
+
+def read(tables: Tables, jid: str) -> tuple[bytes, bytes, dict[str, bytes]] | None:
+    """
+    Return the spec and the body of a batch, and those of its minions; None if there is none, or if it was set aside.
+
+    :raises StateError: when one of them was written by others than the masters.
+    """
+
+    def genuine(sealed: bytes, *place: str) -> bytes:
+        found = tables.seal.take(bytes(sealed), *place)
+        if found is None:
+            raise StateError(f"a row of batch {jid} is not sealed by a master of this site")
+        return found
+
+    rows = tables.read(_READ, (jid, jid))
+    parts = {str(minion): genuine(body, PARTS, jid, minion) for minion, body, _ in rows if minion}
+    own = [
+        (genuine(spec, BATCHES, jid, _SPEC), genuine(body, BATCHES, jid)) for minion, spec, body in rows if not minion
+    ]
+    return (*own[0], parts) if own else None
+
+
+def kind_of(tables: Tables, jid: str) -> Kind | None:
+    """Return the kind of a batch; None if there is no such batch."""
+    found = tables.read(_KIND, (jid,))
+    return Kind(found[0][0]) if found else None
+
+
+def jids(tables: Tables, kind: Kind) -> list[str]:
+    """Return the jids of the batches of a kind, oldest first."""
+    return [str(row[0]) for row in tables.read(_OF_KIND, (kind.value,))]
+
+
+def set_aside(tables: Tables, jid: str, lease: Lease | None) -> None:
+    """Have no engine read a batch again."""
+    tables.write(lambda execute: execute(_SET_ASIDE.format(now=tables.dialect.now), (jid,)), lease)
+
+
+def forget(tables: Tables, kind: Kind, before: float, lease: Lease | None) -> list[str]:
+    """Remove the batches of a kind that were last written before that Unix time, and return their jids."""
+    old = [str(row[0]) for row in tables.read(_OLD, (kind.value, before))]
+
+    def work(execute: Execute) -> None:
+        for jid in old:
+            for table in (PARTS, BATCHES):
+                execute(f"DELETE FROM {table} WHERE {_IS}", (jid,))
+
+    if old:
+        tables.write(work, lease, durable=False)
+    return old
