@@ -42,8 +42,8 @@ def store_many(records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     Store records in one transaction. A known record changes nothing.
 
     :param records: a list of dicts: ``kind`` (``load``, ``return`` or ``event``), ``time`` (Unix time at which it was
-        taken in), ``data`` (what the job cache or the bus had), and ``jid`` of a load and a return, ``minion`` and
-        ``replaces`` (True if it replaces an existing one) of a return, ``tag`` of an event.
+        published, returned or heard), ``data`` (what the job cache or the bus had), and ``jid`` of a load and a return,
+        ``minion`` of a return, ``tag`` of an event.
     :return: ``{position in the list: reason}`` of the records that it cannot store; all others are stored.
     :raises Exception: when none is stored, or that is unknown. A class named DataError, IntegrityError or ValueError
         says that one of the records cannot be stored; smaller calls show which.

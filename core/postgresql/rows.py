@@ -29,7 +29,6 @@ class Rows:
 
     loads: dict[str, str] = dataclasses.field(default_factory=dict)
     returns: list[str] = dataclasses.field(default_factory=list)
-    corrections: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     events: list[str] = dataclasses.field(default_factory=list)
     refused: dict[int, str] = dataclasses.field(default_factory=dict)
 
@@ -63,10 +62,7 @@ def _add(rows: Rows, record: Mapping[str, Any]) -> None:
             "time": record["time"],
             "body": data,
         }
-        if record.get("replaces"):
-            rows.corrections[record["jid"], record["minion"]] = _text(row)
-        else:
-            rows.returns.append(_text(row))
+        rows.returns.append(_text(row))
     elif kind == EVENT:
         rows.events.append(_text({"tag": record["tag"], "time": record["time"], "body": data}))
     else:

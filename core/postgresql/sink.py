@@ -35,22 +35,15 @@ _LIMIT_EXCEEDED = "54"
 _LOADS = """
     INSERT INTO jids (jid, load)
     SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb) ORDER BY jid
-    ON CONFLICT (jid) DO UPDATE SET load = EXCLUDED.load WHERE EXCLUDED.load->>'source' IS DISTINCT FROM 'event'
+    ON CONFLICT (jid) DO NOTHING
 """
-_FROM_RETURNS = """
-    INSERT INTO salt_returns AS there (fun, jid, return, id, success, full_ret, alter_time)
+_RETURNS = """
+    INSERT INTO salt_returns (fun, jid, return, id, success, full_ret, alter_time)
     SELECT fun, jid, coalesce(body->'return', 'null'), minion, success, body, to_timestamp(time)
     FROM jsonb_to_recordset(%s::jsonb)
         AS r (fun text, jid text, minion text, success text, time double precision, body jsonb)
     ORDER BY jid, minion
-"""
-_RETURNS = f"{_FROM_RETURNS} ON CONFLICT (jid, id) DO NOTHING"
-# The replaced return stays readable beside the new one.
-_CORRECTIONS = f"""{_FROM_RETURNS}
-    ON CONFLICT (jid, id) DO UPDATE SET
-        fun = EXCLUDED.fun, return = EXCLUDED.return, success = EXCLUDED.success, alter_time = EXCLUDED.alter_time,
-        full_ret = EXCLUDED.full_ret || jsonb_build_object('replaced', there.full_ret - 'replaced')
-    WHERE there.full_ret - 'replaced' IS DISTINCT FROM EXCLUDED.full_ret
+    ON CONFLICT (jid, id) DO NOTHING
 """
 _EVENTS = """
     INSERT INTO salt_events (tag, data, alter_time, master_id)
@@ -124,7 +117,7 @@ class Sink:
     def _prepare(self, connection: Patient, rows: Rows) -> None:
         needed = {
             "jids": bool(rows.loads),
-            "salt_returns": bool(rows.returns or rows.corrections),
+            "salt_returns": bool(rows.returns),
             "salt_events": bool(rows.events),
         }
         for table in (name for name, is_needed in needed.items() if is_needed and name not in self._ready):
@@ -141,8 +134,6 @@ class Sink:
             connection.execute(_LOADS, (_array(rows.loads.values()),))
         if rows.returns:
             connection.execute(_RETURNS, (_array(rows.returns),))
-        if rows.corrections:
-            connection.execute(_CORRECTIONS, (_array(rows.corrections.values()),))
         if rows.events:
             connection.execute(_EVENTS, (self._master_id, _array(rows.events)))
 

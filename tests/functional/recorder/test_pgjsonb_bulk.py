@@ -82,10 +82,9 @@ def backends(postgresql):
     return postgresql.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'salt job_recorder'")
 
 
-def a_return(minion="m1", jid=JID, value="x", replaces=False, **more):
+def a_return(minion="m1", jid=JID, value="x", **more):
     data = {"id": minion, "jid": jid, "fun": "test.echo", "return": value, "retcode": 0, "success": True, **more}
-    data.update({"replaces": "event"} if replaces else {})
-    return {"kind": "return", "jid": jid, "minion": minion, "time": NOW, "replaces": replaces, "data": data}
+    return {"kind": "return", "jid": jid, "minion": minion, "time": NOW, "data": data}
 
 
 def a_load(jid=JID, **more):
@@ -123,24 +122,6 @@ def test_records_that_come_twice_change_nothing(tables, sink, postgresql):
         ("salt/auth",),
         ("salt/key",),
     ]
-
-
-def test_a_genuine_return_replaces_a_forged_one_and_earlier_rows_stay_readable(tables, sink, postgresql):
-    one = sink()
-    forged, genuine = a_return(value="forged", fun="test.no"), a_return(value="did it", replaces=True)
-    one.take([forged, genuine])
-    for _ in range(2):
-        one.take([genuine, forged])
-    query = "SELECT fun, return, full_ret->'return', full_ret->'replaced'->'return' FROM salt_returns"
-    assert postgresql.execute(query) == [("test.echo", "did it", "did it", "forged")]
-
-
-def test_a_load_known_only_from_an_event_does_not_replace_that_of_the_job_cache(tables, sink, postgresql):
-    one = sink()
-    one.take([a_load(user="eve", source="event")])
-    one.take([a_load()])
-    one.take([a_load(user="eve", source="event")])
-    assert postgresql.execute("SELECT load->>'user' FROM jids") == [("anna",)]
 
 
 # -- bad records -------------------------------------------------------------------------------------------------------
@@ -182,7 +163,7 @@ leaf = (
 anything = st.recursive(
     leaf, lambda part: st.lists(part, max_size=4) | st.dictionaries(leaf, part, max_size=4), max_leaves=12
 )
-fields = st.sampled_from(["return", "fun", "success", "retcode", "id", "jid", "replaced"]) | st.text(max_size=5)
+fields = st.sampled_from(["return", "fun", "success", "retcode", "id", "jid"]) | st.text(max_size=5)
 
 
 def test_whatever_msgpack_carries_is_stored_or_refused_and_costs_no_connection(no_tables, sink, postgresql):
@@ -191,10 +172,10 @@ def test_whatever_msgpack_carries_is_stored_or_refused_and_costs_no_connection(n
     backend = backends(postgresql)
 
     @hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
-    @hypothesis.given(st.dictionaries(fields, anything, max_size=6), st.text(min_size=1, max_size=20), st.booleans())
-    def give(data, name, replaces):
+    @hypothesis.given(st.dictionaries(fields, anything, max_size=6), st.text(min_size=1, max_size=20))
+    def give(data, name):
         number = next(count)
-        ret = {**a_return(name, jid=f"2026{number:016d}", replaces=replaces), "data": data}
+        ret = {**a_return(name, jid=f"2026{number:016d}"), "data": data}
         for record in (
             ret,
             {**a_load(f"load{number}"), "data": data},
@@ -228,7 +209,6 @@ def test_two_recorders_that_have_the_same_records_in_another_order_never_wait_fo
     """As in a cluster, and behind two masters of the same minions: what they have in common is stored once."""
     jids = [f"202605161011{number:08d}" for number in range(300)]
     loads, returns = [a_load(jid) for jid in jids], [a_return("m1", jid) for jid in jids]
-    corrections = [a_return("m2", jid, value=2, replaces=True) for jid in jids]
     sink().take([a_load(), a_return()])  # the tables are there
     failed = []
 
@@ -236,7 +216,7 @@ def test_two_recorders_that_have_the_same_records_in_another_order_never_wait_fo
         one = sink()
         try:
             for _ in range(15):
-                one.take([*loads[::step], *returns[::step], *corrections[::step]])
+                one.take([*loads[::step], *returns[::step]])
         except Exception as exc:
             failed.append(exc)
 
@@ -245,7 +225,7 @@ def test_two_recorders_that_have_the_same_records_in_another_order_never_wait_fo
     [thread.join() for thread in threads]
     assert failed == []
     assert postgresql.execute("SELECT count(*), count(DISTINCT jid) FROM jids") == [(301, 301)]
-    assert postgresql.returns() == sorted([(JID, "m1"), *((jid, minion) for jid in jids for minion in ("m1", "m2"))])
+    assert postgresql.returns() == sorted([(JID, "m1"), *((jid, "m1") for jid in jids)])
 
 
 # -- months ------------------------------------------------------------------------------------------------------------
