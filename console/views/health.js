@@ -1,13 +1,13 @@
-// The health page: the doctors' findings, and the engines' figures over the last hour.
+// The health page: what the doctor finds, and the engines' figures over the last hour.
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
 import { ago, count, duration, line, many, tempo } from "../format.js";
 import { Series, flat } from "../model/series.js";
+import { name } from "../grid.js";
 import { Reader } from "../reader.js";
 import { Trouble, badge } from "./parts.js";
 
-const DOCTORS = [["batch.doctor", "Batches"], ["job_retry.doctor", "Job retry"], ["job_cache.doctor", "Job cache"], ["job_recorder.doctor", "Job recorder"], ["job_notices.doctor", "Notices"]];
 /** Where an engine's figures are, and its charts: name of the figure, title, whether it is a counter, how a value reads. */
 const ENGINES = [
   ["batch_manager", "Batches", "batch.history", [
@@ -37,18 +37,18 @@ export class HealthView {
     this.app = app;
     this.title = "Health";
     this.reader = new Reader(() => this.readFigures(), 15);
-    this.doctors = DOCTORS.map(([fun, title]) => doctor(fun, title));
+    this.doctor = doctor();
     this.masters = masters();
     this.engines = ENGINES.map((engine) => new Engine(...engine));
     this.again = el("button", { type: "button", onclick: () => this.load() }, "Examine again");
     this.node = el("section", {}, this.again,
-      el("h2", {}, "Findings"), el("div", { class: "cards" }, this.doctors.map((one) => one.node), this.masters.node),
+      el("h2", {}, "Findings"), el("div", { class: "cards" }, this.doctor.node, this.masters.node),
       el("h2", {}, "The last hour"), this.engines.map((one) => one.node));
   }
 
   async load() {
     this.again.disabled = true;
-    await Promise.all([this.reader.now(), this.masters.read(this.app), ...this.doctors.map((one) => one.read(this.app))]);
+    await Promise.all([this.reader.now(), this.masters.read(this.app), this.doctor.read(this.app)]);
     this.again.disabled = false;
     this.readAt = Date.now() / 1000;
   }
@@ -77,22 +77,25 @@ export class HealthView {
   }
 }
 
-/** The findings of one doctor. */
-function doctor(fun, title) {
-  const [trouble, list, said] = [new Trouble(), el("ul", { class: "findings" }), el("p", { class: "quiet" })];
-  const state = badge();
+/** What does not work, and below that, advice. */
+function doctor() {
+  const [trouble, faults, advice] = [new Trouble(), el("ul", { class: "findings" }), el("ul", { class: "findings quiet" })];
+  const [said, state] = [el("p", { class: "quiet" }), badge()];
+  const show = (list, texts) => keyed(list, texts, (text) => text, (text) => ({ node: el("li", {}, text), set() {} }));
   return {
-    node: el("article", { class: "card" }, el("h3", {}, title, " ", state.node), trouble.node, said, list),
+    node: el("article", { class: "card" }, el("h3", {}, "What does not work", " ", state.node), trouble.node, said, faults, advice),
     async read(app) {
       say(said, "Examining…");
-      const { value, error } = await app.read(fun);
+      const { value, error } = await app.read("jobs_doctor.run");
       const told = Array.isArray(value?.findings);
       trouble.show(error || (told ? null : new Error("The answer is not a list of findings")));
       const findings = told ? value.findings.map(String) : [];
-      say(said, told && !findings.length ? "No findings: all is well." : "");
+      const wrong = told ? Number(value.faults) || 0 : 0;
+      say(said, told ? Object.entries(value.parts ?? {}).map(([part, how]) => `${name(part)}: ${line(how)}`).join("; ") : "");
       state.node.hidden = !told;
-      state.set(!told ? "" : findings.length && value.retcode !== 0 ? `${count(findings.length)} to look at` : "well");
-      keyed(list, findings, (finding) => finding, (finding) => ({ node: el("li", {}, finding), set() {} }));
+      state.set(wrong ? many(wrong, "fault") : "well");
+      show(faults, findings.slice(0, wrong));
+      show(advice, findings.slice(wrong).map((text) => `Advice: ${text}`));
     },
   };
 }

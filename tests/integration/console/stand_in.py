@@ -16,7 +16,6 @@ import time
 
 from tests.integration.console.browser import SECRET
 
-DOCTORS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
 CONSOLE = pathlib.Path(__file__).resolve().parents[3] / "console"
 
 
@@ -45,7 +44,6 @@ class StandIn:
         self.denied, self.down, self.perms, self.prefix = set(), False, ["@runner"], ""
         self.calls.clear()
         self.drop()
-        found = {"engine": True, "findings": []}
         self.runners = {
             "batch.list": _nothing,
             "job_retry.list": _nothing,
@@ -53,7 +51,7 @@ class StandIn:
             "batch.failures": lambda **_: {"groups": []},
             "job_cache.outcome": lambda **_: {"groups": []},
             "job_cache.search": lambda **_: {"jobs": [], "next": None},
-            **{f"{name}.doctor": lambda: found for name in DOCTORS},
+            "jobs_doctor.run": lambda: {"parts": {"batch_manager": "works"}, "findings": [], "faults": 0},
             **{f"{name}.history": _nothing for name in ("batch", "job_retry", "job_recorder")},
         }
 

@@ -148,7 +148,7 @@ def test_a_user_who_may_only_look_sees_everything_and_may_do_nothing(page, run):
     page.click("Pause")
     page.wait_text("You are not permitted to call batch.pause", ".messages")
     page.go("health")
-    page.wait_text("You are not permitted to call batch.doctor")
+    page.wait_text("You are not permitted to call jobs_doctor.run")
     page.go("queue")
     page.wait_text("0 entries")
     assert run("batch.status", jid)["state"] == "running"

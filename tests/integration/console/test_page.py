@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.integration.console.browser import Page
-from tests.integration.console.stand_in import DOCTORS, StandIn, serving
+from tests.integration.console.stand_in import StandIn, serving
 from tests.waiting import SOON, load, stretched, wait_for
 
 pytestmark = pytest.mark.slow
@@ -462,7 +462,7 @@ def test_script_in_ids_and_returns_is_text(page, api):
             "next": HOSTILE,
         },
         "jobs.list_job": lambda jid: job,
-        **{f"{name}.doctor": lambda: {"findings": [HOSTILE]} for name in DOCTORS},
+        "jobs_doctor.run": lambda: {"parts": {HOSTILE: HOSTILE}, "findings": [HOSTILE], "faults": 1},
         "batch.history": lambda: [[time.time() - 60, {HOSTILE: {HOSTILE: 1}}], [time.time(), {HOSTILE: 2}]],
         "batch.pause": lambda jid: True,
     }
@@ -629,8 +629,10 @@ def furnish(api):
         "batch.history": lambda: history,
         "batch.failures": lambda jid: {"groups": groups},
         "job_cache.outcome": lambda jid: {"jid": jid, "arguments": ["nginx"], "groups": groups},
-        "job_retry.doctor": lambda: {
-            "findings": ["the disk of /var/cache/salt/master has 3 % left: make room, or entries cannot be stored"]
+        "jobs_doctor.run": lambda: {
+            "parts": {"batch_manager": "works", "job_retry": "runs"},
+            "faults": 1,
+            "findings": ["the disk of /var/cache/salt/master has 3 % left: make room, or entries cannot be stored"],
         },
     }
     shown = {
