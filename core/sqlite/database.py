@@ -36,8 +36,8 @@ CACHE_KB = 2048  # the most that a connection's page cache takes; each write by 
 #: Seconds between two attempts while others write. SQLite itself tries less and less often, down to ten times a second, and
 #: can miss every pause of a busy writer.
 LOOK = 0.005
-#: Shortest and longest pause in seconds between two transactions of a bulk removal or copy, in which others can write.
-PAUSE, LONGEST_PAUSE = 0.03, 1.0
+#: Seconds between two transactions of a bulk removal or copy, in which others can write: about as long as one takes.
+PAUSE = 0.03
 #: Sizes of -wal: the bytes that it keeps after a checkpoint; the pages above which each commit checkpoints it, while others
 #: write; and the bytes above which others may not write meanwhile, because the checkpoint might never end otherwise.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG = 8 << 20, 6000, 64 << 20
@@ -58,8 +58,6 @@ class Connection:
         self.sql, self.identity = sql, identity
         #: Whether a transaction is open, and whether its writes must survive a power cut.
         self.busy = self.durable = False
-        #: For how many seconds the last transaction kept others from writing.
-        self.held = 0.0
 
 
 class _Threads:
@@ -124,22 +122,19 @@ def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Dat
     """Return this process's database at an absolute path; the parameters are those of ``Database``."""
     wanted = (path, full_sync, chosen)
     found = _DATABASES.get(wanted)
-    return found or _DATABASES.setdefault(wanted, Database(path, full_sync, chosen=chosen))
+    return found or _DATABASES.setdefault(wanted, Database(path, full_sync, chosen))
 
 
 class Database:
     """
     :param path: of the file; absolute.
     :param full_sync: whether every transaction must survive a power cut; otherwise only those that ask for it.
-    :param mounts: returns the mounts in the format of ``/proc/self/mounts``; by default that file.
     :param chosen: whether an operator chose the directory, which is then not created.
     """
 
-    def __init__(
-        self, path: str, full_sync: bool = False, mounts: Callable[[], str] | None = None, chosen: bool = False
-    ) -> None:
+    def __init__(self, path: str, full_sync: bool = False, chosen: bool = False) -> None:
         self.path = path
-        self._file = DatabaseFile(path, mounts, chosen)
+        self._file = DatabaseFile(path, chosen)
         self._full_sync = full_sync
         self._log, self._log_at = f"{path}-wal", 0.0
         #: By the number of the thread. A new thread with the number of an ended one takes over its connection.
@@ -206,7 +201,7 @@ class Database:
         with self._watched(looks=False) as connection:
             roll_back(connection.sql)  # of a transaction that was interrupted just after it began
             connection = self._begin(connection)
-            connection.busy, connection.durable, began = True, durable, time.monotonic()
+            connection.busy, connection.durable = True, durable
             try:
                 yield connection.sql
                 connection.sql.execute("COMMIT")
@@ -214,7 +209,7 @@ class Database:
                 roll_back(connection.sql)
                 raise
             finally:
-                connection.busy, connection.held = False, time.monotonic() - began
+                connection.busy = False
             if connection.durable and not self._full_sync:
                 self._sync()
             self._see_to_log(connection)
@@ -232,15 +227,9 @@ class Database:
             roll_back(connection.sql)
             connection = self._connection()
 
-    @property
-    def held(self) -> float:
-        """Seconds for which this thread's last transaction kept others from writing."""
-        connection = self._open_ones.get(threading.get_ident())
-        return connection.held if connection else 0.0
-
     def give_way(self) -> None:
-        """Pause for as long as this thread's last transaction kept others from writing, so that they can write."""
-        time.sleep(min(LONGEST_PAUSE, max(PAUSE, self.held)))
+        """Pause, so that others can write."""
+        time.sleep(PAUSE)
 
     @contextlib.contextmanager
     def _watched(self, looks: bool = True) -> Iterator[Connection]:
@@ -384,28 +373,13 @@ class Database:
         return (pages - free) * size, free * size
 
     def damage(self) -> str | None:
-        """Read the whole file, and return what is wrong with it; None if it is sound or missing. Others can write."""
-        if self._file.identity() is None:
-            return None
-        is_first = _THREADS.enter()
-        try:
-            sql = self._connected()
-            try:
-                found = str(patiently(lambda: sql.execute("PRAGMA quick_check(1)").fetchone()[0]))
-            except sqlite3.DatabaseError as exc:
-                found = str(exc)
-            if found == "ok":
-                sql.close()
-                return None
-            LEFT.append(sql)  # closing it could write into the damaged file
-            return found
-        except sqlite3.DatabaseError as exc:
-            if is_damage(exc):
-                return str(exc)
-            raise
-        finally:
-            if is_first:
-                _THREADS.leave()
+        """
+        Read the whole file, and return what is wrong with it; None if it is sound or missing. Others can write.
+
+        :raises Exception: as ``read``, which sets the file aside if nothing of it can be read.
+        """
+        found = "ok" if self._file.identity() is None else str(self.read("PRAGMA quick_check(1)")[0][0])
+        return None if found == "ok" else found
 
     def damaged(self) -> list[str]:
         """As ``DatabaseFile.damaged``."""

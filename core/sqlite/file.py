@@ -13,23 +13,18 @@ import glob
 import os
 import pathlib
 import sqlite3
-import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk.files import private_dir
 from saltext.jobs.core.disk.local_banks import owner_for_root
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
-from saltext.jobs.core.sqlite.mounts import mounts as mounted
-from saltext.jobs.core.sqlite.mounts import remote_file_system
 
 log = lines.logger(__name__)
 
 BUSY_SECONDS = 30.0  # longest time that a process waits for others
-#: The first version with INSERT … ON CONFLICT DO UPDATE, the newest feature that is used here.
-LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
 #: Bytes (first, count) of the file and of its -shm of which SQLite keeps some locked while it has the two open.
@@ -42,15 +37,13 @@ LEFT: list[sqlite3.Connection | int] = []
 class DatabaseFile:
     """
     :param path: absolute.
-    :param mounts: returns the mounts in the format of ``/proc/self/mounts``; by default that file.
     :param chosen: whether an operator chose the directory. Then it is not created: if it is missing, its disk may not be
         mounted.
     """
 
-    def __init__(self, path: str, mounts: Callable[[], str] | None = None, chosen: bool = False) -> None:
+    def __init__(self, path: str, chosen: bool = False) -> None:
         self.path = path
         self._chosen = chosen
-        self._mounts = mounts or mounted
 
     def identity(self) -> tuple[int, int] | None:
         """Return the identity of the file, which a file that replaces it does not have; None if there is no file."""
@@ -77,22 +70,10 @@ class DatabaseFile:
 
     def check_place(self) -> None:
         """:raises StateError: if no database may be at this path."""
-        if sqlite3.sqlite_version_info < LEAST_SQLITE:
-            raise StateError(f"saltext-jobs needs SQLite 3.24 or later, and this Python has {sqlite3.sqlite_version}")
-        for name in ("", *_COMPANIONS):
-            with contextlib.suppress(FileNotFoundError):
-                if not stat.S_ISREG(os.lstat(self.path + name).st_mode):
-                    raise StateError(f"{self.path}{name} is a link or no file: remove it, or set sqlite_cache_path")
         if self._chosen and not os.path.isdir(os.path.dirname(self.path)):
             raise StateError(
                 f"the directory of sqlite_cache_path, {os.path.dirname(self.path)}, is not there: mount its disk, or make "
                 "it for the user that the master runs as"
-            )
-        kind = remote_file_system(os.path.dirname(self.path), self._mounts())
-        if kind is not None:
-            raise StateError(
-                f"{self.path} is on a network file system ({kind}), where SQLite cannot work: set sqlite_cache_path to a "
-                "file on a local disk"
             )
 
     def check_rights(self, exc: sqlite3.Error) -> None:
@@ -144,7 +125,7 @@ class DatabaseFile:
                 return
             if self._is_foreign():
                 raise StateError(f"{self.path} is no database; set sqlite_cache_path to another file")
-            target = free_name(f"{self.path}.damaged-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}")
+            target = f"{self.path}.damaged-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}{time.time_ns() % 10**9:09}"
             LEFT.append(sql := sqlite3.connect(self.path, timeout=0, isolation_level=None))
             with contextlib.suppress(sqlite3.Error):
                 sql.execute("BEGIN IMMEDIATE")  # so that nothing is committed to it while it is renamed
@@ -222,15 +203,6 @@ def link_or_rename(path: str, target: str) -> None:
     except OSError:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # a rename replaces what is there
         os.rename(path, target)
-
-
-def free_name(path: str) -> str:
-    """Return the path if it, and a -wal of it, do not exist yet; else the path with a number appended."""
-    number, found = 1, path
-    while any(os.path.lexists(found + name) for name in ("", *_COMPANIONS)):
-        number += 1
-        found = f"{path}-{number}"
-    return found
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

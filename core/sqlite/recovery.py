@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sqlite3
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -33,32 +29,17 @@ def recover(path: str, tables: Tables) -> dict[str, int]:
     """
     read = written = 0
     tables.open()  # so that there is a file to copy to
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(tables.place), prefix=".recover-") as folder:
-        source = _rebuilt(path, folder) or path
-        for part in _parts(source, VALUES, _VALUES):
-            whole = list(filter(_is_whole, part))
-            read += len(whole)
-            written += values.add_rows(tables, whole)
+    for part in _parts(path, VALUES, _VALUES):
+        whole = list(filter(_is_whole, part))
+        read += len(whole)
+        written += values.add_rows(tables, whole)
+        tables.give_way()
+    with contextlib.suppress(StateError):  # nothing of the queue can be read
+        for part in _parts(path, QUEUE, _QUEUE):
+            read += len(part)
+            written += queue.add(tables, part)
             tables.give_way()
-        with contextlib.suppress(StateError):  # nothing of the queue can be read
-            for part in _parts(source, QUEUE, _QUEUE):
-                read += len(part)
-                written += queue.add(tables, part)
-                tables.give_way()
     return {"read": read, "written": written}
-
-
-def _rebuilt(path: str, folder: str) -> str | None:
-    """Have the command sqlite3 write all that it finds into a new file. None if it is not there or finds nothing."""
-    command, target = shutil.which("sqlite3"), os.path.join(folder, "rebuilt.sqlite")
-    if command is None:
-        return None
-    words = [command, "-readonly", path, ".recover"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as found:
-        subprocess.run([command, target], stdin=found.stdout, capture_output=True, check=False)
-    with contextlib.suppress(StateError):
-        return None if next(_parts(target, VALUES, _VALUES), None) is None else target
-    return None
 
 
 def _parts(path: str, table: str, query: str) -> Iterator[list[tuple[Any, ...]]]:

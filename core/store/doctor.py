@@ -41,7 +41,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     jobs: int | None = None
     try:
         damage = store.file.do("check", "", lambda tables: tables.database.damage()) if store.file is not None else None
-        if store.file is not None and damage:  # a read would set the file aside
+        if store.file is not None and damage:
             found.append(
                 f"{store.file.tables.place} is damaged ({damage}): the master sets it aside when it meets the damage, "
                 "and begins a new one"

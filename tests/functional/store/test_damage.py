@@ -187,12 +187,7 @@ def test_a_death_while_the_file_is_set_aside_loses_nothing_of_its_log(filled, pa
     assert banks_of(filled).fetch("bank", "key") == "only in the log"
 
 
-@pytest.mark.parametrize("command", ["sqlite3", "none"])
-def test_what_can_be_read_is_brought_back(filled, path, command, monkeypatch):
-    if command == "none":
-        monkeypatch.setattr(shutil, "which", lambda name: None)
-    elif shutil.which(command) is None:
-        pytest.skip("the command sqlite3 is not installed")
+def test_what_can_be_read_is_brought_back(filled, path):
     damage(path, lambda pages: [pages * 2 // 5, pages * 4 // 5])
     aside = meet(filled)
     banks, job_cache = banks_of(filled), Returner(filled)

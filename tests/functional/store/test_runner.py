@@ -43,7 +43,6 @@ def test_stats_count_the_records(master):
     master.ours("save_load", "20260517120000000000", {"fun": "test.arg", "id": "web1"})
     master.ours("save_load", "special", LOAD, minions=["web1"])
     found = master.run("stats")
-    size = found.pop("bytes")
     assert found == {
         "driver": master.opts["cache"],
         "jobs": 6,
@@ -52,13 +51,11 @@ def test_stats_count_the_records(master):
         "oldest": JIDS[0],
         "newest": "20260517120000000000",
     }
-    assert size is None or 0 < size < 1_000_000
 
 
 def test_an_empty_job_cache_has_nothing(master):
     found = master.run("stats")
     assert (found["jobs"], found["returns"], found["oldest"], found["newest"]) == (0, 0, None, None)
-    assert found["bytes"] == (0 if found["driver"] == "localfs" else None)
 
 
 def test_a_driver_that_is_not_there_is_an_error_of_the_command(tmp_path):

@@ -26,7 +26,6 @@ import salt.payload
 import salt.version
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.database import Database
@@ -130,23 +129,6 @@ class TestTheFile:
         assert f"is of format {schema.VERSION + 1}" in found and f"knows {schema.VERSION}: install the version" in found
         with contextlib.closing(sqlite3.connect(path)) as sql:
             assert sql.execute(f"SELECT value FROM {VALUES}").fetchall() == [(salt.payload.dumps(1),)]
-
-    def test_a_link_in_its_place_is_not_followed(self, opts, path, tmp_path):
-        os.symlink(tmp_path / "target", path)
-        with pytest.raises(SaltCacheError, match="is a link"):
-            salt.cache.Cache(opts).store("bank", "key", 1)
-        assert not os.path.exists(tmp_path / "target")
-
-    def test_a_network_file_system_is_refused(self, path):
-        far = Database(path, mounts=lambda: "server:/x / nfs rw 0 0\n")
-        with pytest.raises(StateError, match=r"network file system \(nfs\).*sqlite_cache_path"):
-            far.read("SELECT 1")
-
-    def test_an_sqlite_that_is_too_old_is_refused(self, cache, monkeypatch):
-        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 23, 1))
-        monkeypatch.setattr(sqlite3, "sqlite_version", "3.23.1")
-        with pytest.raises(SaltCacheError, match=r"needs SQLite 3\.24 or later, and this Python has 3\.23\.1"):
-            cache.store("bank", "key", 1)
 
     def test_a_directory_that_was_chosen_and_is_not_there_is_not_made(self, opts, tmp_path):
         """Its disk may not be mounted: what was begun in its place would be missed later."""
