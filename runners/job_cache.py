@@ -184,10 +184,11 @@ def outcome(jid: object) -> dict[str, Any]:
         The job's jid.
 
     Returns a dict with ``jid``, ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``; the counts ``minions`` (0 if the
-    minions of the job are not known), ``returned`` and ``failed``; ``missing`` (names of minions that have not returned);
-    ``owed`` (``{minion: state}``, the minions for which ``job_retry`` keeps the job, and the state of the entry; None if its
-    queue cannot be read); and ``groups``, a list of dicts with ``count``, ``state``, ``retcode`` (or None), ``text`` (of the
-    first minion) and ``minions``.
+    minions of the job are not known), ``returned`` and ``failed``; ``missing`` (names of minions that have not returned, and
+    of which no batch and no queue knows more); ``owed`` (``{minion: state}``, the minions for which ``job_retry`` keeps the
+    job, and the state of the entry; None if its queue cannot be read); and ``groups``, a list of dicts with ``count``,
+    ``state`` (of a batch also killed, offline, lost or timed_out), ``retcode`` (or None), ``text`` (of the first minion) and
+    ``minions``.
 
     CLI Example:
 
@@ -207,7 +208,7 @@ def outcome(jid: object) -> dict[str, Any]:
     who = _caller()
     caller.require_no_peer(who)
     caller.require_right(__opts__, who, load, jobs.minions_of(load))
-    return jobs.outcome(cache, jid, load, _owed(jid))
+    return jobs.outcome(cache, jid, load, _owed(jid), _ended(jid))
 
 
 def _owed(jid: str) -> dict[str, str] | None:
@@ -217,6 +218,21 @@ def _owed(jid: str) -> dict[str, str] | None:
     except OSError as exc:
         runner.note(globals(), f"It is not known which minions are owed the job: {exc}")
         return None
+
+
+def _ended(jid: str) -> dict[str, tuple[str, str]]:
+    """Return how a batch has ended on minions without success; nothing for another job."""
+    from saltext.jobs.core.batch.catalog import Catalog
+    from saltext.jobs.core.batch.summary import minions as minions_of
+    from saltext.jobs.core.batch.words import BAD, meaning
+
+    try:
+        batch = Catalog(__opts__).ours(jid)
+    except Refused as exc:
+        runner.note(globals(), f"It is not known how the batch has ended: {exc}")
+        return {}
+    found = {} if batch is None else minions_of(batch)
+    return {name: (one["state"], meaning(one)) for name, one in found.items() if one["state"] in BAD}
 
 
 # ---------------------------------------------------------------------------------------------------------

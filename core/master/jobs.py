@@ -32,12 +32,19 @@ def minions_of(load: Mapping[str, Any]) -> list[str]:
     return [name for name in found if isinstance(name, str)] if isinstance(found, (list, tuple)) else []
 
 
-def outcome(cache: JobCache, jid: str, load: Mapping[str, Any], owed: Mapping[str, str] | None) -> dict[str, Any]:
+def outcome(
+    cache: JobCache,
+    jid: str,
+    load: Mapping[str, Any],
+    owed: Mapping[str, str] | None,
+    ended: Mapping[str, tuple[str, str]],
+) -> dict[str, Any]:
     """
     Return the result of ``job_cache.outcome``. All returns are read, a few at a time.
 
     :param load: the job's load from the job cache.
     :param owed: the states of the job's entries in the retry queue, by minion; None if it cannot be read.
+    :param ended: of a batch, how its job has ended on minions without success: the state, and what that means.
     :raises JobCacheError: if the cache cannot be read.
     """
     minions = minions_of(load)
@@ -52,6 +59,9 @@ def outcome(cache: JobCache, jid: str, load: Mapping[str, Any], owed: Mapping[st
     for minion in sorted(unreadable):
         reasons.add(minion, "returned", None, UNREADABLE)
     missing = [minion for minion in silent if minion not in unreadable and minion not in (owed or {})]
+    for minion in ended.keys() & missing:
+        state, meaning = ended[minion]
+        reasons.add(minion, state, None, meaning)
     return {
         "jid": jid,
         "fun": function_of(load),
@@ -62,7 +72,7 @@ def outcome(cache: JobCache, jid: str, load: Mapping[str, Any], owed: Mapping[st
         "minions": len(minions),
         "returned": len(minions) - len(silent) + len(unreadable),
         "failed": failed,
-        "missing": sorted(missing),
+        "missing": sorted(set(missing) - ended.keys()),
         "owed": None if owed is None else _of(owed, silent),
         "groups": reasons.groups(),
     }

@@ -93,6 +93,19 @@ def test_the_outcome_of_a_plain_job_is_shown_in_full(opts, run):
     assert (found["fun"], found["arguments"], found["user"]) == ("state.apply", ["nginx"], "anna")
 
 
+def test_a_minion_on_which_a_batch_did_not_succeed_is_named_so_for_its_job_too(opts, run):
+    bench = Bench(("web1", "web2", "web3"), "2", fun="state.apply", jid=JID)
+    bench.sent(missed=["web2"])
+    bench.returns("web1")
+    bench.keep(BatchStore(opts))
+    publish(opts, ["web1", "web2", "web3"])
+    give(opts, "web1", 0, "fine")
+    of_batch, of_job = run("batch.failures", JID), run("job_cache.outcome", JID)
+    assert of_job["missing"] == ["web3"], "which the batch has not reached"
+    assert of_job["groups"] == of_batch["groups"]
+    assert [(group["state"], group["minions"]) for group in of_job["groups"]] == [("offline", ["web2"])]
+
+
 def test_a_return_that_cannot_be_read_is_neither_missing_nor_a_success(opts, run, tmp_path):
     if opts["cache"] == "sqlite":
         pytest.skip("a record of sqlite is damaged in tests/functional/store/test_sqlite.py")
