@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.options import FLAG, Check, option, seconds, whole
+from saltext.jobs.core.options import Check, option, seconds, whole
 from saltext.jobs.core.settings import read_settings
 
 NAME = "pgjsonb_bulk"
@@ -90,8 +90,6 @@ class Options(Server):
 
     #: Seconds for the server to take one batch; a server that takes longer counts as down.
     timeout: float = option(30.0, _SECONDS)
-    #: Whether missing tables are made with a partition for each month.
-    partitions: bool = option(True, FLAG)
     #: Days for which records are kept; 0 for ever.
     keep_days: int = option(0, whole())
 

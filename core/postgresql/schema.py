@@ -16,12 +16,8 @@ from saltext.jobs.core.errors import JobsError
 
 #: The unique key of each table.
 KEYS = {"jids": ("jid",), "salt_returns": ("jid", "id"), "salt_events": ("alter_time", "tag", "master_id")}
-#: The column by which a table is partitioned. A jid begins with the time.
-PARTITIONED_BY = {"jids": "jid", "salt_returns": "jid", "salt_events": "alter_time"}
-#: The version of PostgreSQL from which partitioned tables can do what is needed.
-_PARTITIONS_SINCE = 120000
 
-# jids compare byte by byte, so that months are ranges of jids in every locale of the database.
+# jids compare byte by byte, so that times are ranges of jids in every locale of the database.
 _COLUMNS = {
     "jids": """
         jid varchar(255) COLLATE "C" NOT NULL, load jsonb NOT NULL""",
@@ -63,17 +59,16 @@ class SchemaProblem(JobsError):
     """A table cannot be used as it is. The message says what an operator must do."""
 
 
-def prepare(connection: psycopg.Connection[Any], table: str, partitions: bool) -> None:
+def prepare(connection: psycopg.Connection[Any], table: str) -> None:
     """
     Prepare a table, so that it exists and has a unique index. Call it outside of a transaction, with autocommit.
 
-    :param partitions: whether a missing table is made with a partition for each month.
     :raises SchemaProblem: when it cannot be prepared.
     :raises psycopg.Error: for other errors of the server.
     """
     try:
         if not _exists(connection, table):
-            _create(connection, table, partitions)
+            _create(connection, table)
         if not _has_index(connection, table):
             _add_index(connection, table)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as exc:
@@ -92,19 +87,14 @@ def _has_index(connection: psycopg.Connection[Any], table: str) -> bool:
     return bool(found and found[0])
 
 
-def _create(connection: psycopg.Connection[Any], table: str, partitions: bool) -> None:
-    is_partitioned = partitions and connection.info.server_version >= _PARTITIONS_SINCE
-    by = f" PARTITION BY RANGE ({PARTITIONED_BY[table]})" if is_partitioned else ""
+def _create(connection: psycopg.Connection[Any], table: str) -> None:
     # A name that was not found stays unknown to this session until its next transaction, so another master may have
     # made the table.
     with contextlib.suppress(psycopg.errors.DuplicateTable), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        statements = [f"CREATE TABLE {table} ({_COLUMNS[table]}){by}"]
+        statements = [f"CREATE TABLE {table} ({_COLUMNS[table]})"]
         if table in _BEFORE:
             statements.insert(0, _BEFORE[table])
-        if is_partitioned:
-            # For jids without a time, or of another month.
-            statements.append(f"CREATE TABLE {table}_default PARTITION OF {table} DEFAULT")
         key = "PRIMARY KEY" if table == "jids" else "UNIQUE"
         statements.append(f"ALTER TABLE {table} ADD {key} ({', '.join(KEYS[table])})")
         for statement in (*statements, *_MORE[table].split(";")):

@@ -16,7 +16,7 @@ import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
-from saltext.jobs.core.postgresql import partitions, schema
+from saltext.jobs.core.postgresql import schema
 from saltext.jobs.core.postgresql.connections import Patient, parameters
 from saltext.jobs.core.postgresql.options import Options
 from saltext.jobs.core.postgresql.rows import Rows, rows_of
@@ -25,8 +25,8 @@ log = lines.logger(__name__)
 
 #: Seconds that an index on a large table may take.
 _INDEXING = 6 * 3600.0
-#: Seconds between two checks of partitions and old rows.
-_UPKEEP = 600.0
+#: Seconds between two removals of old rows; rows that one statement removes, and statements in one pass.
+_UPKEEP, _ROWS, _GOES = 600.0, 5000, 20
 #: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
@@ -59,7 +59,7 @@ class Sink:
     """
     :param options: the server's address, and how to use it.
     :param master_id: the id of the master whose events these are.
-    :param clock: returns the time, by which months are made and old rows removed.
+    :param clock: returns the time, by which old rows are removed.
     """
 
     def __init__(self, options: Options, master_id: str, clock: Callable[[], float] = time.time) -> None:
@@ -122,7 +122,7 @@ class Sink:
         }
         for table in (name for name, is_needed in needed.items() if is_needed and name not in self._ready):
             with connection.waiting(_INDEXING):
-                schema.prepare(connection, table, self._options.partitions)
+                schema.prepare(connection, table)
             self._ready.add(table)
             self._upkeep_of(connection, table)
 
@@ -145,19 +145,32 @@ class Sink:
         self._upkeep_at = now if left else now + _UPKEEP
 
     def _upkeep_of(self, connection: Patient, table: str) -> bool:
-        """Make partitions and remove old rows. If the server refuses that, records are still stored."""
+        """
+        Remove old rows, and tell whether all of them are gone. If the server refuses that, records are still stored.
+        """
+        if not self._options.keep_days:
+            return True
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.timezone.utc)
         try:
-            if partitions.is_by_month(connection, table):
-                partitions.make_months(connection, table, now)
-            if self._options.keep_days:
-                before = now - datetime.timedelta(days=self._options.keep_days)
-                return partitions.remove_old(connection, table, before)
+            return _remove_older(connection, table, now - datetime.timedelta(days=self._options.keep_days))
         except psycopg.Error as exc:
             if connection.closed:
                 raise
             log.warning("The table %s cannot be maintained, trying again in %d s: %s", table, _UPKEEP, exc)
         return True
+
+
+def _remove_older(connection: Patient, table: str, than: datetime.datetime) -> bool:
+    # The jid has an index, so it is tested too; in ``jids`` nothing else has a time.
+    tests = [f"jid < '{than:%Y%m%d%H%M%S}'"] if "jid" in schema.KEYS[table] else []
+    if table != "jids":
+        tests.append(f"alter_time < '{than.isoformat()}'")
+    key = f"({', '.join(schema.KEYS[table])})"
+    old = f"SELECT {', '.join(schema.KEYS[table])} FROM {table} WHERE {' AND '.join(tests)} LIMIT {_ROWS}"
+    return any(
+        connection.execute(f"DELETE FROM {table} WHERE {key} IN ({old})".encode()).rowcount < _ROWS
+        for _ in range(_GOES)
+    )
 
 
 def _array(texts: Iterable[str]) -> str:
