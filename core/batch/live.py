@@ -93,17 +93,19 @@ class Turns:
 
     async def _write_once(self) -> bool:
         """Write what has changed so far, do what waited for that, and tell whether that was possible."""
-        count, changed = len(self._todo), list(self._changed)
+        count, changes = len(self._todo), {live: change_of(live.batch) for live in self._changed}
         self._changed.clear()
-        changes = [change_of(live.batch) for live in changed]
         try:
-            await self._disk.call(self._store.write, changes, count > 0)
-        except OSError as exc:
-            for live, change in zip(changed, changes, strict=True):
+            await self._disk.call(self._store.write, list(changes.values()), count > 0)
+        except Exception as exc:
+            for live, change in changes.items():
                 live.batch.touched.update(change.parts)
                 self._changed[live] = None
             if not self.stands_still:
-                log.critical("The batches cannot be written down and stand still until they can: %s", exc)
+                told = None if isinstance(exc, OSError) else exc
+                log.critical(
+                    "The batches cannot be written down and stand still until they can: %s", exc, exc_info=told
+                )
             self.stands_still = True
             return False
         if self.stands_still:

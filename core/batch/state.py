@@ -137,7 +137,7 @@ class BatchState(Kept):
                 flights[minion] = Flight.from_list(flight)
             if ended:
                 outcome, since, retcode = ended
-                batch.record.settle(minion, Outcome(outcome), since, retcode)
+                batch.record.settle(minion, Outcome(outcome), since, None if retcode is None else int(retcode))
             if begun:
                 batch.record.begun.add(minion)
             if may_have_it:

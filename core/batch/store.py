@@ -43,14 +43,14 @@ KEPT_ASIDE = 30 * 86400.0
 
 def change_of(batch: Batch) -> Change:
     """Return what has changed of a batch since the last call."""
-    parts = {minion: _packed(batch.part(minion)) for minion in batch.touched}
+    row, parts = _packed(batch.row()), {minion: _packed(batch.part(minion)) for minion in batch.touched}
     batch.touched.clear()
     kind = Kind.ENDED if batch.closed else Kind.OPEN
-    return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), _packed(batch.row()), parts)
+    return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts)
 
 
 def _packed(value: Any) -> bytes:
-    # A reason may hold anything that a library says.
+    # A reason may hold anything that a library says, and a retcode any number that a minion says.
     body: bytes = msgpack.packb(value, default=str, unicode_errors="surrogatepass")
     return body
 

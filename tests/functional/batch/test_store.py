@@ -51,11 +51,13 @@ def test_an_ended_batch_is_found_too(store):
     assert store.read(JID).spec.jid == JID
 
 
-def test_a_time_among_the_arguments_of_a_job_and_a_reason_that_is_no_text_are_kept(store):
+def test_whatever_a_job_has_in_its_arguments_a_minion_returns_and_a_reason_says_is_kept(store):
     bench = Bench("ab", "2", arg=(datetime.datetime(2026, 5, 16, 10, 11),))
     bench.tell(PublishFailed("no \udcff text", certain=True))
     bench.batch.halted = "no \udcff text"
+    bench.returns("a", retcode=2**70)
     bench.keep(store)
+    assert store.read(JID).outcomes["a"][2] == 2**70
     assert store.read(JID).spec.arg == (datetime.datetime(2026, 5, 16, 10, 11),)
     assert store.read(JID).halted == "no \udcff text"
 

@@ -13,6 +13,7 @@ import salt.utils.event
 from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.site import FileSite
@@ -109,11 +110,11 @@ def test_an_engine_that_is_killed_before_a_kill_still_ends_what_runs_and_starts_
     assert work.lines() == ["begin", "begin"]
 
 
-def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store, job):
+def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, master, job):
     told = complaint("batch.start", "f*", "cmd.run", job().command)
     assert "batch_manager engine is not running" in told
     assert "withdrawn" in told
-    assert store.folder.names("requests") == []
+    assert requests.waiting(master.config, BATCH_MANAGER) == []
 
 
 def test_without_an_engine_status_watch_and_stop_say_so_and_the_stop_comes_before_any_publish(

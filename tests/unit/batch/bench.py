@@ -33,50 +33,6 @@ def spec(minions="abcd", batch="2", **more) -> Spec:
     return Spec(**{**values, **more})
 
 
-class Rows:
-    """
-    The rows of a batch on a disk, and what was written since it was synced.
-
-    :param batch: the batch.
-    """
-
-    def __init__(self, batch):
-        self.body, self.parts, self.pending, self._written = {}, {}, [], {}
-        self.save(batch)
-        self.sync()
-
-    def save(self, batch):
-        """Write what has changed."""
-        parts = {minion: batch.part(minion) for minion in batch.touched}
-        batch.touched.clear()
-        self.pending.append((batch.row(), parts))
-        self._written |= parts
-        for minion in batch.spec.minions:
-            part = self._written.get(minion)
-            assert batch.part(minion) == part or not (part or any(batch.part(minion))), f"the row of {minion} is old"
-
-    def sync(self):
-        """All that was written is on the disk."""
-        for body, parts in self.pending:
-            self.body = body
-            self.parts |= parts
-        self.pending = []
-
-    def cut(self, chance):
-        """Some of what was not synced is lost."""
-        del self.pending[chance.randint(0, len(self.pending)) :]
-        self.sync()
-        self._written = dict(self.parts)
-
-    def read(self, machine, spec):
-        """The batch as another engine finds it."""
-        self.sync()
-        batch = machine.of_rows(spec, self.body, self.parts)
-        assert batch.row() == self.body
-        assert {minion: batch.part(minion) for minion in self.parts} == self.parts
-        return batch
-
-
 class Bench:
     """One batch."""
 

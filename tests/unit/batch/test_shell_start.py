@@ -179,10 +179,11 @@ def test_a_disk_that_keeps_nothing_holds_all_publishes_until_it_does(tmp_path, m
         assert bench.master.jobs() == ["a", "b", "c", "d"]
 
 
-def test_a_batch_whose_closing_fails_is_closed_as_soon_as_possible(bench):
+@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("a mistake")])
+def test_a_batch_that_cannot_be_written_down_goes_on_and_ends_as_soon_as_it_can(bench, trouble):
     bench.begin("ab", "2")
     bench.run(2 * LATENCY)
-    bench.store.fails_at, bench.store.trouble = "write", OSError(errno.ENOSPC, "No space left on device")
+    bench.store.fails_at, bench.store.trouble = "write", trouble
     bench.run(60)
     assert bench.store.jids(Kind.OPEN) == [JID]
     bench.store.trouble = None
