@@ -93,12 +93,12 @@ class LocalBanks:
 
     def contains(self, bank: str, key: str) -> bool:
         """Tell whether there is a value."""
-        return os.path.isfile(os.path.join(self._root, bank, f"{key}.p"))
+        return os.path.isfile(f"{self._root}/{bank}/{key}.p")
 
     def updated(self, bank: str, key: str) -> float | None:
         """Return the Unix time of the last write, or None if there is no value."""
         try:
-            return os.stat(os.path.join(self._root, bank, f"{key}.p")).st_mtime
+            return os.stat(f"{self._root}/{bank}/{key}.p").st_mtime
         except (FileNotFoundError, NotADirectoryError):
             return None
 

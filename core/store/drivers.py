@@ -248,6 +248,12 @@ class Local(Driver):
         names: list[str] = self._call("names", bank)
         return names
 
+    def _read(self, bank: str, key: str) -> Any:
+        try:
+            return self._call("fetch", bank, key, ABSENT)
+        except Undecodable as exc:
+            return exc
+
     def _call(self, name: str, bank: str, *args: Any) -> Any:
         try:
             return getattr(self._files, name)(bank, *args)
