@@ -432,7 +432,7 @@ _TABLE = (
         "core/recorder/consumer.py",
         "Place(self._order[0][0] - 1 if self._order else self._read_to, self._gaps)",
         "Place(self._read_to, self._gaps)",
-        "tests/functional/recorder/test_crashes.py",
+        "tests/functional/recorder/test_recording.py::test_what_a_returner_has_not_got_goes_out_after_a_restart",
     ),
     (
         "a refused record is tried for ever",

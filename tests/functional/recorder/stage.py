@@ -49,8 +49,9 @@ class JobCache:
         records.drop(store_of(self.opts), jid)
 
     def damage(self, jid, minion):
+        query = "UPDATE saltext_jobs_values SET value = X'C1' WHERE bank = ? AND key = ?"
         with database_of(self.opts) as sql:
-            assert sql.execute("UPDATE records SET value = X'C1' WHERE key = ?", (minion,)).rowcount
+            assert sql.execute(query, (f"jobs/returns/{jid}", minion)).rowcount
 
     @contextlib.contextmanager
     def without_log(self):

@@ -134,6 +134,17 @@ def test_what_came_while_no_engine_ran_is_recorded_by_the_next_one(make, jid, ca
     assert stage.returns == [(jid, "m1", "x")]
 
 
+def test_what_a_returner_has_not_got_goes_out_after_a_restart(make, jid):
+    stage = make()
+    stage.returner.is_down = True
+    stage.job_cache.publish(jid)
+    stage.job_cache.give_back(jid, "m1")
+    stage.settle()
+    stage = make()
+    stage.returner.is_down = False
+    assert stage.until(lambda: stage.returns == [(jid, "m1", "x")] and stage.returner.loads, seconds=5)
+
+
 def test_masters_that_work_as_one_have_one_recorder_that_goes_on_wherever_it_runs(tmp_path, cache_servers, jid):
     server = cache_servers("postgresql").make_database(f"recorder{uuid.uuid4().hex[:12]}")
     shared = {**server, **masters_key(tmp_path), "cache": "postgresql", "saltext_jobs_site": "postgresql"}
