@@ -73,7 +73,6 @@ LONG = (
     "integration/test_hot_hot.py",
     "functional/test_benchmarks.py",
     "functional/test_packaging.py",
-    "integration/batch/test_native_manager.py",
     "integration/test_takeover.py",
     "integration/test_other_user.py",
     "integration/test_sessions.py",

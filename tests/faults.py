@@ -65,19 +65,6 @@ def failing_syncs(monkeypatch, of_folders=False):
         yield
 
 
-@contextlib.contextmanager
-def whole_seconds(monkeypatch):
-    """
-    The times of files are whole seconds, as on ext4 with inodes of 128 bytes.
-
-    It takes root and a loop device to make such a file system, so the system's own call is replaced.
-    """
-    true = os.utime
-    with monkeypatch.context() as coarse:
-        coarse.setattr(os, "utime", lambda path, *, ns: true(path, ns=tuple(at // 10**9 * 10**9 for at in ns)))
-        yield
-
-
 def freeze(*pids):
     """
     Have processes stand still, each with all its threads, until ``thaw``.

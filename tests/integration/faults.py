@@ -65,9 +65,6 @@ class EngineProcess:
     def thaw(self):
         thaw(self._process.pid)
 
-    def signal(self, number):
-        self._process.send_signal(number)
-
     def kill(self):
         self._process.kill()
         self._process.wait()

@@ -50,7 +50,6 @@ POINTS = {
     "batch_manager": {
         "answer": Point(requests.Inbox, "answer"),
         "publish": Point(publisher.Publisher, "publish"),
-        "kill": Point(publisher.Publisher, "kill_job"),
         "end": Point(
             batch_store.BatchStore,
             "write",

@@ -65,22 +65,6 @@ roll out:
     - name: batch.start
     - arg: [a1, {}]
 """
-#: A batch, and what comes after it.
-ROLLOUT = """
-roll out:
-  salt.runner:
-    - name: batch.run
-    - arg: ['a[12]', {fun}]
-    - batch: '1'
-
-afterwards:
-  salt.function:
-    - name: file.touch
-    - tgt: a1
-    - arg: ['{marker}']
-    - require:
-      - salt: roll out
-"""
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 #: Salt calls these runners in threads of their own.
 PARALLEL = """
@@ -360,42 +344,11 @@ def test_a_batch_is_started_and_watched_over_the_api_and_shows_its_user(front, a
     assert run("jobs.list_job", jid)["User"] == "boss"
 
 
-@pytest.mark.parametrize(("fun", "succeeds"), [("test.version", True), ("test.exception", False)])
-def test_an_orchestration_goes_on_only_after_a_batch_that_succeeded(master, command, tmp_path, fun, succeeds):
-    marker = tmp_path / "marker"
-    (master.folder / "states" / "rollout.sls").write_text(ROLLOUT.format(fun=fun, marker=marker))
-    result = command("state.orchestrate", "rollout")
-    assert marker.exists() is succeeds, result.data
-    assert (result.returncode == 0) is succeeds
-
-
 def orchestration_in(page):
     """The orchestration below that title of a page of the documentation, with our minions and a failing function."""
     text = (DOCS / page).read_text(encoding="utf-8")
     section = text[re.search(r"^#+ (From an o|O)rchestration$", text, re.M).end() :]
     return next(block for block in re.findall(r"^```yaml\n(.*?)^```$", section, re.M | re.S) if "batch.run" in block)
-
-
-@pytest.mark.parametrize(
-    ("options", "halts"),
-    [
-        ("- max_failures: 0", True),
-        ("- kwarg: {max_failures: 0}", True),
-        ("- failhard: True", False),  # a word of the state system, which never arrives: the documentation says so
-    ],
-)
-def test_a_batch_of_an_orchestration_stops_at_the_first_failure(master, command, run, options, halts):
-    (master.folder / "states" / "rollout.sls").write_text(f"""
-roll out:
-  salt.runner:
-    - name: batch.run
-    - arg: ['a[12]', test.exception]
-    - batch: 1
-    {options}
-""")
-    assert command("state.orchestrate", "rollout").returncode != 0
-    batch = next(batch for batch in run("batch.list") if batch["fun"] == "test.exception")
-    assert (batch["failed"], batch["pending"], batch["halted"]) == ((1, 1, True) if halts else (2, 0, False))
 
 
 def test_the_documented_orchestration_of_a_rollout_does_what_it_says(master, command, run):

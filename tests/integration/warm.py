@@ -234,7 +234,7 @@ class _Begun:
             super()._terminate_processes_matching_listen_ports()
 
 
-class _WithoutEngine(_Begun):
+class Minion(_Begun, SaltMinion):
     """
     The factories' engine would hand on the events of its own bus, which no test reads. That it has started, the master's one
     tells. The engine is a process more, and is told of each job.
@@ -247,10 +247,6 @@ class _WithoutEngine(_Begun):
 
 
 class Master(_Begun, SaltMaster):
-    pass
-
-
-class Minion(_WithoutEngine, SaltMinion):
     pass
 
 

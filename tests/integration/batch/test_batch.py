@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
+import psutil
 import pytest
 import salt.client
 import salt.config
@@ -15,7 +16,7 @@ from saltext.jobs.core import compat
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import finished, salt_cli
 from tests.user import USER
-from tests.waiting import wait_for
+from tests.waiting import stretched, wait_for
 
 MINIONS = ("b1", "b2", "b3")
 ABSENT = "b9"
@@ -29,7 +30,8 @@ def collected(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def master(salt_factories, collected):
-    retry, batches = {"triggers": ["start"], "metrics_dir": str(collected)}, {"metrics_dir": str(collected)}
+    retry = {"triggers": ["start"], "metrics_dir": str(collected)}
+    batches = {"metrics_dir": str(collected), "show_groups_of": ["grains:id"]}
     with batch_master(salt_factories, *MINIONS, job_retry=retry, batch_manager=batches) as daemon:
         keys = pathlib.Path(daemon.config["pki_dir"], "minions")
         (keys / ABSENT).write_bytes((keys / MINIONS[0]).read_bytes())
@@ -150,7 +152,55 @@ def test_where_an_operator_kills_the_job_of_a_batch_nobody_sends_it_again_and_th
     assert len(ran.read_text().splitlines()) == 2
 
 
-# -- control -----------------------------------------------------------------------------------------------------------
+# -- what a rollout of hours needs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finish(command):
+    """Wait for the end of a batch that was started with these arguments, whether or not it succeeds."""
+
+    def wait(*args):
+        started = command("batch.start", *args)
+        assert started.returncode == 0, started
+        return command("batch.wait", started.data["jid"], f"timeout={stretched(90)}").data
+
+    return wait
+
+
+@pytest.mark.story
+def test_a_job_that_hangs_is_ended_and_the_batch_goes_on(run, finish, master, tmp_path):
+    hang = f"mkdir {tmp_path / 'hangs'} || exit 0; exec sleep 3456"
+    found = finish("b[123]", "cmd.run", hang, "batch=1", "presence=none", "max_runtime=4", "max_failures=1")
+    assert (found["state"], found["completed"], found["timed_out"]) == ("complete", 2, 1)
+    assert found["success"] is False
+    (late,) = run("batch.minions", found["jid"], "state=timed_out")
+    assert salt_cli(master, late, "saltutil.find_job", found["jid"]).data == {}
+    assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "3456"]]
+    again = run("batch.retry", found["jid"], "which=timed_out")
+    assert run("batch.wait", again["jid"])["completed"] == 1
+
+
+@pytest.mark.story
+def test_a_batch_goes_by_a_grain_that_the_master_knows(run, command, finish):
+    # The master caches grains when a minion fetches its pillar, which it does when it starts.
+    found = finish("b[12]", "test.sleep", "1", "batch=100%", "by=grains:id", "presence=none")
+    assert (found["success"], found["groups"], found["group"], found["publishes"]) == (True, 2, "b2", 2)
+    records = run("batch.minions", found["jid"])
+    assert {minion: record["group"] for minion, record in records.items()} == {"b1": "b1", "b2": "b2"}
+    assert records["b2"]["since"] > records["b1"]["since"]
+    assert "group b2 (2/2)" in command("batch.watch", found["jid"]).stderr
+
+
+@pytest.mark.story
+def test_a_function_on_the_minions_just_done_or_a_runner_decides_whether_a_batch_goes_on(finish):
+    options = ("batch=1,100%", "presence=none", f"check_timeout={stretched(60)}")
+    for check in ("test.echo fine", "runner:batch.status {jid}"):
+        assert finish("b[123]", "test.ping", *options, f"check={check}")["completed"] == 3
+    failed = finish("b[123]", "test.ping", *options, "check=test.false")
+    assert failed["halted_reason"].startswith("check test.false: b1: ")
+    assert (failed["completed"], failed["pending"]) == (1, 2)
+    wrong = finish("b[123]", "test.ping", *options, "check=runner:batch.status 123")
+    assert wrong["halted_reason"].startswith("check batch.status: it failed: 123 is no batch")
 
 
 # -- orchestration -----------------------------------------------------------------------------------------------------

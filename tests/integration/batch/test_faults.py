@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -13,14 +11,11 @@ import salt.utils.event
 from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.site import FileSite
 from tests.faults import freeze, thaw
 from tests.integration.batch.conftest import batch_master, timeouts
-from tests.integration.faults import CountedJob, freeze_daemon, outlived, send_as
-from tests.waiting import lasting, wait_for
+from tests.integration.faults import CountedJob, outlived, send_as
+from tests.waiting import wait_for
 
 MINIONS = ("f1", "f2", "f3", "f4")
 SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
@@ -95,28 +90,6 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
     assert work.most_at_once() <= 2
 
 
-def test_an_engine_that_is_killed_before_a_kill_still_ends_what_runs_and_starts_nothing(engine, run, store, job):
-    work = job(60)
-    engine.start("before kill 1")
-    jid = start(run, work, "batch=2", "timeout=600", timeouts(2)[1])
-    wait_for(lambda: work.begun() == 2, what="two run")
-    with ThreadPoolExecutor(1) as pool:
-        stopping = pool.submit(run, "batch.stop", jid, "kill=True")
-        engine.wait_for_death()
-        engine.start()
-        assert outlived(stopping) in (True, None)
-    batch = ended(store, jid)
-    assert sorted(outcomes(batch).values()) == ["killed", "killed"]
-    assert work.lines() == ["begin", "begin"]
-
-
-def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, master, job):
-    told = complaint("batch.start", "f*", "cmd.run", job().command)
-    assert "batch_manager engine is not running" in told
-    assert "withdrawn" in told
-    assert requests.waiting(master.config, BATCH_MANAGER) == []
-
-
 def test_without_an_engine_status_watch_and_stop_say_so_and_the_stop_comes_before_any_publish(
     engine, run, command, store, job
 ):
@@ -134,43 +107,6 @@ def test_without_an_engine_status_watch_and_stop_say_so_and_the_stop_comes_befor
     work.open_gate()
     engine.start()
     assert (ended(store, jid).state, work.begun()) == ("halted", 1)
-
-
-# -- minions -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, run, store, job, master):
-    engine.start()
-    work = job(lasting(6))
-    jid = start(run, work, "batch=1", *timeouts(2), tgt="f1")
-    wait_for(work.begun, what="the job has begun")
-    frozen = freeze_daemon(master.fleet["f1"])
-    try:
-        batch = wait_for(
-            lambda: (batch := store.read(jid)) and "f1" in batch.outcomes and batch, what="f1 has been given up"
-        )
-        assert outcomes(batch) == {"f1": "lost"}, "it may have begun"
-    finally:
-        thaw(*frozen)
-    wait_for(lambda: run("batch.status", jid)["completed"] == 1, what="the late return counts")
-
-
-# -- the master --------------------------------------------------------------------------------------------------------
-
-
-def test_publishes_that_fail_are_made_good_without_running_anything_twice(engine, run, store, job, master):
-    engine.start()
-    work = job(1)
-    jid = start(run, work, "batch=2", *timeouts(2))
-    wait_for(work.begun, what="the first sub-batch runs")
-    socket = os.path.join(master.config["sock_dir"], "publish_pull.ipc")
-    os.rename(socket, socket + ".away")
-    try:
-        wait_for(lambda: store.read(jid).pace.publish_failures, what="a publish has failed")
-    finally:
-        os.rename(socket + ".away", socket)
-    assert all_completed(ended(store, jid))
-    assert work.begun() == len(MINIONS)
 
 
 # -- what comes from the bus -------------------------------------------------------------------------------------------
@@ -239,32 +175,3 @@ def test_events_that_an_accepted_minion_forges_control_nothing_free_no_slot_and_
     assert (batch.halted, batch.success, list(outcomes(batch).values())) == ("max_failures", False, ["failed"])
     assert work.begun() == 1
     assert store.read(other) is None
-
-
-def test_a_frozen_engine_answers_nothing_and_the_request_is_withdrawn(engine, complaint):
-    engine.start()
-    engine.freeze()
-    try:
-        told = complaint("batch.start", "f*", "test.ping")
-    finally:
-        engine.thaw()
-    assert "did not answer in time" in told
-    assert "withdrawn" in told
-
-
-def test_a_frozen_engine_is_reported_once_its_beat_is_missing(engine, run, complaint, look, store, job, master):
-    engine.start()
-    jid = start(run, job(gated=True), "batch=4")
-    assert look("batch.status", jid)["engine_silent_seconds"] is None
-    engine.freeze()
-    try:
-        lock = FileSite(master.config).lock_path(BATCH_MANAGER)
-        then = time.time() - 80
-        os.utime(lock, (then, then))  # as if it had been frozen for so long
-        assert look("batch.status", jid)["engine_silent_seconds"] >= 80
-        assert "has not answered for" in look("batch.doctor")["findings"][0]
-        assert "it hangs or is stopped" in complaint("batch.start", "f*", "test.ping")
-    finally:
-        engine.thaw()
-    wait_for(lambda: look("batch.status", jid)["engine_silent_seconds"] is None, what="it beats again")
-    assert run("batch.stop", jid, "kill=True") is True

@@ -111,18 +111,6 @@ def test_a_batch_is_paused_resumed_and_killed(page, run):
     assert run("batch.status", jid)["killed"] == 1
 
 
-def test_failed_minions_are_tried_again(page, run):
-    page.be("admin")
-    jid = start(page, "test.exception", size="2")
-    state(page, "unsuccessful")
-    page.click("Retry…")
-    page.click("Start the new batch", "dialog")
-    page.wait_text("A retry of")
-    again = page.text("h1").removeprefix("Batch ")
-    assert run("batch.status", again)["parent"] == jid
-    state(page, "unsuccessful")
-
-
 def test_the_queue_is_seen_to_drain_when_a_minion_starts(page, master, absent, run):
     page.be("admin")
     page.go("queue")

@@ -9,20 +9,35 @@ import pytest
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import ask_runner
-from tests.integration.faults import CountedJob, outlived
-from tests.integration.job_retry.engine_apart import bert as bert
-from tests.integration.job_retry.engine_apart import master as master
-from tests.integration.job_retry.engine_apart import process as process
+from tests.integration.faults import CountedJob, EngineProcess, outlived
+from tests.integration.job_retry.desk import retry_master
 from tests.waiting import wait_for
 
 
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    """A master that does not run the engine itself."""
+    with retry_master(salt_factories, engines=[], job_retry={"gather": 0.1, "backoff": 1.0}, timeout=1) as daemon:
+        yield daemon
+
+
 @pytest.fixture
-def engine(master, process):
-    # From the first checkpoint on, an engine that starts finds what was published before.
-    process.start()
-    wait_for(lambda: FileSite(master.config).folder(JOB_RETRY).exists("checkpoint"), what="the first checkpoint")
-    process.kill()
-    return process
+def engine(master, tmp_path):
+    process = EngineProcess(master, tmp_path / "engine.log", JOB_RETRY)
+    try:
+        # From the first checkpoint on, an engine that starts finds what was published before.
+        process.start()
+        wait_for(lambda: FileSite(master.config).folder(JOB_RETRY).exists("checkpoint"), what="the first checkpoint")
+        process.kill()
+        yield process
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def bert(engine, bert):
+    """The minion, away; the queue is emptied again while the engine can still run."""
+    return bert
 
 
 @pytest.fixture

@@ -99,42 +99,6 @@ def test_a_job_that_was_begun_and_interrupted_is_held_until_an_operator_decides(
     assert desk.run("job_retry.show", "bert", jid)["history"][-1]["reason"] == "it was begun and ended without a return"
 
 
-def test_a_forged_event_gets_no_minion_a_job_and_harms_no_queue(desk, anna, bert, tmp_path):
-    ran = tmp_path / "ran"
-    owed = desk.publish("cmd.run", f"echo owed >> {ran}", tgt="bert")
-    others = desk.publish("cmd.run", f"echo others >> {tmp_path}/others", tgt="anna")
-    desk.await_state("bert", owed, "pending")
-
-    def forge(tag, data):
-        assert desk.ask("anna", "event.fire_master", data, tag) is True
-
-    # A job that was never published; a job that was, but not for bert; a return and a start of another minion.
-    never = "20300101000000000000"
-    new = {"fun": "cmd.run", "arg": [f"echo forged >> {ran}"], "tgt": "bert", "tgt_type": "list", "minions": ["bert"]}
-    forge(f"salt/job/{never}/new", {**new, "jid": never, "user": "root"})
-    forge(f"salt/job/{others}/new", {**new, "jid": others, "user": "root"})
-    forge(f"salt/job/{owed}/ret/bert", {"jid": owed, "id": "bert", "fun": "cmd.run", "retcode": 0, "return": "x"})
-    forge("salt/minion/bert/start", {"id": "bert"})
-    forge("salt/key", {"id": "bert", "act": "delete", "result": True})
-    marker = desk.publish("cmd.run", f"echo marker >> {ran}", tgt="bert")
-    desk.await_state("bert", marker, "pending")
-    assert set(desk.queue()) == {("bert", owed), ("bert", marker)}
-    bert.start()
-    desk.await_return("bert", marker)
-    assert ran.read_text().split() == ["owed", "marker"]
-    assert lines(tmp_path / "others") == 1
-
-
-def test_deleting_a_key_purges_that_queue(desk, anna, bert, tmp_path):
-    jid = desk.publish("cmd.run", f"echo x >> {tmp_path}/ran", tgt="*")
-    desk.await_state("bert", jid, "pending")
-    assert desk.master.salt_key_cli().run("-y", "-d", "bert").returncode == 0
-    wait_for(lambda: not desk.queue(), what="the queue is purged")
-    bert.start()
-    assert desk.ask("bert", "test.ping") is True
-    assert lines(tmp_path / "ran") == 1
-
-
 def test_a_kill_of_the_master_loses_nothing(desk, master, anna, bert, tmp_path):
     ran = tmp_path / "ran"
     queued = desk.publish("cmd.run", f"echo queued >> {ran}", tgt="bert")
