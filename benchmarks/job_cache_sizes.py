@@ -116,7 +116,7 @@ def fill_sqlite(own, found, age):
     while some := list(itertools.islice(found, 2000)):
         with tables.database.transaction() as sql:
             for jid, load, minions in some:
-                index.put(tables, jid, load)  # before the record of its publish is there
+                index.put(tables, jid, load)
                 mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": digest(load)})
                 rows = [("jobs/loads", salt.payload.dumps(load)), ("jobs/minions", salt.payload.dumps(minions))]
                 rows = [(bank, jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]

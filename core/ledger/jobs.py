@@ -17,7 +17,7 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
+from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally, decoded, job_marks, shown_mark, shown_of, tally_of
 from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables
@@ -31,10 +31,7 @@ _BETWEEN = "\x01"
 
 is_dated = re.compile("[0-9]{8}").match
 
-_PUBLISHED = f"SELECT 1 FROM {VALUES} WHERE bank = '{PUBLISHED}' AND key = ?"
-# A publish stores its load first. A load that comes later must be compared with what was published.
-_PUT = f"""INSERT INTO {JOBS} (jid, mark, dated, shown)
-    VALUES (?, ?, ?, CASE WHEN EXISTS ({_PUBLISHED}) THEN NULL ELSE CAST(? AS {{}}) END)
+_PUT = f"""INSERT INTO {JOBS} (jid, mark, dated, shown) VALUES (?, ?, ?, ?)
     ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark, shown = excluded.shown"""
 # The index leads from each mark to the next, past all jobs with that mark.
 _MARKS = f"""WITH RECURSIVE found (mark) AS (
@@ -59,7 +56,7 @@ def put(tables: Tables, jid: str, load: Any) -> None:
     mark = job_marks(load)
     kept = [_clean(part) for part in mark]
     shown = shown_of(jid, mark, load) if tuple(kept) == mark else None
-    tables.run(_PUT.format(tables.dialect.blob), (jid, _BETWEEN.join(kept), int(bool(is_dated(jid))), jid, shown))
+    tables.run(_PUT, (jid, _BETWEEN.join(kept), int(bool(is_dated(jid))), shown))
 
 
 def _clean(text: str) -> str:

@@ -15,15 +15,11 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import ENDTIMES, LOADS, PUBLISHED
+from saltext.jobs.core.banks import ENDTIMES, LOADS
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.drivers import ABSENT
-from saltext.jobs.core.store.records import is_believed
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
-
-AT_ONCE = 500  # loads that are read at a time, with the records that vouch for them
 
 
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
@@ -87,13 +83,8 @@ def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iter
 
 
 def loads(store: Store, keys: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """As ``readable``, for loads, without any that replaced a published one."""
-    found = readable(store, LOADS, keys)
-    while some := list(itertools.islice(found, AT_ONCE)):
-        records = dict(readable(store, PUBLISHED, [key for key, _ in some]))
-        for key, load in some:
-            if load and isinstance(load, dict) and is_believed(store, key, load, records.get(key, ABSENT)):
-                yield key, load
+    """As ``readable``, for loads."""
+    return ((key, load) for key, load in readable(store, LOADS, keys) if load and isinstance(load, dict))
 
 
 def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:

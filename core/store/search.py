@@ -20,14 +20,13 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import arguments, lines
-from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
+from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks, tally_of
 from saltext.jobs.core.display.command import HIDDEN, published_words, shown
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.returned import function_of, retcode_of
-from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in
@@ -111,9 +110,7 @@ def loads(store: Store, query: Query) -> Iterator[tuple[str, dict[str, Any]]]:
         for key in keys:
             load = known.get(key)
             if isinstance(load, dict) and load and _fits(query, load):
-                (record,) = store.driver.read_all([(PUBLISHED, key)])
-                if records.is_believed(store, key, load, record):
-                    yield key, load
+                yield key, load
 
 
 def _cursor(order: str, key: str) -> str:
@@ -172,9 +169,7 @@ def _matching(store: Store, query: Query, keys: list[str], sees: Sees) -> Iterat
             continue
         tally = tallies.get(key) or count_all(store, key, query.minion)
         if _is_asked_for(query, tally):
-            (record,) = store.driver.read_all([(PUBLISHED, key)])
-            if records.is_believed(store, key, load, record):
-                yield key, _row(store, key, load, tally, sees(load))
+            yield key, _row(store, key, load, tally, sees(load))
 
 
 def _fits(query: Query, load: dict[str, Any]) -> bool:

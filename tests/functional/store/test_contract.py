@@ -34,7 +34,6 @@ from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
-from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 from tests.functional.retry.records import changes, queue_of
@@ -312,27 +311,6 @@ class Contract:
         assert JID in caplog.text and "not believed" in caplog.text
         job_cache.save_load(JID, LOAD, minions=["web2"])
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
-
-    def test_no_reader_shows_a_load_that_is_not_believed(self, job_cache, opts):
-        other = f"{JID[:-1]}7"
-        for jid in (JID, other):
-            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
-
-        def shown():
-            listed = {job["JID"] for job in job_cache.get_jids_filter(10)}
-            found = {job["JID"] for job in search(job_cache.store, Query())["jobs"]}
-            loads = {jid for jid in (JID, other) if job_cache.get_load(jid)}
-            assert set(job_cache.get_jids()) == listed == found == loads
-            return loads
-
-        assert shown() == {JID, other}
-        salt.cache.Cache(opts).store("jobs/loads", JID, {**LOAD, "jid": JID, "fun": "cmd.run", "arg": ["evil"]})
-        assert shown() == {other}
-        salt.cache.Cache(opts).flush("jobs/loads", JID)
-        salt.cache.Cache(opts).store("jobs/loads", JID, {**LOAD, "jid": JID, "fun": "cmd.run", "arg": ["evil"]})
-        assert shown() == {other}
-        job_cache.save_load(JID, {**LOAD, "jid": JID}, minions=["web1"])
-        assert shown() == {JID, other}
 
     def test_a_publication_of_another_format_is_not_believed(self, job_cache, opts):
         job_cache.save_load(JID, LOAD, minions=["web1"])
