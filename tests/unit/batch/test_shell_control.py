@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.gates import FRESH, Pause, PausedBy
+from saltext.jobs.core.batch.gates import FRESH
 from saltext.jobs.core.batch.inflight import KILLS
 from saltext.jobs.core.batch.summary import summary
-from saltext.jobs.core.log.records import publish_of
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
-from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR, ROOT, utc
+from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR, ROOT
 
 YES, NO = ("answer", True), ("answer", False)
 
@@ -86,13 +85,6 @@ def test_a_job_that_survives_every_kill_keeps_its_slot_and_its_minion_is_named(t
         assert bench.states() == {"a": "completed", "b": "completed"}
 
 
-def test_a_stop_while_minions_are_pinged_ends_the_batch_at_once(tmp_path):
-    with bench_of(tmp_path, *(FakeMinion(name, there=False) for name in "ab")) as bench:
-        bench.begin("ab", "2", presence="ping", gather_job_timeout=600.0)
-        bench.reply("stop")
-        assert bench.end(10.0).pending() == ["a", "b"]
-
-
 # -- max_runtime -------------------------------------------------------------------------------------------------------
 
 
@@ -120,42 +112,7 @@ def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode,
         assert (bench.states(), bench.batch().outcomes["a"][2]) == ({"a": state}, retcode)
 
 
-def test_a_minion_that_is_not_known_to_run_the_job_is_never_killed(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", there=False), "b") as bench:
-        bench.begin("ab", "2", max_runtime=20.0, timeout=200.0)
-        bench.end()
-        assert bench.kills() == []
-
-
-def test_a_job_that_an_operator_kills_and_that_returns_all_the_same_is_what_it_has_returned(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", 20.0), FakeMinion("b", 20.0, 143), logged=True) as bench:
-        bench.begin("ab", "2")
-        bench.run(1.0)
-        signal = {"fun": "saltutil.kill_job", "arg": [JID], "user": "ann"}
-        bench.master.cache.log.append(publish_of("20260516101113000000", signal, ["a", "b"], "", "", True))
-        bench.end()
-        assert bench.states() == {"a": "completed", "b": "failed"}
-
-
 # -- windows -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_resume_opens_no_window_and_an_open_window_ends_no_pause(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "1", window=f"{utc(HOUR)}-{utc(2 * HOUR)}", timezone="UTC")
-        bench.run(60.0)
-        assert (shown(bench)["state"], shown(bench)["paused_reason"]) == ("paused", "outside its window")
-        assert abs(shown(bench)["opens_at"] - BEGIN - HOUR) < 61
-        bench.reply("pause")
-        assert bench.batch().waits_for() == Pause(PausedBy.OPERATOR, "ann")
-        bench.reply("resume")
-        bench.run(60.0)
-        assert (bench.batch().waits_for(), bench.times()) == (Pause(PausedBy.WINDOW), {})
-        bench.reply("pause")
-        bench.run(1.2 * HOUR)
-        assert bench.times() == {}
-        bench.reply("resume")
-        assert bench.end().success
 
 
 def test_a_stop_outside_the_window_ends_the_batch_and_no_minion_is_pinged_before_its_start_time(tmp_path):
@@ -202,30 +159,6 @@ def test_a_check_is_of_those_of_the_stage_that_have_completed(tmp_path):
         assert bench.end().halted is None
         checked = ["".join(names) for fun, names in bench.master.published if fun == "service.status"]
         assert checked == ["a", "cd"]
-
-
-def test_an_approval_during_a_pause_does_not_end_it(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "1,1", check=APPROVE)
-        bench.run(60.0)
-        assert [bench.reply("pause"), bench.reply("approve", stage=0)] == [YES, YES]
-        bench.run(60.0)
-        assert (bench.batch().state, bench.times()) == ("paused", {"a": 0})
-        bench.reply("resume")
-        assert bench.end().success
-
-
-@pytest.mark.parametrize("owner", [{}, ANNA], ids=["root", "anna"])
-def test_a_check_that_was_under_way_when_the_engine_died_is_made_again(tmp_path, owner):
-    with bench_of(tmp_path, *"ab", seconds=1.0) as bench:
-        bench.begin("ab", "1,1", check=FUNCTION, check_timeout=60.0, owner=owner)
-        bench.run(0.5)
-        bench.master.minions["a"].latency = HOUR
-        bench.run(30.0)
-        bench.master.minions["a"].latency = 0.01
-        bench.restart(after=HOUR)
-        assert bench.end(30.0).success
-        assert [fun for fun, _ in bench.master.published] == ["state.apply", *["service.status"] * 2, "state.apply"]
 
 
 # -- rights ------------------------------------------------------------------------------------------------------------

@@ -104,17 +104,6 @@ def test_a_batch_that_ends_beyond_its_budget_hands_nobody_over_however_few_have_
         assert (bench.states()["c"], bench.queued) == ("offline", [])
 
 
-def test_a_group_without_a_present_minion_is_passed_over_and_nobody_there_is_no_success(tmp_path):
-    minions = [FakeMinion(name, there=name in "ad") for name in "abcd"]
-    with ShellBench(tmp_path, minions) as bench:
-        bench.begin("abcd", "2", groups=(("x", 1), ("y", 2), ("z", 1)), presence="ping", **QUICK)
-        assert bench.end().success
-        assert bench.times().keys() == set("ad")
-        other = "20260516101112131416"
-        bench.begin("bc", "2", presence="ping", jid=other, **QUICK)
-        assert not bench.end(jid=other).success
-
-
 def test_a_minion_that_ignores_the_job_is_not_sent_it_without_end(tmp_path):
     with ShellBench(tmp_path, "ab", probe_attempts=2) as bench:
         bench.master.minions["a"].known.add(JID)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.errors import PublishFailed
 from tests.database import change_batch
 from tests.unit.batch.bench import Bench
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
@@ -51,16 +50,6 @@ def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
         assert bench.batch(B).waits_for_room() == ""
 
 
-def test_a_wave_waits_for_room_too_and_does_not_get_smaller(tmp_path):
-    with ShellBench(tmp_path, EIGHT, max_in_flight=2) as bench:
-        bench.begin("abcd", "3,100%", jid=A)
-        assert bench.end(jid=A).success
-        begun = sorted(at(bench, name)[A] for name in "abcd")
-        ended = [at(bench, name)[A] + 1.0 for name in "abc"]
-    assert begun[-1] >= max(ended), "the last one is of the second stage"
-    assert bench.master.most == 2
-
-
 def test_a_batch_whose_row_is_damaged_keeps_the_others_from_nothing(tmp_path):
     with ShellBench(tmp_path, "ab", max_in_flight=1) as bench:
         bench.begin("b", "1", jid=B)
@@ -79,29 +68,6 @@ def test_another_limit_counts_for_running_batches_from_the_next_start_on(tmp_pat
         bench.restart()
         bench.end(jid=A)
         assert bench.master.most == min(most, 7)
-
-
-def test_a_minion_in_doubt_takes_its_room_until_it_is_given_up(tmp_path):
-    minions = [FakeMinion("a", seconds=1e9), FakeMinion("b")]
-    with ShellBench(tmp_path, minions, max_in_flight=1) as bench:
-        bench.begin("a", "1", jid=A, timeout=30.0)
-        bench.begin("b", "1", jid=B)
-        bench.run(10)
-        bench.master.minions["a"].there = False
-        bench.run(20)
-        assert flying(bench, A, B) == [1, 0]
-        bench.end(jid=A)
-        assert bench.states(A) == {"a": "lost"}
-        assert bench.end(jid=B).success
-
-
-def test_a_publish_that_fails_gives_its_room_back(tmp_path):
-    with ShellBench(tmp_path, "ab", max_in_flight=1, publish_retries=0) as bench:
-        bench.master.failures = [PublishFailed("no", certain=True)]
-        bench.begin("a", "1", jid=A)
-        bench.begin("b", "1", jid=B)
-        assert bench.end(jid=B).success
-        assert bench.batch(A).state == "paused"
 
 
 def test_returns_that_come_one_by_one_lead_to_few_publishes(tmp_path):
