@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import signal
+
 import pytest
 
-from tests.integration.job_retry.desk import kill, lines, retry_minion
+from tests.integration.faults import CountedJob
+from tests.integration.job_retry.desk import family, kill, lines, retry_minion
 from tests.waiting import lasting, wait_for
 
 
@@ -97,6 +102,40 @@ def test_a_job_that_was_begun_and_interrupted_is_held_until_an_operator_decides(
     desk.await_return("bert", behind)
     assert lines(ran) == 1
     assert desk.run("job_retry.show", "bert", jid)["history"][-1]["reason"] == "it was begun and ended without a return"
+
+
+def test_a_job_that_ended_while_its_minion_was_stopped_runs_no_second_time_and_says_so(desk, bert, tmp_path):
+    job = CountedJob(tmp_path, "ran", gated=True)
+    jid = desk.publish("cmd.run", job.command, tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    bert.start()
+    desk.await_state("bert", jid, "running")
+    os.kill(bert.pid, signal.SIGTERM)
+    wait_for(lambda: not family(bert), what="the minion has ended")
+    bert.terminate()
+    job.open_gate()
+    bert.start()
+    desk.await_state("bert", jid, "held")
+    assert desk.run("job_retry.show", "bert", jid)["history"][-1]["reason"] == "it was begun and ended without a return"
+    assert job.begun() == 1
+
+
+def test_a_job_whose_return_found_no_master_runs_no_second_time_and_says_so(desk, master, tmp_path):
+    impatient = {"return_retry_tries": 1, "request_channel_timeout": 3, "request_channel_tries": 1}
+    with retry_minion(master, "carl", **impatient) as carl:
+        job = CountedJob(tmp_path, "ran", gated=True)
+        jid = desk.publish("cmd.run", job.command, tgt="carl")
+        wait_for(job.begun, what="it has begun")
+        kill(master)
+        job.open_gate()
+        work = pathlib.Path(carl.config["cachedir"], "proc", jid)
+        wait_for(lambda: not work.exists(), what="the minion has given up the return")
+        master.start()
+        desk.await_engine()
+        desk.await_state("carl", jid, "held")
+        assert "without a return" in desk.run("job_retry.show", "carl", jid)["history"][-1]["reason"]
+        assert job.begun() == 1
+        desk.run("job_retry.purge", state="held")
 
 
 def test_a_kill_of_the_master_loses_nothing(desk, master, anna, bert, tmp_path):
