@@ -30,8 +30,6 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "publish_failures_total": ("engine", "Publishes that failed."),
     "leader": ("engine", "Whether the engine of this master leads."),
     "lease_left_seconds": ("engine", "Time for which the leader may publish without a renewal."),
-    "takeovers_total": ("engine", "Times that another master has taken over, in all."),
-    "hand_overs_total": ("engine", "Times that a master has handed over, in all."),
     "fenced_total": ("engine", "Times that this master could not act because it did not lead, or could not tell."),
     "site_up": ("engine", "Whether the last sign of life could be written where the masters share it."),
     # batch_manager

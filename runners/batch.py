@@ -531,7 +531,7 @@ def masters() -> dict[str, Any]:
     :return: a dict with master (this one), site (where what they share is), store (``ok``), store_seconds (how long it took
         to answer) and engines: by name, a dict with leader (a master, or None), process, since (Unix time), epoch,
         beat_seconds (since its last sign of life), lease_seconds (for how long it leads without a renewal; None for a
-        lock), takeovers and hand_overs (how often so far) and masters: by name, a dict with state (leads, stands by, or not
+        lock) and masters: by name, a dict with state (leads, stands by, or not
         known, if it has said nothing for 35 seconds), silent_seconds, host, version (of this extension), salt,
         ahead_seconds (by how much its clock is ahead of the site's) and refused (how often it was kept from acting because
         it could not be sure that it leads).
@@ -545,34 +545,6 @@ def masters() -> dict[str, Any]:
     from saltext.jobs.core.engine import masters as sites
 
     return sites.standing(__opts__)
-
-
-@runner.verb
-def hand_over(master: object = None, engine: object = None) -> dict[str, Any]:
-    """
-    Have a master give up the lead of its engines, for its maintenance. A master that stands by goes on with everything.
-
-    Nothing is lost, and nothing runs twice. The master stands by afterwards, and takes over again if the other one ends.
-    Refused where no other master stands by.
-
-    :param str master: the master, by its id. Default: this one.
-    :param str engine: only this engine: batch_manager, job_retry, job_recorder or job_notices. Default: all that it leads.
-    :return: by engine, a dict with from, to, epoch and seconds (that it took).
-
-    CLI Example:
-
-    .. code-block:: bash
-
-        salt-run batch.hand_over
-        salt-run batch.hand_over master=master-a engine=job_retry
-    """
-    from saltext.jobs.core.engine import masters as sites
-
-    engines = sites.LED if engine is None else (arguments.choice("engine", engine, sites.LED),)
-    who = _caller()
-    _rights(who).permit_control()
-    name = str(__opts__["id"]) if master is None else arguments.plain("master", master)
-    return sites.hand_over(__opts__, name, engines, who.name)
 
 
 @runner.verb

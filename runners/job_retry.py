@@ -68,11 +68,10 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         salt-run job_retry.list minion=web1 state=held,dead
     """
     from saltext.jobs.core.engine import requests
-    from saltext.jobs.core.engine.masters import driver_of
     from saltext.jobs.core.retry.entry import State
 
     _tell_of_a_pause()
-    driver = driver_of(__opts__, JOB_RETRY)
+    driver = requests.driver_of(__opts__, JOB_RETRY)
     if driver:
         runner.note(globals(), f"Driven by the master {driver}")
     there = tuple(state.value for state in State if state is not State.DONE)
@@ -149,7 +148,6 @@ def stats() -> dict[str, Any]:
         salt-run job_retry.stats
     """
     from saltext.jobs.core.engine import requests
-    from saltext.jobs.core.engine.masters import driver_of
 
     states, functions = collections.Counter[str](), collections.Counter[str]()
     minions, jobs, openings = set[str](), set[str](), list[float]()
@@ -175,7 +173,7 @@ def stats() -> dict[str, Any]:
         "opens_at": min(openings, default=None),
         "paused": _is_paused(),
         **requests.leading(__opts__, JOB_RETRY),
-        "engine_master": driver_of(__opts__, JOB_RETRY),
+        "engine_master": requests.driver_of(__opts__, JOB_RETRY),
         "metrics": _metrics(),
     }
 

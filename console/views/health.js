@@ -2,7 +2,7 @@
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
-import { ago, count, duration, line, many, tempo } from "../format.js";
+import { ago, count, duration, line, tempo } from "../format.js";
 import { Series, flat } from "../model/series.js";
 import { name } from "../grid.js";
 import { Reader } from "../reader.js";
@@ -115,10 +115,9 @@ function masters() {
   };
 }
 
-function lead([engine, { leader, masters: all, takeovers }]) {
+function lead([engine, { leader, masters: all }]) {
   const others = Object.entries(all ?? {}).filter(([one]) => one !== leader).map(([one, { state }]) => `${line(one)}: ${line(state)}`);
-  const often = takeovers ? `; taken over ${many(takeovers, "time", "times")}` : "";
-  return `${line(engine)}: ${leader ? `${line(leader)} leads` : "no master leads"}${others.length ? `; ${others.join(", ")}` : ""}${often}`;
+  return `${line(engine)}: ${leader ? `${line(leader)} leads` : "no master leads"}${others.length ? `; ${others.join(", ")}` : ""}`;
 }
 
 /** The figures of one engine. */

@@ -16,7 +16,6 @@ from saltext.jobs.core.batch.facts import Returned
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.masters import driver_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import JobCacheError, Refused, StateError
 from saltext.jobs.core.ledger.batches import Kind
@@ -44,7 +43,7 @@ class Catalog:
         self._store, self._cache = BatchStore(opts), JobCache(opts)
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
-        self.master = driver_of(opts, BATCH_MANAGER)
+        self.master = requests.driver_of(opts, BATCH_MANAGER)
 
     def ours(self, jid: str) -> Batch | None:
         """Return a batch of ours, or None. :raises Refused: if it cannot be read."""

@@ -105,12 +105,6 @@ class BatchShell:
         if jid in self.live:
             self.live[jid].step(fact)
 
-    async def settle(self) -> None:
-        """Publish nothing more, and return when the batches are durable."""
-        await self._ports.publisher.settle()
-        for live in list(self.live.values()):
-            await live.durable()
-
     def close(self) -> None:
         """Release everything. All state is in the rows."""
         if self._timer is not None:

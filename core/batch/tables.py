@@ -115,14 +115,10 @@ def masters(found: Mapping[str, Any], page: Page) -> None:
         leads = (
             f"{told['leader']} leads since {page.when(told['since'])}{lease}" if told["leader"] else "no master leads"
         )
-        page.line(
-            f"{engine}: {leads}; taken over {counted(told['takeovers'], 'time')}, handed over "
-            f"{counted(told['hand_overs'], 'time')}",
-            "  ",
-        )
+        page.line(f"{engine}: {leads}", "  ")
         rows += [{"engine": engine, "master": name, **master} for name, master in told["masters"].items()]
     page.table(_MASTERS, rows)
-    page.next("batch.hand_over", "batch.doctor")
+    page.next("batch.doctor")
 
 
 # -- one batch ----------------------------------------------------------------------------------------------------------

@@ -66,9 +66,6 @@ class App(Protocol):
     def metrics(self) -> Figures:
         """Return the engine's figures."""
 
-    async def settle(self) -> None:
-        """Begin nothing more that reaches minions, and return when what is known and under way is durable."""
-
     def close(self) -> None:
         """Release everything; called once, when the loop has stopped, but not if the process is killed."""
 
@@ -140,7 +137,6 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
             {
                 "metrics": lambda request: figures_of(metrics()),
                 "history": lambda request: app.history.told(),
-                "hand_over": seat.hand_over(loop, app.settle),
             }
         )
         if folder is not None:
@@ -151,11 +147,7 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         loop.add_callback(_beat, loop, seat)
         log.info("The %s engine runs", name)
         loop.start()
-    # The loop ends only when the lead is handed over or lost. Salt restarts the engine, which then waits for its turn.
-    if seat.is_handing:
-        is_taken = seat.step_back()
-        log.info("The %s engine ends: %s", name, "another one leads" if is_taken else "no other one leads so far")
-        return
+    # The loop ends only when the lead is lost. Salt restarts the engine, which then waits for its turn.
     seat.say(at_once=True, ends=True)
 
 

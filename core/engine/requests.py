@@ -84,6 +84,12 @@ def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
         return None
 
 
+def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
+    """Return the master whose engine works for all masters of a site; None if none does, or for a master alone."""
+    process = process_of(opts, engine) if opts.get("saltext_jobs_site") else None
+    return process.master if process is not None else None
+
+
 def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
     """
     Return ``{"engine": whether one runs, "process": which one, on which machine and of which master, "since": when it took

@@ -31,10 +31,9 @@ What we announce (payloads are flat dicts with the fields that are named here; S
     ``halted_reason``, ``success``, ``stopped_by``
 ``salt/job_retry/<minion>/<jid>/queued|sent|done|held|expired|cancelled|dead``
     ``minion``, ``jid``, ``fun``, ``attempts``, ``reason``
-``salt/jobs_engine/<engine>/taken_over``, ``handed_over``
+``salt/jobs_engine/<engine>/taken_over``
     ``engine``, ``master`` (which leads now), ``former`` (the master that led before), ``epoch``: another master leads the
-    engine. It was taken over because the former leader ended, froze or was cut off, or handed over because an operator
-    wanted it. The event is on the bus of the new leader
+    engine, because the former leader was stopped, died, froze or was cut off. The event is on the bus of the new leader
 """
 
 from __future__ import annotations
@@ -195,9 +194,9 @@ def retry_tag(minion: str, jid: str, kind: str) -> str:
     return f"salt/job_retry/{minion}/{jid}/{kind}"
 
 
-def lead_tag(engine: str, kind: str) -> str:
+def taken_over_tag(engine: str) -> str:
     """Return the tag of the event that another master leads an engine now."""
-    return f"salt/jobs_engine/{engine}/{kind}"
+    return f"salt/jobs_engine/{engine}/taken_over"
 
 
 def wake_tag(engine: str) -> str:

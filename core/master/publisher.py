@@ -51,20 +51,10 @@ class Publisher:
         self._own_user = self._client.salt_user
         #: Since the start: publishes that the master took, questions included; and failed ones.
         self.published = self.failed = 0
-        self._under_way, self._is_settling = 0, False
 
     def close(self) -> None:
         """Release the client's sockets."""
         self._client.destroy()
-
-    async def settle(self) -> None:
-        """
-        Send nothing more, and return once no publish is under way. A publish that begins later never returns, as if this
-        process had died before.
-        """
-        self._is_settling = True
-        while self._under_way:
-            await compat.sleep(0.02)
 
     def new_jid(self) -> str:
         """Return a fresh jid."""
@@ -111,8 +101,6 @@ class Publisher:
         elif compat.HAS_START_EVENT and natively:
             extra["start_event"] = True
         extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)
-        if self._is_settling:
-            await compat.Future()
         try:
             if self._lease is not None:
                 self._lease.check()
@@ -121,7 +109,6 @@ class Publisher:
             raise PublishFailed(str(exc), certain=True) from exc
         # The client reads its salt_user synchronously, before its first wait: no other publish can come between.
         self._client.salt_user = self._allowed(user)
-        self._under_way += 1
         try:
             answer = await self._client.run_job_async(
                 tgt,
@@ -141,8 +128,6 @@ class Publisher:
             refusal = _refusal_in(exc)
             forbidden = isinstance(refusal, salt.exceptions.AuthorizationError)
             raise PublishFailed(f"{type(exc).__name__}: {exc}", refusal is not None, forbidden) from exc
-        finally:
-            self._under_way -= 1
         if not answer or not answer.get("jid"):
             raise NoMinionMatched(f"the master matched no minion with {_short(tgt)}")
         self.published += 1

@@ -142,9 +142,6 @@ class NoticesShell:
             **of_bus(JOB_NOTICES, self._ports.bus),
         }
 
-    async def settle(self) -> None:
-        """Do nothing: a notice that is being sent may come twice, with the same id."""
-
     def close(self) -> None:
         """End. Notices that have not arrived are on the disk."""
         self._ports.bus.close()

@@ -96,9 +96,6 @@ class RecorderShell:
         """Return the engine's figures."""
         return {**figures(self._stats({})), **of_bus(JOB_RECORDER, self._ports.bus)}
 
-    async def settle(self) -> None:
-        """Do nothing: what was handed over and is not noted yet may come twice."""
-
     def close(self) -> None:
         """End. Events that were gathered are written first: they are nowhere else."""
         self._ports.bus.close()

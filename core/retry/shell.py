@@ -119,13 +119,6 @@ class RetryShell:
             **of_bus(JOB_RETRY, ports.bus),
         }
 
-    async def settle(self) -> None:
-        """Publish nothing more. Returns when the queue is stored."""
-        await self._ports.publisher.settle()
-        stored = compat.Future()
-        self.writer.when_durable(lambda: stored.set_result(None))
-        await stored
-
     def close(self) -> None:
         """Release everything. The next engine finds what is not in the store: it goes on from the checkpoint."""
         self._proof.close()

@@ -20,7 +20,6 @@ VERBS = {
         "status",
         "doctor",
         "stats",
-        "hand_over",
         "history",
         "list_active",
         "masters",

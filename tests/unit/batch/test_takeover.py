@@ -1,5 +1,5 @@
 """
-A leading engine hands over in each phase of a batch, with a request that is made just then. The next one goes on: nothing
+A leading engine ends in each phase of a batch, after a request that was made just then. The next one goes on: nothing
 runs twice, never too many at once, and the request is answered.
 """
 
@@ -7,55 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core import compat
-from saltext.jobs.core.engine.masters import SETTLE
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 from tests.unit.batch.test_shell_rollout import APPROVE, HOUR, utc
 
 LIMIT = 2
-
-
-class Settling:
-    """As a Publisher: nothing is sent once it settles, and it has settled once nothing is under way."""
-
-    def __init__(self, master):
-        self._master, self._under_way, self._is_settling = master, 0, False
-
-    def __getattr__(self, name):
-        return getattr(self._master, name)
-
-    async def publish(self, *args, **options):
-        if self._is_settling:
-            await compat.Future()
-        self._under_way += 1
-        try:
-            return await self._master.publish(*args, **options)
-        finally:
-            self._under_way -= 1
-
-    async def settle(self):
-        self._is_settling = True
-        while self._under_way:
-            await compat.sleep(0.02)
-
-
-class HandingOver(ShellBench):
-    """Has an engine that leads, and another one that takes over."""
-
-    def start(self, **ports):
-        super().start(publisher=Settling(self.master), **ports)
-
-    def hand_over(self):
-        """As ``core/engine/masters.py`` has it done: the loop stops once all is durable, or after a while."""
-        settled = []
-
-        async def settle():
-            await self.shell.settle()
-            settled.append(True)
-
-        self.virtual.loop.spawn_callback(settle)
-        self.run(SETTLE, lambda: settled)
-        self.restart(is_takeover=True)
 
 
 def running(bench, **options):
@@ -97,13 +52,14 @@ PHASES = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_in_whatever_phase_the_lead_is_handed_over_the_next_one_goes_on(tmp_path, phase):
+def test_in_whatever_phase_the_leader_ends_the_next_one_goes_on(tmp_path, phase):
     come_to, (verb, values), goes_on = PHASES[phase]
     minions = [FakeMinion(name, seconds=3.0) for name in "abcdef"]
-    with HandingOver(tmp_path, minions=minions) as bench:
+    with ShellBench(tmp_path, minions=minions) as bench:
         come_to(bench)
         then = bench.ask(verb, jid=JID, user="ann", **values)
-        bench.hand_over()
+        bench.run(1.0, lambda: then in bench.inbox.replies)
+        bench.restart(is_takeover=True)
         assert bench.run(60.0, lambda: then in bench.inbox.replies)
         bench.queue_runs = True
         if goes_on:
