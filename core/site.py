@@ -74,7 +74,7 @@ class FileSite:
         return []  # the doctors look at the disk themselves
 
     def path(self, engine: str) -> pathlib.Path:
-        """Return the directory of an engine's lock and spool on this machine; None if they are not on a disk."""
+        """Return the directory of an engine's lock on this machine; None if it is not on a disk."""
         return pathlib.Path(self._cachedir, "saltext_jobs", engine)
 
     def lock_path(self, engine: str) -> pathlib.Path:

@@ -1,1 +1,1 @@
-"""Loads and returns from the bus, through a spool on disk, into any returner."""
+"""Loads and returns from the log and the job cache, into any returner."""
