@@ -43,10 +43,6 @@ class BatchSettings:
 
     #: How many minions may be in flight at once over all batches, which share it evenly; None for any number.
     max_in_flight: int | None = option(None, whole(1))
-    #: How often a failed publish is tried again before the batch pauses.
-    publish_retries: int = option(5, whole())
-    #: How often a silent minion is asked before it counts as offline.
-    probe_attempts: int = option(3, whole(1))
     #: Minions that may start and control batches if ``peer_run`` lets them: they may run anything on any minion.
     allow_peers: tuple[str, ...] = option((), IDS)
     #: Grains and pillar keys that are not secret, such as ``grains:rack``: users who may start a batch may group it by

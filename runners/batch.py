@@ -66,7 +66,6 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param max_failures: stop when more minions than this have failed: a count (0 for the first failure), or a percentage of
         the matched minions (with ``by``, of each group). A minion that never answered does not count as a failure here.
         Default: no limit.
-    :param int min_executed: do not stop for failures before this many minions have completed or failed. Default: 0.
     :param timeout: seconds after which a minion is asked whether it still runs the job; default: the master's ``timeout``.
     :param gather_job_timeout: seconds to wait for answers; default: the master's ``gather_job_timeout``.
     :param max_runtime: seconds for which a minion may run the job. A minion that runs it for longer is told to terminate it,
@@ -87,7 +86,6 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         ``approve``: then an operator calls ``batch.approve``. False, an error or no answer halts the batch. Refused if
         the batch has one stage only, or if this master lacks the runner function.
     :param check_timeout: seconds to wait for the answer of a function. Default: 300.
-    :param approve_timeout: seconds to wait for an approval. Default: no limit.
     :param approve_by: the only users and groups that may approve, with commas or as a list: users by name (``anna``) or by
         login (``ldap:anna``), groups as ``%ops``. The user who starts the batch may never approve it. Default: anyone who
         may run its job.

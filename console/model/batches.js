@@ -75,7 +75,7 @@ const USUAL = { presence: "ping", offline: "skip" };
 /** The options with which a batch was started, `[[name, value]]`, without those that were not given, or have no effect. */
 export function optionsOf(batch) {
   const options = batch.options && typeof batch.options === "object" ? batch.options : {};
-  const idle = options.check ? (options.check === "approve" ? ["check_timeout"] : ["approve_timeout"]) : ["check_timeout", "approve_timeout"];
+  const idle = options.check && options.check !== "approve" ? [] : ["check_timeout"];
   return Object.entries(options)
     .filter(([name, value]) => !ELSEWHERE.has(name) && !idle.includes(name) && USUAL[name] !== value && ![null, undefined, false, "", 0].includes(value))
     .map(([name, value]) => [name, Array.isArray(value) ? value.join(", ") : value]);

@@ -205,14 +205,11 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
 def hand_over(batch: BatchState) -> list[Effect]:
     """
     Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
-    that the job must not go on, and the queue knows nothing of stages, checks and failures. The batch does not hear of
-    failures after that, so it judges its budget now, however few minions have run.
+    that the job must not go on, and the queue knows nothing of stages, checks and failures.
     """
     waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
     if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:
         return []
-    if reason := batch.record.overdrawn(ended_group=batch.pace.group):
-        return batch.halt(reason)
     batch.asked_queue = True
     return [facts.Queue(tuple(batch.to_hand_over))]
 

@@ -305,11 +305,8 @@ class Checks(Kept):
 
     def begin(self, stage: int, now: float) -> None:
         """Begin the check of a stage, or begin it again after a crash."""
-        again, self.stage = self.stage == stage, stage
-        if not self.by_hand:
-            self.due = now + self.spec.check_timeout + _GRACE
-        elif not again:
-            self.due = None if self.spec.approve_timeout is None else now + self.spec.approve_timeout
+        self.stage = stage
+        self.due = None if self.by_hand else now + self.spec.check_timeout + _GRACE
 
     def pass_(self) -> None:
         """The check under way was passed."""
@@ -327,8 +324,6 @@ class Checks(Kept):
         """Return why the batch may not go on if the check under way has taken too long; else None."""
         if self.due is None or now < self.due:
             return None
-        if self.by_hand:
-            return f"nobody has approved it within {self.spec.approve_timeout:g} s"
         return f"check {self.spec.check['fun']}: no answer within {self.spec.check_timeout:g} s"
 
 

@@ -45,8 +45,7 @@ class Outcomes:
     """
 
     __slots__ = (
-        *("spec", "membership", "_touched", "ended", "begun", "budget_used", "group_used", "counts", "completed"),
-        "_unjudged",
+        *("spec", "membership", "_touched", "ended", "begun", "budget_used", "group_used", "counts", "_unjudged"),
     )
 
     def __init__(self, spec: Spec, membership: Membership, touched: set[str]) -> None:
@@ -56,7 +55,6 @@ class Outcomes:
         self.budget_used = 0
         self.group_used = [0] * self.membership.groups  # used part of the budget, by group
         self.counts = collections.Counter[Outcome]()
-        self.completed = collections.Counter[int]()  # by group
         self._unjudged = set[int]()  # groups whose failures have changed since they were judged
 
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
@@ -81,25 +79,14 @@ class Outcomes:
         """Tell whether a minion was killed because it ran too long: it had begun the job, and does not begin it again."""
         return minion in self.ended and self.ended[minion][0] is Outcome.TIMED_OUT
 
-    def overdrawn(self, ended_group: int | None = None) -> str | None:
-        """
-        Return the limit that the failures so far exceed, or None.
-
-        :param ended_group: the place of a group that has ended, which is then judged however few of its minions ran.
-        """
-        allowed = self.spec.failures_allowed
-        executed = self.counts[Outcome.COMPLETED] + self.budget_used
-        enough = ended_group is not None or executed >= self.spec.min_executed
-        if allowed is not None and self.budget_used > allowed and enough:
+    def overdrawn(self) -> str | None:
+        """Return the limit that the failures so far exceed, or None."""
+        allowed, groups = self.spec.failures_allowed, sorted(self._unjudged)
+        self._unjudged = set()
+        if allowed is not None and self.budget_used > allowed:
             return "max_failures"
-        return self._overdrawn_group(ended_group)
-
-    def _overdrawn_group(self, ended: int | None) -> str | None:
-        groups, self._unjudged = self._unjudged | ({ended} if ended is not None else set()), set()
-        for group in sorted(groups) if self.spec.group_failures_allowed else ():
-            used = self.group_used[group]
-            enough = group == ended or self.completed[group] + used >= self.spec.min_executed
-            if used > self.spec.group_failures_allowed[group] and enough:
+        for group in groups if self.spec.group_failures_allowed else ():
+            if self.group_used[group] > self.spec.group_failures_allowed[group]:
                 return f"max_failures in group {self.spec.groups[group][0]}"
         return None
 
@@ -107,8 +94,6 @@ class Outcomes:
         outcome, group = ended[0], self.membership.of(minion)
         self.counts[outcome] += by
         self._unjudged.add(group)
-        if outcome is Outcome.COMPLETED:
-            self.completed[group] += by
         if _is_against_budget(ended):
             self.budget_used += by
             self.group_used[group] += by

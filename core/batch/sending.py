@@ -90,12 +90,8 @@ def allotted(batch: BatchState, fact: facts.Allotted, _now: float) -> list[Effec
 def _next_stages(batch: BatchState, now: float) -> list[Effect]:
     """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
     while batch.waiting and batch.pace.stage_is_over(len(batch.inflight), batch.waiting.available):
-        if not batch.waiting.available:
-            if _group_awaits_signs(batch):
-                return []
-            reason = batch.record.overdrawn(ended_group=batch.pace.group)
-            if reason:
-                return batch.halt(reason)
+        if not batch.waiting.available and _group_awaits_signs(batch):
+            return []
         if batch.rights.doubt_after(batch.pace.stage):
             return holding.heed_rights(batch, now)
         if batch.checks.must_begin(batch.pace.stage):

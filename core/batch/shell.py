@@ -62,7 +62,7 @@ class BatchShell:
     def __init__(
         self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing, interval: float = INTERVAL
     ) -> None:
-        self._ports, self._settings, self._interval = ports, settings, interval
+        self._ports, self._interval = ports, interval
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log(self), self)
         self._effects = Effects(ports, self._close, self._proof.read_on)
@@ -315,13 +315,7 @@ class BatchShell:
                 f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are away; "
                 f"add {JOB_RETRY} to `engines:` or choose another `offline`"
             )
-        settings = self._settings
-        return dataclasses.replace(
-            spec,
-            publish_retries=settings.publish_retries,
-            probe_attempts=settings.probe_attempts,
-            acks=self._ports.acks,
-        )
+        return dataclasses.replace(spec, acks=self._ports.acks)
 
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports

@@ -24,6 +24,7 @@ class Spec:
     * ``minions``: all that the target matched, absent ones included, in the order in which they are sent to.
     * ``sizes``: one limit for each stage. With groups: those of the first group, then those of the second, and so on.
     * ``max_failures``, ``window``, ``timezone``: as they were typed.
+    * ``publish_window``, ``publish_retries``, ``probe_attempts``: the same for all batches of a version.
     * ``unsure``: minions that are left out, since it is not known whether the target matches them.
     * ``options``: what travels with each sub-batch (metadata, executors, …).
     * ``groups``: the name of each group and its count of minions, in order; empty without groups.
@@ -49,7 +50,6 @@ class Spec:
     batch_wait: float = 0.0
     failures_allowed: float | None = None
     max_failures: Any = None
-    min_executed: int = 0
     timeout: float = 60.0
     gather_job_timeout: float = 10.0
     presence: str = "ping"
@@ -66,7 +66,6 @@ class Spec:
     timezone: str = ""
     check: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     check_timeout: float = 300.0
-    approve_timeout: float | None = None
     by: str = ""
     groups: tuple[tuple[str, int], ...] = ()
     group_failures_allowed: tuple[float, ...] = ()

@@ -57,12 +57,10 @@ _positive = functools.partial(arguments.seconds, above=0)
 #: Options that depend on no other option.
 _READERS: dict[str, _Reader] = {
     "batch_wait": arguments.seconds,
-    "min_executed": arguments.whole,
     "timeout": _positive,
     "gather_job_timeout": _positive,
     "max_runtime": _positive,
     "check_timeout": _positive,
-    "approve_timeout": _positive,
     "approve_by": _approvers,
     "presence": functools.partial(arguments.choice, accepted=PRESENCE),
     "offline": functools.partial(arguments.choice, accepted=OFFLINE),

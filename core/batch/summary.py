@@ -25,13 +25,12 @@ _KEPT = (
         "batch",
         "batch_wait",
         "max_failures",
-        "min_executed",
         "timeout",
         "gather_job_timeout",
         "max_runtime",
         "start_at",
     ),
-    *("window", "timezone", "by", "check_timeout", "approve_timeout", "presence", "offline", "ret"),
+    *("window", "timezone", "by", "check_timeout", "presence", "offline", "ret"),
 )
 
 

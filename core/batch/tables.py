@@ -26,7 +26,6 @@ _MANY_LINES, _FEW_LINES = 6, 2
 #: Options of a batch that are shown, unless they have these values.
 _OPTIONS = {
     **dict.fromkeys(("by", "max_failures", "max_runtime", "window", "timezone", "check", "approve_by")),
-    "min_executed": 0,
     "batch_wait": 0.0,
     "presence": "ping",
     "offline": "skip",

@@ -16,9 +16,9 @@ def test_defaults_need_no_options():
 
 def test_a_later_source_overrides_an_earlier_one():
     settings = read_settings(
-        BatchSettings, "batch_manager", {"probe_attempts": 7, "publish_retries": 2}, {"probe_attempts": 2}
+        BatchSettings, "batch_manager", {"max_in_flight": 7, "metrics_dir": "/here"}, {"max_in_flight": 2}
     )
-    assert (settings.probe_attempts, settings.publish_retries) == (2, 2)
+    assert (settings.max_in_flight, settings.metrics_dir) == (2, "/here")
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,8 @@ def test_another_duration_is_refused(given):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bogus": 1}, ["'bogus'", "1", "publish_retries"]),
-        ({"publish_retries": "3"}, ["publish_retries", "'3'", "a whole number"]),
-        ({"publish_retries": True}, ["publish_retries", "True"]),
+        ({"bogus": 1}, ["'bogus'", "1", "max_in_flight"]),
+        ({"metrics_dir": "here"}, ["metrics_dir", "'here'", "the full path"]),
         ([1], ["batch_manager", "[1]", "a mapping"]),
         (False, ["batch_manager", "False", "a mapping"]),
     ],
@@ -60,7 +59,7 @@ def test_a_limit_over_all_batches_that_is_no_count_is_refused_with_what_is_accep
 
 
 def test_options_under_engines_override_those_of_the_section():
-    opts = {"batch_manager": {"probe_attempts": 5, "publish_retries": 7}}
-    opts["engines"] = ["job_retry", {"batch_manager": {"probe_attempts": 9}}]
+    opts = {"batch_manager": {"max_in_flight": 5, "metrics_dir": "/here"}}
+    opts["engines"] = ["job_retry", {"batch_manager": {"max_in_flight": 9}}]
     settings = read_settings(BatchSettings, "batch_manager", *engine_options(opts, "batch_manager"))
-    assert (settings.probe_attempts, settings.publish_retries) == (9, 7)
+    assert (settings.max_in_flight, settings.metrics_dir) == (9, "/here")

@@ -101,7 +101,7 @@ class Both(World):
     """A world in which the batch engine runs too."""
 
     def __init__(self, *args, max_in_flight=None, **options):
-        self.batch_settings = BatchSettings(max_in_flight=max_in_flight, publish_retries=1000)
+        self.batch_settings = BatchSettings(max_in_flight=max_in_flight)
         self.batch_life = self.batch_bus = self.batches = self.batch_lease = None
         self.handed_over = set()  # (minion, jid) that the retry queue has taken from a batch
         self.specs = {}  # jid -> the Spec of a batch that was asked for
@@ -231,7 +231,7 @@ class Both(World):
         """Ask for a batch of state.apply."""
         minions = tuple(minions)
         options = {"fun": "state.apply", "arg": (), "kwargs": {}, "tgt": "*", "tgt_type": "glob", "user": "root"}
-        options |= {"timeout": 10.0, "gather_job_timeout": 5.0, "publish_window": 0.1}
+        options |= {"timeout": 10.0, "gather_job_timeout": 5.0, "publish_window": 0.1, "publish_retries": 1000}
         options |= {"sizes": tuple(sizes_of(batch, len(minions))), **more}
         self.specs[jid] = spec = Spec(jid=jid, minions=minions, batch=batch, **options)
         self.ask_batches("start", told, spec=spec.as_dict())

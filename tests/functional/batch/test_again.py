@@ -12,10 +12,10 @@ from tests.functional.batch.test_starting import ROOT, asked_for, new_batch, opt
 OF_ITS_OWN = {"jid", "owner"}
 WAYS = [
     {},
-    {"batch": "1,50%", "max_failures": "10%", "min_executed": 1, "batch_wait": "90s", "timeout": 7},
+    {"batch": "1,50%", "max_failures": "10%", "batch_wait": "90s", "timeout": 7},
     {"batch": "1,100%", "check": "test.arg 7 'a b' c=[1,2] d='x y'", "check_timeout": "10m"},
     {"batch": "1,100%", "check": "runner:jobs.active 'a b' {jid}"},
-    {"batch": "1,100%", "check": "approve", "approve_timeout": "1h"},
+    {"batch": "1,100%", "check": "approve", "approve_by": "anna"},
     {"window": ["Sat,Sun 02:00-05:00", "Mon 01:00-02:00"], "timezone": "Europe/Berlin", "max_runtime": "1h"},
     {"by": "nodegroups:[canary,rest]", "presence": "none", "offline": "fail", "ret": "mysql"},
     {"metadata": {"ticket": 7}, "module_executors": ["direct_call"], "kwarg": {"timeout": 3, "pillar": {"a": [1]}}},

@@ -98,7 +98,6 @@ def test_a_misspelled_option_is_refused_with_the_option_that_was_meant(opts, sli
     [
         ({"batch": "many"}, "'many'"),
         ({"max_failures": "lots"}, "'lots'"),
-        ({"min_executed": "some"}, "'some'"),
         ({"offline": "wait"}, "'wait'"),
         ({"presence": "maybe"}, "'maybe'"),
         ({"timeout": -1}, "timeout is -1"),

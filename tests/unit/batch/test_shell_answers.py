@@ -62,9 +62,9 @@ def test_a_forged_answer_that_a_dead_minion_runs_the_job_keeps_no_slot(tmp_path)
 
 
 def test_a_forged_answer_that_a_minion_does_not_run_the_job_frees_no_slot(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=60), "b"], probe_attempts=1000) as bench:
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=60), "b"]) as bench:
         Liar(bench, "a", saltutil_find_job={})
-        bench.begin("ab", "1", **QUICK)
+        bench.begin("ab", "1", probe_attempts=1000, **QUICK)
         bench.run(1)
         bench.master.minions["a"].latency = 10_000.0  # it is too busy to answer
         bench.end()
@@ -73,9 +73,9 @@ def test_a_forged_answer_that_a_minion_does_not_run_the_job_frees_no_slot(tmp_pa
 
 
 def test_a_forged_answer_that_a_killed_job_has_ended_is_not_believed(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=60)], probe_attempts=1000) as bench:
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=60)]) as bench:
         Liar(bench, "a", saltutil_find_job={})
-        bench.begin("a", "1", **QUICK)
+        bench.begin("a", "1", probe_attempts=1000, **QUICK)
         bench.run(1)
         bench.master.minions["a"].latency = 10_000.0
         bench.ask("stop", jid=JID, kill=True)

@@ -142,14 +142,6 @@ def test_an_approval_is_for_the_stage_that_it_names(tmp_path):
         assert bench.end().success
 
 
-def test_a_batch_that_is_not_approved_in_time_halts_though_its_engine_starts_anew(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "1,1", check=APPROVE, approve_timeout=600.0)
-        bench.run(300.0)
-        bench.restart(after=200.0)
-        assert bench.end(120.0).halted == "nobody has approved it within 600 s"
-
-
 def test_a_check_is_of_those_of_the_stage_that_have_completed(tmp_path):
     minions = [FakeMinion(name, 10.0, int(name == "b")) for name in "abcdef"]
     with bench_of(tmp_path, *minions) as bench:
