@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import (
     FILE,
-    FLAG,
     FOLDER,
     GLOBS,
     IDS,
@@ -58,8 +57,9 @@ class RetrySettings:
 
     #: Seconds for which a job is owed to a minion, counted from its publish; a job may set its own.
     ttl: float = option(86400.0, seconds(1))
-    #: How often a job may be begun on a minion; a job may set its own.
-    max_attempts: int = option(3, whole(1))
+    #: How often a job may be begun on a minion: with more than 1, one that was interrupted is run again; a job may set
+    #: its own.
+    max_attempts: int = option(1, whole(1))
     #: Seconds before a job whose receipt the minion did not confirm is sent again; each further try waits twice as
     #: long, up to an hour. A start of the minion ends the wait.
     backoff: float = option(60.0, seconds(1, 86400))
@@ -93,9 +93,6 @@ class RetrySettings:
     syndics: tuple[str, ...] = option((), IDS)
     #: A newer job of one of these functions with the same arguments replaces the older one in the queue.
     supersede: tuple[str, ...] = option((), GLOBS)
-    #: What counts as a sign of life: ``start`` (the minion's start event), ``presence`` (``salt/presence/change``, with
-    #: ``presence_events``), ``any`` (both, and every return or beacon of the minion).
-    triggers: tuple[str, ...] = option(("any",), some_of("start", "presence", "any"))
     #: Most publishes a second, questions included.
     rate: float = option(10.0, number())
     #: Seconds between two pings of all minions with a queue.
@@ -106,8 +103,6 @@ class RetrySettings:
     max_queue: int = option(200_000, whole(1))
     #: Seconds for which an entry that has expired, was cancelled or was given up stays in the list.
     keep: float = option(86400.0, seconds(0))
-    #: Whether a job that began and was interrupted is run again, up to ``max_attempts``.
-    retry_interrupted: bool = option(False, FLAG)
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
     metrics_dir: str = option("", FOLDER)
 

@@ -21,15 +21,7 @@ from saltext.jobs.core.display.command import HIDDEN, published_words, shown, wo
 DRIVER = "engine"
 #: Options of ``batch.start`` that a Spec keeps under their own names.
 _KEPT = (
-    *(
-        "batch",
-        "batch_wait",
-        "max_failures",
-        "timeout",
-        "gather_job_timeout",
-        "max_runtime",
-        "start_at",
-    ),
+    *("batch", "batch_wait", "max_failures", "timeout", "gather_job_timeout", "max_runtime", "start_at"),
     *("window", "timezone", "by", "check_timeout", "presence", "offline", "ret"),
 )
 

@@ -2,7 +2,7 @@
 What to do about a job that is owed, at each step of its replay and for all that can become known. Only this module decides.
 
 It changes nothing: replay.py carries out the decisions. It must never take silence for absence. Nor must it repeat a job
-that is known to have begun, unless ``retry_interrupted`` or an operator asks for that.
+that is known to have begun, unless ``max_attempts`` or an operator asks for that.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class Terms:
 
     backoff: float
     max_attempts: int
-    retry_interrupted: bool
     acks: bool
 
     @property
@@ -203,7 +202,7 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
         return Decision(Step.TO_ASK, begun=BEGUN)
     # If ``reached``, the interrupted run may be newer than the last known start of the job, or than the operator's
     # request. Nobody has asked to repeat that run.
-    may_run_again = entry.asker is not None or terms.retry_interrupted
+    may_run_again = entry.asker is not None or terms.max_attempts > 1
     if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
         return _interrupted(known, terms)
     was_ignored = entry.vain > 0 and entry.reason == _NOT_TAKEN and known.said in (Said.NOTHING, Said.NOT_SURE)
@@ -323,12 +322,12 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
 def _interrupted(known: Knowledge, terms: Terms) -> Decision:
     """The job was begun, and ended without a return."""
     entry, begun = known.entry, RECORDED if known.said is Said.INTERRUPTED else ""
-    attempts = entry.attempts + bool(begun and entry.state is State.PENDING)  # _note_begun will count it
+    # _note_begun will count it; the first publish of the job is counted only if somebody has told of its start
+    attempts = max(1, entry.attempts + bool(begun and entry.state is State.PENDING))
     reason = "it was begun and ended without a return"
-    if not terms.retry_interrupted:
-        return Decision(state=State.HELD, reason=reason, begun=begun)
     if attempts >= terms.max_attempts:
-        return Decision(state=State.DEAD, reason=f"it was begun {attempts} times and never returned", begun=begun)
+        reason += f", {attempts} times" if attempts > 1 else ""
+        return Decision(state=State.HELD, reason=reason, begun=begun)
     reason += "; it will be run again"
     return Decision(None, State.PENDING, reason, begun, terms.backoff, forget=True, alive=True)
 

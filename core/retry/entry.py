@@ -233,7 +233,6 @@ class Limits:
     given: bool = False  # it asks to be kept, whatever its function
     ttl: float | None = None  # seconds
     max_attempts: int | None = None
-    retry_interrupted: bool | None = None
     window: str | None = None  # when it may be replayed, as core/windows.py reads it
     timezone: str | None = None  # the zone of that window
 

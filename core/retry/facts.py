@@ -91,12 +91,11 @@ class Acknowledged(Fact):
 
 
 class Sign(enum.Enum):
-    """How minions showed that they are there. A sign counts if the option ``triggers`` has ``any`` or its value."""
+    """How minions showed that they are there."""
 
     START = "start"  # the minion has just started, and has forgotten which jids it has seen
-    PRESENCE = "presence"  # the master saw it connect
-    ACTIVITY = "activity"  # a return or a beacon
-    ANSWER = "answer"  # to a question of ours; it counts with any trigger
+    SEEN = "seen"  # a return or a beacon came from it, or the master saw it connect
+    ANSWER = "answer"  # to a question of ours
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.ids import as_compound
-from saltext.jobs.core.options import FLAG, TIMEZONE, job_window, seconds, whole
+from saltext.jobs.core.options import TIMEZONE, job_window, seconds, whole
 from saltext.jobs.core.retry.entry import Entry, Limits, State
 from saltext.jobs.core.retry.openings import Hours, hours_of
 from saltext.jobs.core.settings import RetrySettings
@@ -49,8 +49,8 @@ def limits_of(jid: str, metadata: Any) -> Limits:
     if wrong:
         log.warning(
             "Job %s: its metadata job_retry is %.500r (%.500s); accepted is true, false, or a mapping with some of ttl "
-            "(seconds, or 7d, of at most 10 years), max_attempts (a whole number of at least 1), retry_interrupted (true or "
-            "false), window (such as 'Sat,Sun 02:00-05:00', or '' for any time) and timezone (such as 'Europe/Berlin')",
+            "(seconds, or 7d, of at most 10 years), max_attempts (a whole number of at least 1), window (such as 'Sat,Sun "
+            "02:00-05:00', or '' for any time) and timezone (such as 'Europe/Berlin')",
             jid,
             wish,
             "; ".join(wrong),
@@ -75,7 +75,6 @@ def _limits(wish: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "ttl": seconds(maximum=_LONGEST_TTL).read,
     "max_attempts": whole(1).read,
-    "retry_interrupted": FLAG.read,
     "window": job_window,
     "timezone": TIMEZONE.read,
 }

@@ -13,7 +13,7 @@ as pure, and the queue gathers the effects that they want:
     outbox.py      what is published, and how fast     timers.py    what is due when
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while another job of its queue is under way there,
-nor a job that is known to have begun, unless ``retry_interrupted`` or an operator asks for that.
+nor a job that is known to have begun, unless ``max_attempts`` or an operator asks for that.
 
 A minion has one replay at most. Minions that are owed the same job get it together, in one publish. If no receipt comes, or
 if it is in doubt what became of a publish, the job cache is read and the minion is asked. Doubts come with a restart of the

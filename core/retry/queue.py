@@ -50,7 +50,7 @@ class Queue:
 
     def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:
         self.settings, self.timers, self._openings = settings, timers, openings
-        self._terms = Terms(settings.backoff, settings.max_attempts, settings.retry_interrupted, acks)
+        self._terms = Terms(settings.backoff, settings.max_attempts, acks)
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
@@ -230,12 +230,8 @@ class Queue:
 
     def terms_of(self, entry: Entry) -> Terms:
         """Return the rules by which an entry is tried again."""
-        limits, terms = self.jobs[entry.jid].limits, self._terms
-        if limits.max_attempts is not None:
-            terms = dataclasses.replace(terms, max_attempts=limits.max_attempts)
-        if limits.retry_interrupted is not None:
-            terms = dataclasses.replace(terms, retry_interrupted=limits.retry_interrupted)
-        return terms
+        own = self.jobs[entry.jid].limits.max_attempts
+        return self._terms if own is None else dataclasses.replace(self._terms, max_attempts=own)
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

@@ -162,7 +162,6 @@ class Replays:
         if decision.pause:
             backlog.false_signs += 1
             backlog.at_any_time = frozenset()  # the operator's request was for a try now
-            self._turns.seen_too_early(entry.minion)
 
     def _drop(self, minion: str) -> None:
         self._queue.backlogs[minion].replay = None

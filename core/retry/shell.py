@@ -194,7 +194,7 @@ class RetryShell:
 
     def _seen(self, minion: str) -> None:
         if self.restored and minion in self.machine.backlogs:
-            self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
+            self.step(facts.SignOfLife((minion,), facts.Sign.SEEN))
 
     def handle(self, tag: str, data: Any) -> None:
         """Take a wanted event. Until the queue is taken up, events are ignored: the log or a search makes up for them."""
@@ -228,7 +228,7 @@ class RetryShell:
             self.step(facts.SignOfLife((fact.minion,), facts.Sign.START))
         elif isinstance(fact, events.PresenceChanged):
             known = tuple(minion for minion in fact.new if minion in self.machine.backlogs)
-            self.step(facts.SignOfLife(known, facts.Sign.PRESENCE))
+            self.step(facts.SignOfLife(known, facts.Sign.SEEN))
 
     def _returned(self, fact: events.JobReturned, data: Mapping[str, Any]) -> None:
         if self._ports.questions.wants(fact.jid):

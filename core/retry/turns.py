@@ -111,34 +111,19 @@ class Turns:
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def sign_of_life(self, fact: facts.SignOfLife) -> None:
-        """If the option ``triggers`` has such a sign, begin replays to the minions soon. Starts are noted in any case."""
-        start, counts = fact.sign is facts.Sign.START, self._counts(fact.sign)
+        """Begin replays to the minions soon."""
+        start = fact.sign is facts.Sign.START
         for minion in fact.minions:
             if start and minion in self._queue.backlogs:
                 self._queue.backlogs[minion].started = self._queue.now
-            if start and counts:
-                self._remember_start(minion, self._queue.now)
-            if counts:
-                self.alive(minion, start, settled=fact.sign is facts.Sign.ANSWER)
-
-    def _counts(self, sign: facts.Sign) -> bool:
-        triggers = self._queue.settings.triggers
-        return bool(triggers) if sign is facts.Sign.ANSWER else not {sign.value, "any"}.isdisjoint(triggers)
-
-    def seen_too_early(self, minion: str) -> None:
-        """
-        A minion did not answer after a sign of life. Salt's presence sees it connect, a while before it can answer. If its
-        start event does not count (``triggers``), ping it again, since it may be able to answer by then.
-        """
-        if self._counts(facts.Sign.PRESENCE) and not self._counts(facts.Sign.START):
-            self.ping((minion,))
+            if start:
+                self.started(minion, self._queue.now)
+            self.alive(minion, start, settled=fact.sign is facts.Sign.ANSWER)
 
     def started(self, minion: str, now: float) -> None:
-        """A minion without entries has started. It may miss a survey that is under way."""
-        if len(minion) <= _LONGEST_ID and self._counts(facts.Sign.START):
-            self._remember_start(minion, now)
-
-    def _remember_start(self, minion: str, now: float) -> None:
+        """Note the start of a minion, with entries or without. It may miss a survey that is under way."""
+        if len(minion) > _LONGEST_ID:
+            return
         self._started.pop(minion, None)
         self._started[minion] = now
         first = next(iter(self._started))

@@ -20,7 +20,6 @@ JID = "20260516101112131415"
 #: Other limits in copies of the files, so that a test does not use up what another one needs.
 LIMITS = {
     "start_batch.sls": ("(10, 3600)", "(8, 3600)"),
-    "replay_on_minion_start.sls": ("(3, 600)", "(50, 600)"),
     "notify.sls": ("(3, 3600)", "(50, 3600)"),
 }
 
@@ -77,7 +76,6 @@ def master(salt_factories, chat, tmp_path_factory):
     daemon = make_master(
         salt_factories,
         reactor=[
-            {"salt/minion/*/start": [str(files / "replay_on_minion_start.sls")]},
             {"operations/batch": [str(files / "start_batch.sls")]},
             {"operations/resume/*": [str(FOLDER / "resume_batch.sls")]},
             {"salt/batch/*/halted": [str(files / "notify.sls")]},
@@ -142,26 +140,6 @@ def kwargs_of(call):
         for name, value in item.items()
         if not name.startswith("__")
     }
-
-
-# -- replay_on_minion_start -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.story
-def test_the_start_of_a_minion_replays_what_it_is_owed(bus):
-    bus.fire("salt/minion/r1/start", {"id": "r1", "cmd": "_minion_event", "data": "Minion r1 started"})
-    (call,) = bus.called("job_retry.replay")
-    assert kwargs_of(call) == {"minion": "r1"}
-
-
-def test_a_start_that_names_two_minions_or_none_or_has_a_hostile_id_replays_nothing(bus):
-    for data in ({}, {"id": "r2"}, {"id": None}, {"id": ["r1"]}):
-        bus.fire("salt/minion/r1/start", data)
-    for value in HOSTILE:
-        bus.fire(f"salt/minion/{value}/start", {"id": value})
-    bus.fire("salt/minion/last/start", {"id": "last"})
-    (call,) = bus.called("job_retry.replay")
-    assert kwargs_of(call) == {"minion": "last"}
 
 
 # -- start_batch ------------------------------------------------------------------------------------------------------

@@ -251,8 +251,8 @@ _TABLE = (
     (
         "an interrupted job runs again unasked",
         "core/retry/decision.py",
-        "if not terms.retry_interrupted:\n        return Decision(state=State.HELD",
-        "if False:\n        return Decision(state=State.HELD",
+        "if attempts >= terms.max_attempts:",
+        "if False:",
         QUEUE,
     ),
     (

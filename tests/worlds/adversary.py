@@ -146,10 +146,6 @@ class Adversary(World):
         """Whether there is no room for a further entry of a minion."""
         return False
 
-    def attempts(self, jid):
-        """Return how often a job may be begun on a minion; infinity if only once."""
-        return math.inf
-
     def end_of(self, jid, since):
         """Return when a job is owed no longer that is wanted since then."""
         return since + self.settings.ttl
@@ -662,11 +658,9 @@ class Operators(CutOff):
             "ttl": choice([300.0, 900.0, 1e6, 1e6]),
             "keep": choice([0.0, 300.0, 1e6]),
             "supersede": choice([(), ("state.*",)]),
-            "retry_interrupted": choice([False, True]),
             "max_attempts": choice([1, 3]),
             "max_queue_per_minion": choice([2, 100, 100]),
             "max_queue": choice([4, 200_000, 200_000]),
-            "triggers": choice([("start",), ("any",), ("start", "presence")]),
             "rate": choice([1.0, 10.0]),
             "gather": choice([0.0, 2.0]),
             "settle": choice([0.0, 1.0]),
@@ -697,7 +691,7 @@ class Operators(CutOff):
         return getattr(self.settings, name) if own is None else own
 
     def attempts(self, jid):
-        return self._limit(jid, "max_attempts") if self._limit(jid, "retry_interrupted") else math.inf
+        return self._limit(jid, "max_attempts")
 
     def end_of(self, jid, since):
         return since + self._limit(jid, "ttl")
@@ -737,7 +731,7 @@ class Operators(CutOff):
             self.must(self.now <= since + RIGHT_NOTED, f"{key} is published although its key is not accepted")
             entry = self.machine.entry(*key)
             if any("it will be run again" in why for _, _, why in entry.history):
-                self.must(self.attempts(jid) < math.inf, f"{key} is run again, and must not")
+                self.must(self.attempts(jid) > 1, f"{key} is run again, and must not")
                 self.known.discard(key)
                 self.begun.discard(key)
         super().wants_publish(jid, names)
@@ -842,12 +836,11 @@ class Operators(CutOff):
         self.publish(self._next_jid(), targets=self._some(), digest="the same")
 
     def do_limited(self):
-        """A job says for how long it is owed, how often it may be begun, and whether it is run again."""
+        """A job says for how long it is owed, and how often it may be begun."""
         limits = Limits(
             given=True,
             ttl=self.hands.choice([None, 300.0, 1e6]),
             max_attempts=self.hands.choice([None, 1, 2]),
-            retry_interrupted=self.hands.choice([None, False, True]),
         )
         self.publish(self._next_jid(), targets=self._some(), limits=limits)
 

@@ -131,10 +131,7 @@ class Truth:
             return self._was(world, "denied", reason.split()[0])
         if reason == "it no longer matches the job's target":
             return key in self.unmatched
-        if reason.startswith("the queue is full: "):
-            return world.is_full(key[0], reason.rpartition(" ")[2])
-        times = re.match(r"it was begun (\d+) times and never returned", reason)
-        return times and int(times[1]) >= world.attempts(key[1]) and self._began(world, key)
+        return reason.startswith("the queue is full: ") and world.is_full(key[0], reason.rpartition(" ")[2])
 
     def _began(self, world, key):
         return world.runs[key] > 0 or key in self.forged

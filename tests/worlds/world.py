@@ -346,7 +346,7 @@ class World:
         self.virtual = VirtualLoop()
         self._time = Clock(self.start_at, self.virtual.steady)
         self.settle = options.pop("settle", SETTLE)
-        self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
+        self.settings = RetrySettings(**{"sweep": 600.0, **options})
         self.acks, self.duration = acks, duration
         self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
         self.disk = Disk(self.wall)

@@ -122,7 +122,7 @@ def test_a_job_with_arguments_of_any_form_is_read_and_distinguished_from_another
         (False, Limits(off=True)),
         (True, Limits(given=True)),
         ({"ttl": "7d"}, Limits(given=True, ttl=604800.0)),
-        ({"max_attempts": 2, "retry_interrupted": True}, Limits(given=True, max_attempts=2, retry_interrupted=True)),
+        ({"max_attempts": 2}, Limits(given=True, max_attempts=2)),
         ({"ttl": "soon"}, Limits(given=True)),
         ({"ttl": 1e15}, Limits(given=True)),
         ({"ttl": 10**400}, Limits(given=True)),

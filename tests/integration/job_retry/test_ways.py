@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import socket
 import types
 
 import pytest
@@ -265,27 +264,3 @@ def test_an_accepted_minion_that_forges_loads_and_targets_gets_no_minion_a_job(d
         desk.await_return("bert", jid)
     assert sorted(ran.read_text().split()) == ["later", "owed"]
     assert desk.run("jobs.list_job", owed)["Arguments"] == [f"echo owed >> {ran}"]
-
-
-def test_with_triggers_presence_only_presence_or_an_operator_gets_a_minion_its_jobs(
-    desk, master, engine, bert, tmp_path
-):
-    """Salt detects minions by their addresses. While another one is connected from here, it does not miss bert."""
-    ran = tmp_path / "ran"
-    first = desk.publish("cmd.run", f"echo first >> {ran}", tgt="bert")
-    desk.await_state("bert", first, "pending")
-    # Bert is seen when it connects, a good while before it can answer.
-    patient = {"job_retry": {**RETRY, "triggers": ["presence"]}, "gather_job_timeout": 10}
-    with other_engine(master, engine, tmp_path, **patient):
-        bert.start()
-        desk.await_return("bert", first)
-        with socket.create_connection(("127.0.0.1", master.config["publish_port"])):
-            kill(bert)
-            second = desk.publish("cmd.run", f"echo second >> {ran}", tgt="bert")
-            assert desk.run("job_retry.enqueue", second) == 1
-            bert.start()
-            assert desk.ask("bert", "test.sleep", 2) is True
-            assert desk.state("bert", second) == "pending"
-            assert desk.run("job_retry.replay", "bert") == 1
-            desk.await_return("bert", second)
-    assert ran.read_text().split() == ["first", "second"]

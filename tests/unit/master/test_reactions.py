@@ -106,9 +106,9 @@ def test_an_event_beyond_the_limit_is_not_looked_at():
     assert Event.asked == 3
 
 
-@pytest.mark.parametrize("name", ["start_batch.sls", "resume_batch.sls", "replay_on_minion_start.sls"])
+@pytest.mark.parametrize("name", ["start_batch.sls", "resume_batch.sls"])
 def test_an_event_with_too_many_fields_is_not_searched(large, name):
-    for tag in ("operations/batch", "salt/minion/m9/start", "operations/resume/x"):
+    for tag in ("operations/batch", "operations/resume/x"):
         assert react(name, tag, large, saltext_jobs_start_batch={"test.ping": {}}) == {}
         fields = {"tgt": large, "fun": "test.ping", "batch": "1"}
         assert react(name, tag, fields, saltext_jobs_start_batch={"test.ping": {}}) == {}

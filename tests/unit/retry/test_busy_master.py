@@ -21,7 +21,7 @@ FEW = 5.0
 
 def fleet_that_was_away(need, **options):
     """Return a world whose workers need so many seconds for a fleet that is owed jobs and away."""
-    world = Busy(MINIONS, cost=2 * need / (MINIONS * REQUESTS), triggers=("any",), **options)
+    world = Busy(MINIONS, cost=2 * need / (MINIONS * REQUESTS), **options)
     for name in world.minions:
         world.stop(name)
     for n in range(JOBS):

@@ -159,14 +159,14 @@ def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():
     assert world.runs["b", "j1"] == 1
 
 
-def test_an_interrupted_job_is_run_again_where_that_is_wanted_until_it_is_dead():
-    world = away(duration=500.0, retry_interrupted=True, max_attempts=3, backoff=1.0, ttl=9000.0)
+def test_an_interrupted_job_is_run_again_where_that_is_wanted_and_then_held():
+    world = away(duration=500.0, max_attempts=3, backoff=1.0, ttl=9000.0)
     for _ in range(6):
         world.start("b")
         world.run(60)
     assert world.runs["b", "j1"] == 3
-    assert world.state("b", "j1") is State.DEAD
-    assert world.machine.entry("b", "j1").reason == "it was begun 3 times and never returned"
+    assert world.state("b", "j1") is State.HELD
+    assert world.machine.entry("b", "j1").reason == "it was begun and ended without a return, 3 times"
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.steps import Step
 from tests.unit.retry.test_machine import away
-from tests.worlds.world import ANSWERS, PATIENCE, World, forty_with_a_job_each
+from tests.worlds.world import PATIENCE, World, forty_with_a_job_each
 
 
 @pytest.mark.parametrize("acks", [True, False])
@@ -108,7 +108,7 @@ def test_a_start_that_is_heard_while_the_job_waits_to_be_sent_again_is_believed(
 
 @pytest.mark.parametrize("then", ["goes on", "restarts", "is killed"])
 def test_a_minion_that_says_it_runs_a_job_while_replays_are_paused_does_not_get_the_job_again(then):
-    world = World(minions=("a", "b"), duration=40.0, settle=0.0, retry_interrupted=then == "is killed")
+    world = World(minions=("a", "b"), duration=40.0, settle=0.0, max_attempts=3 if then == "is killed" else 1)
     world.freeze("b")
     world.publish("j1")
     world.run(PATIENCE + 12)
@@ -276,10 +276,10 @@ def test_the_loss_of_all_keys_at_once_is_not_believed():
 
 @pytest.mark.parametrize("every", [45.0, 7.0, 2.0])
 def test_forged_signs_of_life_of_a_minion_that_is_away_cost_less_each_time(every):
-    world = away(ttl=1e6, triggers=("any",))
+    world = away(ttl=1e6)
     before, end = len(world.effects(facts.Ask)), world.now + 3600
     while world.now < end:
-        world.tell(facts.SignOfLife(("b",), facts.Sign.ACTIVITY))
+        world.tell(facts.SignOfLife(("b",), facts.Sign.SEEN))
         world.run(every)
     assert 8 <= len(world.effects(facts.Ask)) - before <= 16  # in an hour
     world.start("b")
@@ -299,24 +299,6 @@ def test_a_long_job_is_asked_about_the_less_often_the_longer_it_runs():
 
 
 # -- an engine that lives for moments ------------------------------------------------------------------------------------
-
-
-def test_a_minion_that_presence_sees_before_it_can_answer_gets_its_job_once_it_answers():
-    world = away(triggers=("presence",), sweep=1e6)
-    ask, waiting = world.ask, []
-    world.ask = lambda *question: waiting.append(
-        question
-    )  # it has connected, and reads what was sent once it has begun
-    world.tell(facts.SignOfLife(("b",), facts.Sign.PRESENCE))
-    world.run_until(lambda: len(waiting) > 1)
-    assert [question[0] for question in waiting[1:]] == ["test.ping"]
-    world.run(3 * ANSWERS)
-    world.ask = ask
-    world.start("b")
-    for question in waiting:
-        ask(*question)
-    world.run(60)
-    assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, None)
 
 
 def test_a_minion_that_was_long_away_gets_its_own_jobs_one_right_after_the_other():
