@@ -13,7 +13,7 @@
 #   make lint-workflows  actionlint over .github/workflows
 #   make coverage    which lines no test without daemons runs
 #   make docs        the documentation, as a site in docs/_build/html
-#   make docs-tables the state tables of docs/architecture.md and their pictures, from the code
+#   make docs-tables the tables of states and options in the documentation, and their pictures, from the code
 #   make docs-pictures  the pictures of the console in docs/console, by a browser
 #   make dist        the source distribution and the wheel, checked, in dist/
 #   make clean       removes all that the others made

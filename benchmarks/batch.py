@@ -28,7 +28,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master import events
-from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.store import store_of
 

@@ -26,7 +26,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.options.engines import BatchSettings
 
 
 def serve_bus(opts):

@@ -19,7 +19,7 @@ from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import FileSite
 
 

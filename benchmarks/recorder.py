@@ -30,10 +30,11 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger import outbox
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.consumer import Consumer, reader_of
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.source import Source
-from saltext.jobs.core.settings import RecorderSettings, read_settings
 from saltext.jobs.core.site import site_of
 from tests.postgresql import PostgreSQL
 

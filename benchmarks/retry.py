@@ -36,13 +36,13 @@ from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import site_of
 
 #: The fleet's process is forked, and inherits what this one has made.

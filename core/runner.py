@@ -24,10 +24,11 @@ from typing import Any
 
 from salt.exceptions import SaltException
 
-from saltext.jobs.core import arguments, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.display import terminal
 from saltext.jobs.core.display.text import clean
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.options import kinds
 
 log = lines.logger(__name__)
 
@@ -141,7 +142,7 @@ def _check_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], 
 
 
 def _unknown(name: str, option: str, options: list[str]) -> str:
-    meant = arguments.slip_of(option, options)
+    meant = kinds.slip_of(option, options)
     if meant:
         return f"{name} has no option {option}; did you mean {meant}?"
     accepted = ", ".join(options) if options else "none"

@@ -3,7 +3,7 @@ A Sphinx extension that builds parts of the documentation from the code, so that
 
 A page asks for it by a directive, whose name is that of a function below which returns Markdown:
 
-    ```{generated} options
+    ```{generated} events
     ```
 
 Links of a page to a file that is not a page, such as the README, lead to the repository.
@@ -12,91 +12,25 @@ Links of a page to a file that is not a page, such as the README, lead to the re
 from __future__ import annotations
 
 import ast
-import dataclasses
-import inspect
-import math
 import pathlib
 import re
 from typing import Any
 
 from docs import tables
-from saltext.jobs.core import settings
+from docs.options import cell
 from saltext.jobs.core.master import events as vocabulary
-from saltext.jobs.core.postgresql.options import CacheOptions, Options
 
 PAGES = pathlib.Path(__file__).resolve().parent
 CHECKOUT = PAGES.parent
-#: Where the options of each class stand in the master's configuration.
-SECTIONS: dict[str, type] = {
-    "batch_manager": settings.BatchSettings,
-    "job_retry": settings.RetrySettings,
-    "job_recorder": settings.RecorderSettings,
-    "job_notices": settings.NoticesSettings,
-    "returner.pgjsonb_bulk": Options,
-    "postgresql": CacheOptions,
-}
-#: Options whose name differs from the attribute of the class.
-_WRITTEN = {("returner.pgjsonb_bulk", "password"): "pass"}
-_HEAD = ("| option | default | meaning |", "|---|---|---|")
-_FIELD = re.compile(r" {4}(\w+): .+ = option\(")
 _OUTSIDE = re.compile(r"\]\((\.\./[^)#\s]+)")
 _EVENT = re.compile(r"^(``salt/\S.*)\n((?: {4}.+\n)+)", re.MULTILINE)
-
-
-def options() -> str:
-    """All options of the master's configuration, a table for each section."""
-    parts = []
-    for section, kind in SECTIONS.items():
-        about, rows = meanings(kind), list(_HEAD)
-        for field in dataclasses.fields(kind):
-            name = _WRITTEN.get((section, field.name), field.name)
-            meaning = f"{about.get(field.name, '')} Accepted: {field.metadata['check'].accepts}."
-            rows.append(f"| {' | '.join(map(_cell, (f'`{name}`', shown(field.default), meaning)))} |")
-        parts.append("\n".join([f"## {section}", "", *rows]))
-    return "\n\n".join(parts)
-
-
-def meanings(kind: type) -> dict[str, str]:
-    """Return what the comment above each option of a settings class says; one comment may be for several in a row."""
-    found, about, before = {}, "", ""
-    parents = [cls for cls in reversed(kind.__mro__) if dataclasses.is_dataclass(cls)]
-    for line in "\n".join(map(inspect.getsource, parents)).splitlines():
-        comment = line.strip()
-        if comment.startswith("#: "):
-            about = f"{about} {comment[3:]}" if before.startswith("#: ") else comment[3:]
-        elif field := _FIELD.match(line):
-            found[field[1]] = about
-        before = comment
-    return found
-
-
-def shown(value: Any) -> str:
-    """Return a default as it may be written in the configuration; a list without its brackets."""
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, (int, float)) for part in value):
-        return f"`{value[0]}/{_duration(value[1])}`"
-    if isinstance(value, tuple):
-        return ", ".join(f"`{item}`" for item in value) or "none"
-    if isinstance(value, float) and value == math.floor(value):
-        value = int(value)
-    return "none" if value in ("", None) else f"`{value}`"
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds % length == 0:
-            return f"{seconds / length:g}{unit}"
-    return f"{seconds:g}s"
-
-
-def _cell(text: str) -> str:
-    return text.replace("``", "`").replace("|", "\\|").replace("['*']", "`['*']`").replace("*.", "\\*.")
 
 
 def events() -> str:
     """All events that the engines announce, from the head of ``core/master/events.py``."""
     rows = ["| tag | fields |", "|---|---|"]
     for tag, fields in _EVENT.findall((vocabulary.__doc__ or "") + "\n"):
-        rows.append(f"| {_cell(tag)} | {_cell(' '.join(fields.split()))} |")
+        rows.append(f"| {cell(tag)} | {cell(' '.join(fields.split()))} |")
     return "\n".join(rows)
 
 
@@ -149,7 +83,7 @@ def _signature(app: Any, what: str, name: str, item: Any, options: Any, signatur
 
 
 #: What a page may ask for.
-PARTS = {part.__name__: part for part in (options, events, states, reactor)}
+PARTS = {part.__name__: part for part in (events, states, reactor)}
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """
-Prints the state tables of the code into docs/architecture.md, and draws them beside it: ``make docs-tables``.
+Prints the tables of states and options into their pages, and draws those of states: ``make docs-tables``.
 
-What a state means is the comment beside it in the code, so that it is written once. A test fails where the page or a picture
-is not what this would write.
+What a state or an option means stands beside it in the code, so that it is written once. A test fails where a page or a
+picture is not what this would write.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import pathlib
 import re
 from collections.abc import Mapping
 
-from docs import diagrams
+from docs import diagrams, options
 from saltext.jobs.core.batch import inflight
 from saltext.jobs.core.retry import entry, steps
 
 PAGE = pathlib.Path(__file__).with_name("architecture.md")
+#: The pages with tables of code.
+PAGES = (PAGE, PAGE.parent / "reference" / "options.md")
 #: Name of a table in the page -> the states, and to which each may go.
 TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]]]] = {
     "entry": (entry.State, entry.TRANSITIONS),
@@ -27,11 +29,13 @@ TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]
 #: The texts of the pictures, for readers who cannot see them.
 TITLES = {"entry": "An entry of the retry queue", "replay": "A replay", "flight": "A minion in flight"}
 _MEMBER = re.compile(r'^\s+([A-Z_]+) = "[^"]*"  # (.+)$', re.MULTILINE)
-_PLACE = re.compile(r"(<!-- table of (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_PLACE = re.compile(r"(<!-- table of ([\w.]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 def table(name: str) -> str:
-    """Return one table as Markdown: a row for each state, in the order of the code."""
+    """Return one table as Markdown: a row for each state or option, in the order of the code."""
+    if name in options.SECTIONS:
+        return options.table(name)
     states, ways = TABLES[name]
     meanings = dict(_MEMBER.findall(inspect.getsource(states)))
     rows = ["| state | what it means | may go to |", "|---|---|---|"]
@@ -54,6 +58,7 @@ def printed(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(printed(page.read_text(encoding="utf-8")), encoding="utf-8")
     for path, drawing in map(picture, TABLES):
         path.write_text(drawing, encoding="utf-8")

@@ -39,7 +39,8 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.settings import BatchSettings, read_settings
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)

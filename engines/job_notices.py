@@ -41,10 +41,11 @@ from saltext.jobs.core.notices.shell import NoticesShell, Ports, Send, Target
 from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.notices.usable import check
 from saltext.jobs.core.notices.webhook import Webhook
+from saltext.jobs.core.options import is_configured, read_settings
+from saltext.jobs.core.options.engines import NoticesSettings
 from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.settings import NoticesSettings, is_configured, read_settings
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)

@@ -30,12 +30,13 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.source import Source
 from saltext.jobs.core.recorder.usable import check
-from saltext.jobs.core.settings import RecorderSettings, read_settings
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)

@@ -29,10 +29,10 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
 from saltext.jobs.core.retry.ports import Ports, ports_of
 from saltext.jobs.core.retry.shell import RetryShell
-from saltext.jobs.core.settings import RetrySettings
 
 log = lines.logger(__name__)
 

@@ -71,7 +71,7 @@ def _store_one(record: Mapping[str, Any]) -> None:
 
 
 def _sink() -> Sink:
-    from saltext.jobs.core.postgresql.options import read_options
+    from saltext.jobs.core.options.postgresql import read_options
     from saltext.jobs.core.postgresql.sink import Sink
 
     if __virtualname__ not in __context__:

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
     from saltext.jobs.core.batch import catalog, starting
@@ -193,7 +194,7 @@ def status(jid: object) -> dict[str, Any]:
 
         salt-run batch.status 20260516101112131415
     """
-    return _catalog().find(arguments.jid(jid))[0]
+    return _catalog().find(kinds.jid(jid))[0]
 
 
 @runner.verb
@@ -242,16 +243,16 @@ def list_(
     """
     from saltext.jobs.core.batch import catalog
 
-    limit = arguments.whole("limit", limit)
+    limit = kinds.whole().given("limit", limit)
     if state is not None:
-        state = arguments.choice("state", state, catalog.STATES)
+        state = kinds.choice(*catalog.STATES).given("state", state)
     now = time.time()
     wanted = catalog.chooser(
         state,
-        () if fun is None else arguments.names("fun", fun),
-        () if user is None else arguments.names("user", user),
-        arguments.moment("start_time", start_time, now),
-        arguments.moment("end_time", end_time, now),
+        () if fun is None else kinds.NAMES.given("fun", fun),
+        () if user is None else kinds.NAMES.given("user", user),
+        kinds.moment(now).given("start_time", start_time),
+        kinds.moment(now).given("end_time", end_time),
     )
     return _catalog().newest(limit, wanted)
 
@@ -275,8 +276,8 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
     from saltext.jobs.core.batch.outcomes import Outcome
 
     if state is not None:
-        arguments.choice("state", state, ("pending", "active", *(outcome.value for outcome in Outcome)))
-    found = _catalog().find(arguments.jid(jid))[1]
+        kinds.choice("pending", "active", *(outcome.value for outcome in Outcome)).given("state", state)
+    found = _catalog().find(kinds.jid(jid))[1]
     return {minion: record for minion, record in found.items() if state in (None, record["state"])}
 
 
@@ -304,7 +305,7 @@ def failures(jid: object) -> dict[str, Any]:
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.master.job_cache import JobCache
 
-    jid, batches, who = arguments.jid(jid), _catalog(), _caller()
+    jid, batches, who = kinds.jid(jid), _catalog(), _caller()
     batch = batches.ours(jid)
     found, minions_of_it = batches.find(jid)
     _rights(who).permit_control(batch)
@@ -337,7 +338,7 @@ def stop(jid: object, kill: object = False) -> bool:
     from saltext.jobs.core.batch import words
     from saltext.jobs.core.master import caller
 
-    jid, kill = arguments.jid(jid), arguments.flag("kill", kill)
+    jid, kill = kinds.jid(jid), kinds.FLAG.given("kill", kill)
     batches, who = _catalog(), _caller()
     batch = batches.ours(jid)
     _rights(who).permit_control(batch if kill else None)
@@ -360,7 +361,7 @@ def pause(jid: object) -> bool:
 
         salt-run batch.pause 20260516101112131415
     """
-    jid, who = arguments.jid(jid), _caller()
+    jid, who = kinds.jid(jid), _caller()
     _rights(who).permit_control()
     return _request("pause", who, _catalog().need(jid))
 
@@ -380,7 +381,7 @@ def resume(jid: object) -> bool:
 
         salt-run batch.resume 20260516101112131415
     """
-    jid, who = arguments.jid(jid), _caller()
+    jid, who = kinds.jid(jid), _caller()
     batch = _catalog().need(jid)
     _rights(who).permit_control(batch)
     rights = {"owner": who.owner(), "on_behalf": who.limits()}
@@ -407,11 +408,11 @@ def approve(jid: object, stage: object = None) -> bool:
         salt-run batch.approve 20260516101112131415
         salt-run batch.approve 20260516101112131415 stage=0
     """
-    jid, who = arguments.jid(jid), _caller()
+    jid, who = kinds.jid(jid), _caller()
     batch = _catalog().need(jid)
     _rights(who).permit_approval(batch)
     waits = batch.checks.stage if batch.checks.by_hand else None
-    stage = waits if stage is None else arguments.whole("stage", stage)
+    stage = waits if stage is None else kinds.whole().given("stage", stage)
     return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)
 
 
@@ -431,7 +432,7 @@ def wait(jid: object, timeout: object = None) -> catalog.Summary:
 
         salt-run batch.wait 20260516101112131415 timeout=600
     """
-    return _follow(arguments.jid(jid), timeout, None)
+    return _follow(kinds.jid(jid), timeout, None)
 
 
 @runner.verb
@@ -453,7 +454,7 @@ def watch(jid: object, timeout: object = None) -> catalog.Summary:
     """
     from saltext.jobs.core.batch import watch as watching
 
-    return _follow(arguments.jid(jid), timeout, watching.Display(sys.stderr))
+    return _follow(kinds.jid(jid), timeout, watching.Display(sys.stderr))
 
 
 @runner.verb
@@ -476,8 +477,8 @@ def retry(jid: object, which: object = "failed") -> Any:
     """
     from saltext.jobs.core.batch import starting
 
-    which = arguments.choice("which", which, starting.RETRIABLE)
-    batch = _catalog().need(arguments.jid(jid))
+    which = kinds.choice(*starting.RETRIABLE).given("which", which)
+    batch = _catalog().need(kinds.jid(jid))
     return _start(starting.next_batch(__opts__, _caller(), batch, which))
 
 
@@ -574,7 +575,7 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
 
     like, who = options.pop("like", None), _caller()
     if like is not None:
-        tgt, fun, args, options = starting.asked_again(_before(arguments.jid(like), who), tgt, fun, args, options)
+        tgt, fun, args, options = starting.asked_again(_before(kinds.jid(like), who), tgt, fun, args, options)
     if tgt is None or fun is None:
         raise Refused(f"batch.{verb} needs tgt and fun, or like; salt-run -d batch.{verb} describes it")
     return starting.new_batch(__opts__, who, tgt, fun, args, options)
@@ -606,7 +607,7 @@ def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summa
     from saltext.jobs.core.batch import catalog
     from saltext.jobs.core.batch import watch as watching
 
-    limit = None if timeout is None else arguments.seconds("timeout", timeout)
+    limit = None if timeout is None else kinds.SECONDS.given("timeout", timeout)
     return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), limit, display))
 
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
     from saltext.jobs.core.master import caller
@@ -162,7 +163,7 @@ def search(
     }
     store = _store()
     query = searches.query_of(store, asked, time.time())
-    return arguments.accepted(searches.search, store, query, _sees())
+    return kinds.accepted(searches.search, store, query, _sees())
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def outcome(jid: object) -> dict[str, Any]:
     from saltext.jobs.core.master import caller, jobs
     from saltext.jobs.core.master.job_cache import JobCache
 
-    jid, cache = arguments.jid(jid), JobCache(__opts__)
+    jid, cache = kinds.jid(jid), JobCache(__opts__)
     load = cache.load(jid)
     if not load:
         raise Refused(
@@ -278,8 +279,8 @@ def minions(
     from saltext.jobs.core.store.search import Query, last_results
 
     now, store = time.time(), _store()
-    globs, edge = arguments.names("minion", minion), arguments.moment("not_since", not_since, now)
-    query = Query(functions=arguments.names("fun", fun), start=arguments.moment("start_time", start_time, now))
+    globs, edge = kinds.NAMES.given("minion", minion), kinds.moment(now).given("not_since", not_since)
+    query = Query(functions=kinds.NAMES.given("fun", fun), start=kinds.moment(now).given("start_time", start_time))
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
     found = last_results(store, query, wanted, _sees())
     return {name: one for name, one in found.items() if edge is None or (one["at"] or 0.0) < edge}
@@ -322,8 +323,8 @@ def running(tgt: object = "*", tgt_type: object = "glob", timeout: object = 5) -
     """
     from saltext.jobs.core.master import jobs as about_jobs
 
-    tgt, tgt_type = arguments.target(tgt, tgt_type)
-    timeout = arguments.seconds("timeout", timeout, above=0)
+    tgt, tgt_type = kinds.target(tgt, tgt_type)
+    timeout = kinds.SOME_SECONDS.given("timeout", timeout)
     who = _caller()
     answers, silent = about_jobs.ask_what_runs(__opts__, who, tgt, tgt_type, timeout)
     jobs = about_jobs.running(answers, _batches(), _replays())

@@ -12,8 +12,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import runner
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.options import kinds
 
 __virtualname__ = "job_console"
 
@@ -58,7 +59,7 @@ def config(static_path: object = STATIC_PATH) -> str:
 
 
 def _static_path(value: object) -> str:
-    path = "/" + arguments.word("static_path", value).strip("/")
+    path = "/" + kinds.WORD.given("static_path", value).strip("/")
     plain = path.replace("/", "").replace("-", "").replace("_", "").replace(".", "")
     if path[1:] in _OWN or not plain.isalnum() or not plain.isascii() or ".." in path:
         raise Refused(

@@ -18,7 +18,7 @@ from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import JOB_NOTICES
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.settings import ReturnerChoice
+    from saltext.jobs.core.options.engines import ReturnerChoice
 
 __virtualname__ = JOB_NOTICES
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.options import kinds
 
 __virtualname__ = JOB_RECORDER
 
@@ -106,7 +107,7 @@ def set_aside(returner: object = None, limit: object = 100) -> Any:
         salt-run job_recorder.set_aside
         salt-run job_recorder.set_aside pgjsonb limit=5
     """
-    limit = arguments.whole("limit", limit, 1)
+    limit = kinds.whole(1).given("limit", limit)
     return _ask("set_aside", returner, limit=limit)
 
 
@@ -152,7 +153,7 @@ def drop(returner: object = None, names: object = None) -> Any:
 def _change(verb: str, returner: object, names: object) -> Any:
     from saltext.jobs.core.master import caller
 
-    wanted = [] if names is None else list(arguments.names("names", names))
+    wanted = [] if names is None else list(kinds.NAMES.given("names", names))
     caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
     return _ask(verb, returner, names=wanted)
 
@@ -160,5 +161,5 @@ def _change(verb: str, returner: object, names: object) -> Any:
 def _ask(verb: str, returner: object, **more: object) -> Any:
     from saltext.jobs.core.engine import requests
 
-    returner = None if returner is None else arguments.word("returner", returner)
+    returner = None if returner is None else kinds.WORD.given("returner", returner)
     return requests.ask(__opts__, JOB_RECORDER, {"do": verb, "returner": returner, **more})

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError
+from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
     from saltext.jobs.core.master import caller
@@ -75,11 +76,11 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     if driver:
         runner.note(globals(), f"Driven by the master {driver}")
     there = tuple(state.value for state in State if state is not State.DONE)
-    states = there if state is None else arguments.choices("state", state, there)
+    states = there if state is None else kinds.some_of(*there).given("state", state)
     waiting = _waiting()
     found = [
         (snapshot["published_at"], _row(entry, snapshot, waiting))
-        for entry, snapshot in _entries(_given(arguments.minion, minion), _given(arguments.jid, jid))
+        for entry, snapshot in _entries(_given(kinds.minion, minion), _given(kinds.jid, jid))
         if entry.state.value in states
     ]
     is_well = requests.is_running(__opts__, JOB_RETRY) and not requests.silent_for(__opts__, JOB_RETRY)
@@ -106,7 +107,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
     from saltext.jobs.core.master import caller
 
     who = _caller()
-    minion, jid = arguments.minion(minion), arguments.jid(jid)
+    minion, jid = kinds.minion(minion), kinds.jid(jid)
     _tell_of_a_pause()
     for entry, snapshot in _entries(minion, jid):
         load = snapshot["load"]
@@ -258,8 +259,8 @@ def coverage(tgt: object = "*", tgt_type: object = "glob", timeout: object = Non
 
     who = _caller()
     caller.require_no_peer(who)
-    tgt, tgt_type = arguments.target(tgt, tgt_type)
-    seconds = arguments.seconds("timeout", __opts__["timeout"] if timeout is None else timeout, above=0)
+    tgt, tgt_type = kinds.target(tgt, tgt_type)
+    seconds = kinds.SOME_SECONDS.given("timeout", __opts__["timeout"] if timeout is None else timeout)
     return once.coverage(__opts__, who, tgt, tgt_type, max(1, round(seconds)))
 
 
@@ -286,7 +287,7 @@ def enqueue(jid: object, minions: object = None) -> Any:
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.master.job_cache import JobCache
 
-    jid, named = arguments.jid(jid), None if minions is None else list(arguments.minions(minions))
+    jid, named = kinds.jid(jid), None if minions is None else list(kinds.minions(minions))
     who = _caller()
     if who.grants is not None:
         load = JobCache(__opts__).published_load(jid)
@@ -310,7 +311,7 @@ def replay(minion: object) -> Any:
 
         salt-run job_retry.replay web1
     """
-    minion = arguments.minion(minion)
+    minion = kinds.minion(minion)
     if _is_paused():
         raise Refused("The queue is paused, so nothing is delivered; salt-run job_retry.resume lets it go on")
     return _some(_ask({"do": "replay", "minion": minion}, keep=False), "waits for delivery", minion=minion)
@@ -378,7 +379,7 @@ def purge(state: object) -> Any:
 
         salt-run job_retry.purge state=expired,cancelled
     """
-    return _ask({"do": "purge", "states": list(arguments.choices("state", state, _PURGEABLE))})
+    return _ask({"do": "purge", "states": list(kinds.some_of(*_PURGEABLE).given("state", state))})
 
 
 @runner.verb
@@ -483,8 +484,9 @@ def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[
 
 
 def _waiting() -> Waiting:
+    from saltext.jobs.core.options import engine_options, read_settings
+    from saltext.jobs.core.options.engines import RetrySettings
     from saltext.jobs.core.retry.load import Waiting
-    from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 
     try:
         settings = read_settings(
@@ -524,4 +526,4 @@ def _given(read: Callable[[object], str], value: object) -> str | None:
 def _selection(minion: object, jid: object) -> dict[str, str | None]:
     if minion is None and jid is None:
         raise Refused("Name a minion, a jid, or both")
-    return {"minion": _given(arguments.minion, minion), "jid": _given(arguments.jid, jid)}
+    return {"minion": _given(kinds.minion, minion), "jid": _given(kinds.jid, jid)}

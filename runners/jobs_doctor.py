@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
+from saltext.jobs.core.options import kinds
 
 __virtualname__ = "jobs_doctor"
 
@@ -76,7 +77,7 @@ def run() -> dict[str, Any]:
 
 
 def _is_configured(part: str) -> bool:
-    from saltext.jobs.core.settings import is_configured
+    from saltext.jobs.core.options import is_configured
 
     return is_configured(__opts__, part) if part in _ENGINES else __opts__.get("master_job_cache") == "salt_cache"
 
@@ -115,7 +116,7 @@ def _misspelt(opts: Mapping[str, Any]) -> Iterator[str]:
     import salt.config
 
     def like(name: Any, known: Iterable[str]) -> str | None:
-        return None if name in known else arguments.slip_of(str(name), known)
+        return None if name in known else kinds.slip_of(str(name), known)
 
     engines = opts.get("engines") or ()
     for entry in [engines] if isinstance(engines, (str, Mapping)) else engines:

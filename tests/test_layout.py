@@ -16,7 +16,7 @@ from tests.waiting import SOON, stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
-#: Single modules that all others may use. They import no package of ours.
+#: Single modules, and the options, that all others may use. They import no package of ours.
 BASE = {
     "advice",
     "banks",
@@ -33,7 +33,6 @@ BASE = {
     "quiet",
     "reasons",
     "returned",
-    "settings",
     "version",
     "windows",
 }
@@ -57,7 +56,6 @@ MAY_IMPORT = {
     "reasons": set(),
     "returned": set(),
     "options": {"errors", "ids", "windows"},
-    "settings": {"errors", "grouping", "options"},
     "version": set(),
     "windows": {"errors"},
     "display": set(),
@@ -66,19 +64,18 @@ MAY_IMPORT = {
     "ledger": BASE | {"disk", "log"},
     "sqlite": BASE | {"disk", "ledger"},
     "site": BASE | {"disk", "ledger", "postgresql", "sqlite"},
-    "store": BASE | {"arguments", "disk", "display", "ledger", "log", "postgresql", "site", "sqlite"},
+    "store": BASE | {"disk", "display", "ledger", "log", "postgresql", "site", "sqlite"},
     "master": BASE | {"disk", "display", "ledger", "log", "site", "store"},
     "engine": BASE | {"disk", "ledger", "log", "master", "site"},
-    "batch": GROUND | {"arguments"},
+    "batch": GROUND,
     "retry": GROUND,
     "recorder": GROUND,
     "notices": GROUND,
-    "arguments": {"errors", "ids", "options", "windows"},
-    "runner": {"arguments", "display", "errors", "lines"},
+    "runner": {"options", "display", "errors", "lines"},
     "postgresql": BASE | {"disk", "ledger"},
     "returners": BASE | {"log", "master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder", "notices"},
-    "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder", "notices"},
+    "runners": GROUND | {"runner", "batch", "retry", "recorder", "notices"},
     "output": {"display", "lines", "batch", "retry", "recorder", "notices", "store"},
     "reactor": BASE | {"master"},
     "cache": BASE | {"disk", "ledger", "postgresql", "sqlite"},
@@ -133,7 +130,6 @@ VALUES = {
     "metrics",
     "options",
     "reasons",
-    "settings",
     "windows",
 }
 #: What has a clock, a loop, a disk or a network.

@@ -13,7 +13,8 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
+from saltext.jobs.core.options import engine_options, read_settings
+from saltext.jobs.core.options.engines import BatchSettings
 
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.master.questions import Found
-from saltext.jobs.core.options import job_window
+from saltext.jobs.core.options.kinds import WINDOW
 from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
@@ -436,7 +436,7 @@ def kept_options(spec: Spec) -> Mapping[str, Any]:
 
 def _is_window(value: Any) -> bool:
     try:
-        job_window(value)
+        WINDOW.read(value)
     except (ValueError, TypeError, AttributeError):
         return False
     return True

@@ -14,7 +14,6 @@ from typing import Any
 
 import salt.utils.args
 
-from saltext.jobs.core import arguments
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Spec
@@ -26,7 +25,8 @@ from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
 from saltext.jobs.core.master.identity import MASTER, PEER_RUN, Identity
 from saltext.jobs.core.master.jobs import minions_of as job_minions
-from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
+from saltext.jobs.core.options import engine_options, kinds, read_settings
+from saltext.jobs.core.options.engines import BatchSettings
 
 #: Salt's own default of token_expire, in seconds.
 _TOKEN_EXPIRE = 43200.0
@@ -100,7 +100,7 @@ class Permission:
 
 def settings_of(opts: Mapping[str, Any]) -> BatchSettings:
     """Return the engine's options. :raises Refused: where they are wrong."""
-    settings: BatchSettings = arguments.accepted(
+    settings: BatchSettings = kinds.accepted(
         read_settings, BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)
     )
     return settings
@@ -193,7 +193,7 @@ class CallerRights:
         who = self._who
         if by is None or who.grants is None or who.peer:
             return
-        wanted = arguments.accepted(parse_by, by)
+        wanted = kinds.accepted(parse_by, by)
         if is_shown(wanted, self.settings.show_groups_of):
             return
         fun = f"{wanted.kind}.get"

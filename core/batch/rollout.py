@@ -13,7 +13,6 @@ from typing import Any
 import salt.loader
 import salt.utils.args
 
-from saltext.jobs.core import arguments
 from saltext.jobs.core.batch.minion_data import find_groups
 from saltext.jobs.core.batch.permission import is_shown, require_runner
 from saltext.jobs.core.batch.plan import (
@@ -30,27 +29,23 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.caller import Caller
-from saltext.jobs.core.windows import find_zone, own_zone, parse_moment, parse_windows
+from saltext.jobs.core.options import kinds
+from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
 
 #: The options that are read here.
 OPTIONS = ("start_at", "window", "timezone", "by", "check")
 
+_TIMES = {"timezone": kinds.TIMEZONE, "window": kinds.WINDOW}
 #: A Unix time before this one is a mistake: YAML reads 22:00 as 1320.
 _EARLIEST = 1_000_000_000
 
 
 def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return when a batch may send. :raises Refused: for malformed options, and for a start time in the past."""
-    zone = arguments.accepted(find_zone, options["timezone"]) if "timezone" in options else None
-    found: dict[str, Any] = {}
-    if zone is not None:
-        found["timezone"] = str(options["timezone"])
-    if "window" in options:
-        arguments.accepted(parse_windows, options["window"])
-        found["window"] = "; ".join(arguments.sequence("window", _listed(options["window"])))
-        # Another master, in another time zone, may go on with the batch.
-        if zone is None and (own := own_zone()):
-            found["timezone"] = own
+    found: dict[str, Any] = {name: kind.given(name, options[name]) for name, kind in _TIMES.items() if name in options}
+    zone = find_zone(found["timezone"]) if found.get("timezone") else None
+    if found.get("window") and zone is None:  # another master, in another time zone, may go on with the batch
+        found["timezone"] = own_zone()
     if "start_at" in options:
         found["start_at"] = _start_at(options["start_at"], zone)
     return found
@@ -73,11 +68,11 @@ def layout_of(
     if "by" not in options:
         return {
             "minions": minions,
-            "sizes": arguments.accepted(sizes_of, batch, len(minions)),
-            "failures_allowed": arguments.accepted(failures_allowed, budget, len(minions)),
+            "sizes": kinds.accepted(sizes_of, batch, len(minions)),
+            "failures_allowed": kinds.accepted(failures_allowed, budget, len(minions)),
         }
-    groups = arguments.accepted(find_groups, opts, options["by"], minions)
-    layout: dict[str, Any] = arguments.accepted(
+    groups = kinds.accepted(find_groups, opts, options["by"], minions)
+    layout: dict[str, Any] = kinds.accepted(
         grouped_layout, *_as_shown(groups, options["by"].strip(), shown), batch, budget
     )
     return layout
@@ -104,7 +99,7 @@ def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -
     """
     if "check" not in options:
         return {}
-    check = arguments.accepted(parse_check, options["check"])
+    check = kinds.accepted(parse_check, options["check"])
     arg, kwargs = list(check.words), {}
     if check.kind == "function":
         arg, kwargs = salt.utils.args.parse_input(arg, condition=False)
@@ -159,18 +154,14 @@ def layout_again(spec: Spec, minions: Collection[str], shown: Iterable[str] = ()
     return {**layout, "group_failures_allowed": tuple(budgets)}
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     now = time.time()
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= _EARLIEST:
         moment = float(value)
     elif isinstance(value, str) and value.strip().startswith("+"):
-        moment = now + arguments.seconds("start_at", value.strip()[1:])
+        moment = now + kinds.SECONDS.given("start_at", value.strip()[1:])
     elif isinstance(value, (str, datetime.datetime)):
-        moment = arguments.accepted(parse_moment, str(value), zone)
+        moment = kinds.accepted(parse_moment, str(value), zone)
     else:
         raise Refused(
             f"start_at is {value!r}; accepted is a date and time ('2026-11-28 02:00'), '+90m', or Unix time in seconds"

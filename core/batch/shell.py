@@ -34,8 +34,8 @@ from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
+from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.settings import BatchSettings
 
 log = lines.logger(__name__)
 

@@ -8,16 +8,14 @@ Each option is listed once, with the function that reads it. The Spec has the de
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.utils.args
 import salt.utils.jid
 
-from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import without_data
@@ -32,6 +30,8 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.options import kinds
+from saltext.jobs.core.options.kinds import Kind
 
 #: The size of a batch if none is given.
 BATCH = "10%"
@@ -45,37 +45,28 @@ RETRIABLE = {
 }
 
 
-def _approvers(name: str, value: Any) -> tuple[str, ...]:
-    found = arguments.names(name, value)
-    if not found:
-        raise Refused(f"{name} is {value!r}; name at least one user or, after a %, group")
-    return found
-
-
-_Reader = Callable[[str, Any], Any]
-_positive = functools.partial(arguments.seconds, above=0)
 #: Options that depend on no other option.
-_READERS: dict[str, _Reader] = {
-    "batch_wait": arguments.seconds,
-    "timeout": _positive,
-    "gather_job_timeout": _positive,
-    "max_runtime": _positive,
-    "check_timeout": _positive,
-    "approve_by": _approvers,
-    "presence": functools.partial(arguments.choice, accepted=PRESENCE),
-    "offline": functools.partial(arguments.choice, accepted=OFFLINE),
-    "ret": arguments.word,
+_PLAIN: dict[str, Kind[Any]] = {
+    "batch_wait": kinds.SECONDS,
+    "timeout": kinds.SOME_SECONDS,
+    "gather_job_timeout": kinds.SOME_SECONDS,
+    "max_runtime": kinds.SOME_SECONDS,
+    "check_timeout": kinds.SOME_SECONDS,
+    "approve_by": kinds.SOME_NAMES,
+    "presence": kinds.choice(*PRESENCE),
+    "offline": kinds.choice(*OFFLINE),
+    "ret": kinds.WORD,
 }
 #: Options that go into the job's load unchanged.
-_TRAVELLING: dict[str, _Reader] = {
-    "metadata": arguments.mapping,
-    "module_executors": arguments.sequence,
-    "executor_opts": arguments.mapping,
-    "ret_config": arguments.word,
-    "ret_kwargs": arguments.mapping,
+_TRAVELLING: dict[str, Kind[Any]] = {
+    "metadata": kinds.MAPPING,
+    "module_executors": kinds.SEQUENCE,
+    "executor_opts": kinds.MAPPING,
+    "ret_config": kinds.WORD,
+    "ret_kwargs": kinds.MAPPING,
 }
 #: All options of batch.start; any other keyword goes to the function.
-OPTIONS = ("batch", "tgt_type", "max_failures", *rollout.OPTIONS, *_READERS, *_TRAVELLING, "arg", "kwarg")
+OPTIONS = ("batch", "tgt_type", "max_failures", *rollout.OPTIONS, *_PLAIN, *_TRAVELLING, "arg", "kwarg")
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
     "failhard": "max_failures=0",
@@ -107,20 +98,20 @@ def new_batch(
     rights.require_allowed_peer()
     options, kwargs = _split(given)
     rights.permit_options(options)
-    fun = arguments.function(fun)
-    arg = (*args, *arguments.sequence("arg", options.get("arg")))
+    fun = kinds.function(fun)
+    arg = (*args, *kinds.SEQUENCE.given("arg", options.get("arg")))
     if has_hidden(arg, kwargs):
         raise Refused(f"An argument is {HIDDEN}, which stands for a secret that is not shown: type its value")
-    tgt, tgt_type = arguments.target(tgt, options.get("tgt_type", "glob"))
+    tgt, tgt_type = kinds.target(tgt, options.get("tgt_type", "glob"))
     matched = _match_and_permit(opts, rights, who, tgt, tgt_type, fun, arg, kwargs)
     check = rollout.check_of(opts, who, options)
     if check.get("kind") == "function":
         rights.permit(check["fun"], check["arg"], check["kwargs"], matched)
     rights.permit_groups(options.get("by"), matched)
     rollout.require_known(opts, check)
-    approve_by = _approvers("approve_by", options["approve_by"]) if "approve_by" in options else ()
-    rights.require_approvers(check, approve_by)
-    unsure = arguments.accepted(without_data, opts, tgt, tgt_type, matched)
+    plain = _read(_PLAIN, {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options})
+    rights.require_approvers(check, plain.get("approve_by", ()))
+    unsure = kinds.accepted(without_data, opts, tgt, tgt_type, matched)
     matched = tuple(minion for minion in matched if minion not in unsure)
     if not matched:
         raise Refused(
@@ -130,7 +121,6 @@ def new_batch(
     batch = options.get("batch", BATCH)
     layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
     rollout.require_stages(check, layout)
-    wanted = {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options}
     return Spec(
         jid=_new_jid(opts),
         fun=fun,
@@ -147,9 +137,13 @@ def new_batch(
         **layout,
         max_failures=options.get("max_failures"),
         unsure=unsure,
-        options={name: reader(name, options[name]) for name, reader in _TRAVELLING.items() if name in options},
-        **{name: reader(name, wanted[name]) for name, reader in _READERS.items() if name in wanted},
+        options=_read(_TRAVELLING, options),
+        **plain,
     )
+
+
+def _read(known: Mapping[str, Kind[Any]], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: kind.given(name, options[name]) for name, kind in known.items() if name in options}
 
 
 def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -> Spec:
@@ -192,13 +186,13 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
     kwargs = {name: value for name, value in given.items() if name not in OPTIONS}
     for name, value in kwargs.items():
-        meant = _ALIASES.get(name) or arguments.slip_of(name, ("tgt", "fun", "like", *OPTIONS))
+        meant = _ALIASES.get(name) or kinds.slip_of(name, ("tgt", "fun", "like", *OPTIONS))
         if meant:
             raise Refused(
                 f"There is no option {name}; did you mean {meant}? If {name} is meant for the function, give it as"
                 f" kwarg='{{{name}: {value}}}'"
             )
-    return options, {**kwargs, **arguments.mapping("kwarg", options.pop("kwarg", None))}
+    return options, {**kwargs, **kinds.MAPPING.given("kwarg", options.pop("kwarg", None))}
 
 
 def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
@@ -208,7 +202,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
         if unknown:
             names = ", ".join(unknown[:10]) + (", …" if len(unknown) > 10 else "")
             raise Refused(f"No accepted minion has this name: {names} (of the list in tgt)")
-    arguments.accepted(without_data, opts, tgt, tgt_type, ())  # before Salt finds none without data
+    kinds.accepted(without_data, opts, tgt, tgt_type, ())  # before Salt finds none without data
     try:
         matched = matched_minions(opts, tgt, tgt_type)
     except Exception as exc:  # the matcher may raise anything

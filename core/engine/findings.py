@@ -16,7 +16,7 @@ from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.settings import is_configured
+from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 

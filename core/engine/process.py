@@ -27,6 +27,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.metrics import Figures, History, figures_of, text_of
+from saltext.jobs.core.options.engines import EngineSettings
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import site_of
 
@@ -38,15 +39,7 @@ _RETRY = 1.0
 INTERVAL = 15.0
 
 
-class Settings(Protocol):
-    """The options that every engine has."""
-
-    @property
-    def metrics_dir(self) -> str:
-        """Where the engine's figures are written for Prometheus; empty for nowhere."""
-
-
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=EngineSettings)
 
 
 class App(Protocol):

@@ -16,7 +16,8 @@ from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import EngineAbsent, SettingsError
 from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.notices.usable import check
-from saltext.jobs.core.settings import NoticesSettings, ReturnerChoice, engine_options, is_configured, read_settings
+from saltext.jobs.core.options import engine_options, is_configured, read_settings
+from saltext.jobs.core.options.engines import NoticesSettings, ReturnerChoice
 from saltext.jobs.core.site import site_of
 
 #: Returns why a returner cannot be loaded; empty if it can.

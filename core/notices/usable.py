@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.notices.webhook import check_address
-from saltext.jobs.core.settings import NoticesSettings
+from saltext.jobs.core.options.engines import NoticesSettings
 
 
 def check(settings: NoticesSettings) -> None:

@@ -24,7 +24,7 @@ import psycopg
 import psycopg.conninfo
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.postgresql.options import CacheOptions, Server
+from saltext.jobs.core.options.postgresql import CacheOptions, Server
 from saltext.jobs.core.postgresql.trouble import Kind, NoAnswer, kind_of, told
 
 Result = TypeVar("Result")
@@ -37,6 +37,8 @@ _GIVEN_UP: dict[str, float] = {}
 _SOON = 30.0
 #: Seconds that reading or removing many rows may take.
 LONG = 60.0
+#: Most connections of one process.
+_MOST = 4
 #: Seconds between two tries to connect.
 RETRY_SECONDS = 0.2
 #: Tries for a statement that clashes with others, and seconds between them.
@@ -127,7 +129,7 @@ class Connections:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._idle: collections.deque[Patient] = collections.deque()
-        self._free = threading.BoundedSemaphore(self._options.connections)
+        self._free = threading.BoundedSemaphore(_MOST)
 
     @property
     def place(self) -> str:
@@ -149,8 +151,6 @@ class Connections:
             # a process that is frozen in a transaction keeps others waiting for at most this long
             "idle_in_transaction_session_timeout": int(options.timeout * 2000),
         }
-        if options.synchronous_commit:
-            settings["synchronous_commit"] = options.synchronous_commit  # type: ignore[assignment]
         own = " ".join(f"-c {name}={value}" for name, value in settings.items())
         found["options"] = f"{found.get('options', '')} {own}".strip()
         found.setdefault("application_name", "salt cache")
@@ -207,7 +207,7 @@ class Connections:
             _LEFT.extend(self._idle)
             self._begin()
         if not self._free.acquire(timeout=self._options.timeout):
-            raise NoAnswer(f"all {self._options.connections} connections of this process are in use")
+            raise NoAnswer(f"all {_MOST} connections of this process are in use")
         connection: Patient | None = None
         is_whole = False
         try:

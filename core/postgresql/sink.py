@@ -16,9 +16,9 @@ import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core.options.postgresql import Options
 from saltext.jobs.core.postgresql import schema
 from saltext.jobs.core.postgresql.connections import Patient, parameters
-from saltext.jobs.core.postgresql.options import Options
 from saltext.jobs.core.postgresql.rows import Rows, rows_of
 
 log = lines.logger(__name__)

@@ -19,7 +19,6 @@ from saltext.jobs.core.ledger.log import SIZE, Position, Reader, Writer, keep, w
 from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TableLease
-from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.tables import LEASES, PostgresqlTables, asked, server_of
 
 _LEADER = f"SELECT leader, epoch FROM {LEASES} WHERE engine = %s".encode()
@@ -73,8 +72,6 @@ class PostgresqlSite:
         rows = asked(self._server, lambda connection: connection.execute(_SETTINGS, (list(names),)).fetchall())
         told = {str(name): str(value) for name, value in rows}
         standbys = told.get("synchronous_standby_names", "")
-        if read_cache_options(self.opts).synchronous_commit == "off":
-            told["synchronous_commit"] = "off"
         found = [
             f"{name} is off at PostgreSQL: a crash of the server can take what it has confirmed, or damage it; set it to on"
             for name in names[:3]

@@ -16,8 +16,8 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import RowRefused, SiteAway, StateError
 from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.ledger.tables import NAME, POSTGRESQL, SITE, Execute, Result, statements
+from saltext.jobs.core.options.postgresql import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
-from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.trouble import Rejected
 
 #: The format of the tables: see ``core/formats.py``.
@@ -190,7 +190,7 @@ def server_of(opts: Mapping[str, Any], is_site: bool) -> Connections:
     if (options, path) not in _SERVERS:
         while len(_SERVERS) >= _MOST_SERVERS:
             _SERVERS.pop(next(iter(_SERVERS))).end()
-        _SERVERS[options, path] = Connections(options, lambda connection: _prepare(connection, options, path))
+        _SERVERS[options, path] = Connections(options, lambda connection: _prepare(connection, path))
     return _SERVERS[options, path]
 
 
@@ -199,7 +199,7 @@ def cache_of(opts: Mapping[str, Any]) -> PostgresqlTables:
     return PostgresqlTables(server_of(opts, bool(opts.get("saltext_jobs_site"))), NoSeal())
 
 
-def _prepare(connection: Patient, options: CacheOptions, path: pathlib.Path | None) -> None:
+def _prepare(connection: Patient, path: pathlib.Path | None) -> None:
     """
     Make the tables if they are missing, and have the session wait for the disk.
 
@@ -215,11 +215,10 @@ def _prepare(connection: Patient, options: CacheOptions, path: pathlib.Path | No
     if name is None:
         _make(connection)
         name = name_of(connection)
-    if path is not None or not options.synchronous_commit:
-        # Otherwise a crash of the server would lose confirmed writes, such as what is about to be published.
-        connection.execute(
-            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-        )
+    # Otherwise a crash of the server would lose confirmed writes, such as what is about to be published.
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
     if path is None:
         return
     try:

@@ -11,8 +11,9 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_engine, around, standing
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError
+from saltext.jobs.core.options import engine_options, read_settings
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.usable import check
-from saltext.jobs.core.settings import RecorderSettings, engine_options, read_settings
 
 #: Seconds that a returner may be behind before the doctor mentions it.
 _BEHIND = 60.0

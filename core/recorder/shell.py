@@ -29,12 +29,12 @@ from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master import events, secrets
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.metrics import Figures, History, of_bus
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder import choice
 from saltext.jobs.core.recorder.consumer import DEAD, Consumer
 from saltext.jobs.core.recorder.metrics import figures
 from saltext.jobs.core.recorder.record import event_row, name_of, summary_of
-from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)
 

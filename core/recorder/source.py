@@ -20,9 +20,9 @@ from saltext.jobs.core.banks import RETURNS
 from saltext.jobs.core.ids import is_plain, jid_at
 from saltext.jobs.core.ledger.outbox import Key
 from saltext.jobs.core.master import secrets
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.choice import is_wanted
-from saltext.jobs.core.settings import RecorderSettings
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.store import store_of

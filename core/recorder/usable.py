@@ -8,8 +8,8 @@ from typing import Any
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import OURS
+from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
 from saltext.jobs.core.recorder.returner import promoted
-from saltext.jobs.core.settings import RecorderSettings, ReturnerChoice
 
 
 def check(opts: Mapping[str, Any], settings: RecorderSettings) -> None:

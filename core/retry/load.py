@@ -13,10 +13,10 @@ from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.ids import as_compound
-from saltext.jobs.core.options import TIMEZONE, job_window, seconds, whole
+from saltext.jobs.core.options.engines import RetrySettings
+from saltext.jobs.core.options.kinds import TIMEZONE, WINDOW, seconds, whole
 from saltext.jobs.core.retry.entry import Entry, Limits, State
 from saltext.jobs.core.retry.openings import Hours, hours_of
-from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
@@ -75,7 +75,7 @@ def _limits(wish: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "ttl": seconds(maximum=_LONGEST_TTL).read,
     "max_attempts": whole(1).read,
-    "window": job_window,
+    "window": WINDOW.read,
     "timezone": TIMEZONE.read,
 }
 

@@ -43,7 +43,7 @@ from saltext.jobs.core.retry.timers import AGAIN, Timers
 from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.settings import RetrySettings
+    from saltext.jobs.core.options.engines import RetrySettings
 
 #: Most seconds from a replay to its record in the job cache; seconds by which the time of such a record may be wrong.
 _RECORDED, _SLACK = 10.0, 1.0

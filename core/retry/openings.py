@@ -15,7 +15,7 @@ from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.windows import Period, next_opening
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.settings import RetrySettings
+    from saltext.jobs.core.options.engines import RetrySettings
 
 #: Longest time in seconds until ``find`` is asked again.
 LOOK_AGAIN = 600.0

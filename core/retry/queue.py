@@ -22,7 +22,7 @@ from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.settings import RetrySettings
+    from saltext.jobs.core.options.engines import RetrySettings
 
 
 #: Work on many entries. It yields how many it has changed, so that other facts get their turn, and returns an answer.

@@ -25,6 +25,7 @@ from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
@@ -38,7 +39,6 @@ from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
-from saltext.jobs.core.settings import RetrySettings
 
 log = lines.logger(__name__)
 

@@ -19,13 +19,14 @@ from typing import Any
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core import arguments, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks, tally_of
 from saltext.jobs.core.display.command import HIDDEN, published_words, shown
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at, jid_time
+from saltext.jobs.core.options import kinds
 from saltext.jobs.core.returned import function_of, retcode_of
 from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable
@@ -254,7 +255,7 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
     functions, minions = _patterns("search_function", asked["search_function"]), _patterns("minion", asked["minion"])
     key = None
     if len(minions) == 1 and not _GLOB.intersection(minions[0]):
-        key, minions = store.key_of(arguments.minion(minions[0])), ()
+        key, minions = store.key_of(kinds.minion(minions[0])), ()
         if key is None:
             raise Refused(f"minion is {asked['minion']!r}, which the driver {store.driver.name} cannot take as a key")
     if kind is None:  # a function that is named is wanted, whatever its kind
@@ -265,18 +266,18 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
         users=_patterns("user", asked["user"]),
         minion=key,
         minions=minions,
-        kind=arguments.choice("kind", kind, (*KINDS, ALL)),
-        start=arguments.moment("start_time", asked["start_time"], now),
-        end=arguments.moment("end_time", asked["end_time"], now),
-        outcome=None if outcome is None else arguments.choice("outcome", outcome, OUTCOMES),
-        metadata=arguments.mapping("search_metadata", asked["search_metadata"]),
-        limit=arguments.whole("limit", asked["limit"], 1),
-        after=None if after is None else arguments.word("after", after),
+        kind=kinds.choice(*KINDS, ALL).given("kind", kind),
+        start=kinds.moment(now).given("start_time", asked["start_time"]),
+        end=kinds.moment(now).given("end_time", asked["end_time"]),
+        outcome=None if outcome is None else kinds.choice(*OUTCOMES).given("outcome", outcome),
+        metadata=kinds.MAPPING.given("search_metadata", asked["search_metadata"]),
+        limit=kinds.whole(1).given("limit", asked["limit"]),
+        after=None if after is None else kinds.WORD.given("after", after),
     )
 
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
-    return () if value is None else arguments.names(name, value)
+    return () if value is None else kinds.NAMES.given(name, value)
 
 
 # -- the last result of each minion -------------------------------------------------------------------------------------

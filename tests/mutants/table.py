@@ -552,9 +552,9 @@ _TABLE = (
     ),
     (
         "a duration below 0 is taken",
-        "core/options.py",
-        "if (found := _finite(value)) < 0:",
-        "if (found := _finite(value)) < -1e9:",
+        "core/options/kinds.py",
+        "return _only(found, found >= 0)",
+        "return _only(found, found >= -1e9)",
         "tests/unit/test_settings.py::test_another_duration_is_refused",
     ),
 )

@@ -10,9 +10,10 @@ import re
 import pytest
 import yaml
 
-from docs import generated, kept, logged, tables
+from docs import generated, kept, logged, options, tables
+from saltext.jobs.core.batch.starting import OPTIONS
 from saltext.jobs.core.loader import module_dirs
-from saltext.jobs.core.settings import read_settings
+from saltext.jobs.core.options import read_settings
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["docs/architecture.md", "CONTRIBUTING.md"]
@@ -31,8 +32,9 @@ def page(name):
     return (CHECKOUT / name).read_text(encoding="utf-8")
 
 
-def test_the_state_tables_are_those_of_the_code():
-    assert tables.printed(page("docs/architecture.md")) == page("docs/architecture.md"), "run make docs-tables"
+@pytest.mark.parametrize("path", tables.PAGES, ids=lambda path: path.stem)
+def test_the_tables_of_states_and_options_are_those_of_the_code(path):
+    assert tables.printed(path.read_text(encoding="utf-8")) == path.read_text(encoding="utf-8"), "run make docs-tables"
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
@@ -111,36 +113,23 @@ def test_every_option_that_stands_in_no_section_is_on_the_page_and_no_other():
         for name in re.findall(r'opts(?:__)?\.get\(\s*"(\w+)"', path.read_text(encoding="utf-8"))
     }
     ours = {name for name in asked if re.match("salt_cache|sqlite_cache_|saltext_jobs_|job_once_", name)}
-    assert set(re.findall(r"^\| `(\w+)` \|", page("docs/reference/options.md"), re.MULTILINE)) == ours | {"salt_cache"}
+    _, _, rest = page("docs/reference/options.md").partition("## Without a section")
+    assert set(re.findall(r"^\| `(\w+)` \|", rest, re.MULTILINE)) == ours | {"salt_cache"}
 
 
-@pytest.mark.parametrize("section", generated.SECTIONS)
+@pytest.mark.parametrize("section", options.SECTIONS)
 def test_every_option_is_in_the_table_with_its_meaning(section):
-    kind = generated.SECTIONS[section]
-    assert all(generated.meanings(kind)[field.name] for field in dataclasses.fields(kind))
-    _, _, rest = generated.options().partition(f"## {section}\n")
-    rows = [row.split(" | ") for row in rest.partition("\n## ")[0].splitlines() if row.startswith("| `")]
-    assert len(rows) == len(dataclasses.fields(kind))
+    assert f"## {section}\n\n<!-- table of {section} -->" in page("docs/reference/options.md")
+    rows = [row.split(" | ") for row in options.table(section).splitlines()[2:]]
+    assert len(rows) == len(dataclasses.fields(options.SECTIONS[section]))
     assert all(len(row) == 3 and " Accepted: " in row[2] for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("section", "name"),
-    [
-        ("batch_manager", "docs/batch.md"),
-        ("job_retry", "docs/job_retry.md"),
-        ("job_recorder", "docs/job_recorder.md"),
-        ("job_notices", "docs/notices.md"),
-    ],
-)
-def test_the_page_about_it_describes_every_option(section, name):
-    told = {
-        option
-        for row in re.findall(r"^\| (`.+?) \|", page(name), re.MULTILINE)
-        for option in re.findall(r"`(\w+)`", row)
-    }
-    fields = dataclasses.fields(generated.SECTIONS[section])
-    assert {field.name for field in fields} <= told
+def test_the_help_of_batch_start_describes_every_option_and_no_other():
+    code = ast.parse(page("runners/batch.py")).body
+    (start,) = (node for node in code if isinstance(node, ast.FunctionDef) and node.name == "start")
+    told = re.findall(r":param (?:\w+ )?(\w+):", ast.get_docstring(start) or "")
+    assert sorted(told) == sorted([*OPTIONS, "tgt", "fun", "args", "like"])
 
 
 @pytest.mark.parametrize("runner", ["batch", "job_cache", "job_recorder", "job_retry"])
@@ -151,9 +140,9 @@ def test_the_page_about_it_describes_every_function_of_a_runner(runner):
 
 @pytest.mark.parametrize("section", ["batch_manager", "job_retry", "job_recorder"])
 def test_a_default_is_shown_as_it_may_be_written(section):
-    kind = generated.SECTIONS[section]
+    kind = options.SECTIONS[section]
     for field in dataclasses.fields(kind):
-        shown = generated.shown(field.default)
+        shown = options.shown(field.default)
         if shown != "none":
             written = [part.strip("`") for part in shown.split(", ")]
             value = written if isinstance(field.default, tuple) and "/" not in shown else yaml.safe_load(written[0])

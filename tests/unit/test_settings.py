@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.options import duration
-from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
+from saltext.jobs.core.options import engine_options, read_settings
+from saltext.jobs.core.options.engines import BatchSettings
+from saltext.jobs.core.options.kinds import duration
 
 
 def test_defaults_need_no_options():

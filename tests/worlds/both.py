@@ -27,7 +27,7 @@ from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.options.engines import BatchSettings
 from tests.worlds.world import LATENCY, Bus, JobCache, Life, Publisher, Worker, World
 
 #: Seconds between two looks of a runner for the answer to its request.

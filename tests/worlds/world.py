@@ -37,6 +37,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.access import Standing
 from saltext.jobs.core.master.job_cache import OURS, Publication
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Kind
@@ -45,7 +46,6 @@ from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.turns import SETTLE
-from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import write_msgpack
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.records import work_of

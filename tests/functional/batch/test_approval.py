@@ -134,7 +134,7 @@ def test_approve_by_is_kept_with_the_batch_and_shown(opts):  # noqa: F811
         ({"approve_by": "anna", "check": "test.ping"}, "approve_by goes with check=approve"),
         ({"approve_by": "root", "check": "approve"}, "names no user but root"),
         ({"approve_by": {}, "check": "approve"}, "approve_by is"),
-        ({"approve_by": " ,", "check": "approve"}, "name at least one user"),
+        ({"approve_by": " ,", "check": "approve"}, "accepted is one or more names"),
     ],
 )
 def test_a_batch_that_no_user_could_approve_is_refused(opts, given, why):  # noqa: F811

@@ -9,7 +9,7 @@ import salt.config
 
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.master.identity import KEY, MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
-from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.options.engines import BatchSettings
 from tests.unit.batch.bench import spec
 
 NOW = 1_000_000.0

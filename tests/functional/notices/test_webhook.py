@@ -10,7 +10,8 @@ import pytest
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.notices.webhook import SIGNATURE, Undelivered, Webhook, check_address
-from saltext.jobs.core.settings import NoticesSettings, read_settings
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import NoticesSettings
 from tests.waiting import stretched
 
 from .receiver import receiving

@@ -12,10 +12,11 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.consumer import TRIES, Consumer
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.source import Source
-from saltext.jobs.core.settings import RecorderSettings, read_settings
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.store import store_of

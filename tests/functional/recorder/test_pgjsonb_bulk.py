@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from saltext.jobs.core.errors import JobsError, SettingsError
-from saltext.jobs.core.postgresql.options import Options, read_options
+from saltext.jobs.core.options.postgresql import Options, read_options
 from saltext.jobs.core.recorder.pipeline import failure_of
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from tests.database import database_of

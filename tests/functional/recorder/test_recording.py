@@ -12,8 +12,9 @@ import salt.utils.jid
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.usable import check
-from saltext.jobs.core.settings import RecorderSettings, read_settings
 from tests.database import replies_in
 from tests.faults import full_disk
 from tests.functional.cache_servers import cache_servers as cache_servers

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
-from saltext.jobs.core.settings import RetrySettings, read_settings
 from saltext.jobs.core.site import FileSite
 from tests.functional.options import options_in
 
@@ -80,7 +81,7 @@ USABLE = {"master_job_cache": "salt_cache"}
         ({**USABLE, "ext_job_cache": "redis"}, True, ["'redis'", "unset it"]),
         (USABLE, {"ttl": "soon"}, ["'soon'", "7d"]),
         (USABLE, {"window": "at night"}, ["window is 'at night'", "'Sat,Sun 02:00-05:00"]),
-        (USABLE, {"window": 2}, ["gather"]),
+        (USABLE, {"window": 2}, ["window is 2", "02:00-05:00"]),
         (USABLE, {"timezone": "Mars"}, ["'Mars'"]),
         (USABLE, "yes", ["'yes'"]),
         ({**USABLE, "job_cache": False}, True, ["job_cache is False"]),

@@ -11,10 +11,10 @@ from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
-from saltext.jobs.core.settings import RetrySettings
 from tests.database import replies_in
 from tests.functional.retry.records import JID, accept, load_of
 from tests.waiting import comes_true

@@ -67,7 +67,6 @@ VERBS = {
 
 #: Our modules that every salt-run may import.
 LIGHT = {
-    "arguments",
     "display",
     "display.terminal",
     "display.text",
@@ -78,6 +77,7 @@ LIGHT = {
     "lines",
     "loader",
     "options",
+    "options.kinds",
     "runner",
     "windows",
 }

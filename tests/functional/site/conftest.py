@@ -41,8 +41,8 @@ def postgresql_sites(tmp_path, servers):
 
 def end_lease(site):
     """Have a lease in PostgreSQL end, as after seconds in which it was not renewed."""
+    from saltext.jobs.core.options.postgresql import read_cache_options
     from saltext.jobs.core.postgresql.connections import Connections
-    from saltext.jobs.core.postgresql.options import read_cache_options
 
     server = Connections(read_cache_options(site.opts), lambda connection: None)
     server.run(lambda connection: connection.execute("UPDATE saltext_jobs_leases SET until = '-infinity'"))

@@ -11,10 +11,10 @@ import pytest
 
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.options.postgresql import read_cache_options
 from saltext.jobs.core.postgresql import lease as leases
 from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
-from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.postgresql.tables import FORMAT
 from saltext.jobs.core.retry.store import RetryStore

@@ -31,7 +31,7 @@ TAGS = itertools.count(7000)
 
 OPTIONS = {
     "sqlite": [{"sqlite_cache_path": "x.sqlite"}, {"sqlite_cache_path": 7}, {"sqlite_cache_synchronous": "OFF"}],
-    "postgresql": [{"postgresql.port": "x"}, {"postgresql.timeout": -1}, {"postgresql.synchronous_commit": "maybe"}],
+    "postgresql": [{"postgresql.port": "x"}, {"postgresql.timeout": -1}, {"postgresql.connect_timeout": 0}],
 }
 
 

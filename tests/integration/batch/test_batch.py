@@ -30,7 +30,7 @@ def collected(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def master(salt_factories, collected):
-    retry = {"triggers": ["start"], "metrics_dir": str(collected)}
+    retry = {"metrics_dir": str(collected)}
     batches = {"metrics_dir": str(collected), "show_groups_of": ["grains:id"]}
     with batch_master(salt_factories, *MINIONS, job_retry=retry, batch_manager=batches) as daemon:
         keys = pathlib.Path(daemon.config["pki_dir"], "minions")

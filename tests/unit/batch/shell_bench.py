@@ -23,7 +23,7 @@ from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import FileSite
 from tests.unit.batch.bench import BEGIN, spec
 from tests.virtual_loop import VirtualLoop

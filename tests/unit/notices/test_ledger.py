@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.notices.ledger import Ledger
 from saltext.jobs.core.notices.notice import NAMED, GivenUp, Seen, link, plain, wrong_minions
-from saltext.jobs.core.settings import NOTICES
+from saltext.jobs.core.options.engines import NOTICES
 
 JID, RETRY = "20260516101112131415", "20260516111112131415"
 COUNTS = dict.fromkeys(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.choice import Recent, is_wanted
-from saltext.jobs.core.settings import RecorderSettings
 
 # -- what is recorded -------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job, State
 from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.settings import RetrySettings
 from tests.worlds.world import World
 
 NAMES = tuple(f"m{number}" for number in range(40))

@@ -1,0 +1,88 @@
+"""
+The options of this extension, validated where they are read: one schema, of which the documentation has the tables.
+
+A field of a class of options (``engines.py``, ``postgresql.py``) has a default, a kind of values (``kinds.py``), which
+reads it and says what is accepted, and a line of help. An unknown option, or a value that is not accepted, raises
+SettingsError, whose message names the option, the value and what is accepted. Nothing is silently ignored or adjusted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.options.kinds import Kind
+
+S = TypeVar("S")
+
+
+class Hidden(str):
+    """A text that no line of a log and no error shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'"
+
+
+#: Accepts any value, so that no error shows it.
+HIDDEN = Kind(lambda value: Hidden("" if value is None else value), "a text")
+
+
+def option(default: Any, kind: Kind[Any], about: str) -> Any:
+    """Declare an option. :param about: what it means, in Markdown."""
+    return dataclasses.field(default=default, metadata={"kind": kind, "about": about})
+
+
+def read_settings(kind: type[S], section: str, *sources: Any) -> S:
+    """
+    Return the settings of one section; a later source overrides an earlier one.
+
+    :param kind: the class of the options.
+    :param section: the section's name, for messages.
+    :param sources: mappings; None and True stand for an empty one.
+    :raises SettingsError: naming the option, its value and what is accepted.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for source in sources:
+        if source is None or source is True:
+            continue
+        if not isinstance(source, Mapping):
+            raise SettingsError(f"{section} is {source!r}; accepted is a mapping of options")
+        for name, value in source.items():
+            if name not in fields:
+                # the value of a misspelt option may be a secret
+                hides = any(isinstance(field.default, Hidden) for field in fields.values())
+                shown = "" if hides else f" (its value is {value!r})"
+                raise SettingsError(
+                    f"{section} has no option {name!r}{shown}; accepted are {', '.join(sorted(fields))}"
+                )
+            accepted: Kind[Any] = fields[name].metadata["kind"]
+            try:
+                values[name] = accepted.read(value)
+            except (ValueError, TypeError):
+                raise SettingsError(f"{section}: {name} is {value!r}; accepted is {accepted.accepts}") from None
+    return kind(**values)
+
+
+def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
+    """
+    Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins.
+
+    An engine gets its entry when it starts; a runner looks here, so both use the same options.
+    """
+    found = [entry[engine] for entry in _entries(opts) if isinstance(entry, Mapping) and engine in entry]
+    return opts.get(engine), found[-1] if found else None
+
+
+def is_configured(opts: Mapping[str, Any], engine: str) -> bool:
+    """Whether the master is to run an engine: it is under ``engines:``, as a name or with its options."""
+    return any(entry == engine or (isinstance(entry, Mapping) and engine in entry) for entry in _entries(opts))
+
+
+def _entries(opts: Mapping[str, Any]) -> list[Any]:
+    entries = opts.get("engines") or ()
+    return [entries] if isinstance(entries, (str, Mapping)) else list(entries)

@@ -1,0 +1,205 @@
+"""The options of the engines, each under the name of its engine in the master's configuration or in ``engines:``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.options import HIDDEN, Hidden, option
+from saltext.jobs.core.options.kinds import (
+    FILE,
+    FOLDER,
+    GLOBS,
+    IDS,
+    NUMBER,
+    TIMEZONE,
+    WEB,
+    WINDOW,
+    Kind,
+    globs,
+    seconds,
+    some_of,
+    whole,
+)
+
+#: The kinds of notices of the job_notices engine.
+NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovered")
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineSettings:
+    """What all engines have."""
+
+    metrics_dir: str = option(
+        "",
+        FOLDER,
+        "directory into which the engine's figures are written for Prometheus, every 15 seconds",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSettings(EngineSettings):
+    """Options under ``batch_manager:``."""
+
+    max_in_flight: int | None = option(
+        None, whole(1), "how many minions may be in flight at once over all batches, which share it evenly"
+    )
+    allow_peers: tuple[str, ...] = option(
+        (),
+        IDS,
+        "minions that may start and control batches if `peer_run` lets them: they may run anything on any minion",
+    )
+    show_groups_of: tuple[str, ...] = option(
+        (),
+        globs("grains and pillar keys", "['grains:rack']"),
+        "grains and pillar keys that are not secret: users who may start a batch may group it by them (`by`), and their "
+        "values are shown as names of groups. Groups by any other key are shown by number",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrySettings(EngineSettings):
+    """Options under ``job_retry:``."""
+
+    ttl: float = option(
+        86400.0,
+        seconds(1),
+        "how long a job is owed, from its publish; from the first one, if it is published again under its jid",
+    )
+    max_attempts: int = option(
+        1,
+        whole(1),
+        "how often a job may be begun on a minion: with more than 1, one that was interrupted is run again; after the last "
+        "time it is `held`",
+    )
+    backoff: float = option(
+        60.0,
+        seconds(1, 86400),
+        "how long a job without a receipt waits before it is sent again; doubles each time, up to an hour; ends early when "
+        "the minion starts",
+    )
+    gather: float = option(
+        2.0,
+        seconds(0, 3600),
+        "a publish waits for other minions that are owed the same job, until none has come back for this long, or for as "
+        "long as the last answer to a question took. If minions keep coming back, it waits for at most half of the time "
+        "since the first one came, and for at most 15 s (or `gather`, if that is more). A minion that alone is owed a job "
+        "waits for none",
+    )
+    window: str = option("", WINDOW, "when jobs are replayed")
+    timezone: str = option("", TIMEZONE, "the zone whose clock decides when a window is open")
+    include: tuple[str, ...] = option(("*",), GLOBS, "functions whose jobs are kept")
+    exclude: tuple[str, ...] = option(
+        (
+            *("saltutil.*", "test.ping", "sys.*", "mine.*", "minion.restart", "minion.kill", "system.reboot"),
+            *("system.shutdown", "system.poweroff", "system.halt", "system.init", "power.*"),
+        ),
+        GLOBS,
+        "functions whose jobs are not kept; replaces the default",
+    )
+    syndics: tuple[str, ...] = option(
+        (), IDS, "syndics below this master, whose keys are accepted here: nothing is owed to them"
+    )
+    supersede: tuple[str, ...] = option(
+        (),
+        GLOBS,
+        "a newer job of one of these functions with the same arguments cancels the older one in the queue",
+    )
+    rate: float = option(10.0, NUMBER, "most publishes a second, questions included")
+    sweep: float = option(3600.0, seconds(10), "time between two pings of all minions with a queue")
+    max_queue_per_minion: int = option(
+        100, whole(1), "most entries of one minion; a further job is not kept, with an event and a warning"
+    )
+    max_queue: int = option(200_000, whole(1), "most entries in all")
+    keep: float = option(
+        86400.0, seconds(0), "how long an entry that expired, was cancelled or is dead stays in the list"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReturnerChoice:
+    """A returner to record to; ``ret_config`` is the prefix of its alternative configuration, or empty."""
+
+    returner: str
+    ret_config: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is called in statistics and on disk."""
+        return f"{self.returner}@{self.ret_config}" if self.ret_config else self.returner
+
+
+_NAME = re.compile(r"[A-Za-z0-9_]+")
+
+
+def _returner(item: Any) -> ReturnerChoice:
+    name: Any = item
+    options: Any = {}
+    if isinstance(item, Mapping):
+        ((name, options),) = item.items()
+        options = {} if options is None else options
+    if not isinstance(options, Mapping) or not set(options) <= {"ret_config"}:
+        raise ValueError(item)
+    choice = ReturnerChoice(name, options.get("ret_config", ""))
+    if not _NAME.fullmatch(choice.returner) or (choice.ret_config and not _NAME.fullmatch(choice.ret_config)):
+        raise ValueError(item)
+    return choice
+
+
+def _returners(value: Any) -> tuple[ReturnerChoice, ...]:
+    choices = tuple(_returner(item) for item in (value if isinstance(value, (list, tuple)) else [value]))
+    if len(set(choices)) < len(choices) or not choices:
+        raise ValueError(value)
+    return choices
+
+
+RETURNERS = Kind(_returners, "a list of returners, such as ['pgjsonb', {'rawfile_json': {'ret_config': 'audit'}}]")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecorderSettings(EngineSettings):
+    """Options under ``job_recorder:``."""
+
+    returners: tuple[ReturnerChoice, ...] = option(
+        (), RETURNERS, "returners to record to, each once: names, or mappings of a name to its `ret_config`"
+    )
+    include: tuple[str, ...] = option(("*",), GLOBS, "functions whose jobs are recorded")
+    exclude: tuple[str, ...] = option(
+        ("saltutil.find_job", "saltutil.find_cached_job", "saltutil.running", "match.compound", "test.ping"),
+        GLOBS,
+        "functions whose jobs are not recorded; replaces the default, which leaves out the questions of the engines and "
+        "presence pings",
+    )
+    events: tuple[str, ...] = option(
+        (), globs("tags of events", "['salt/auth']"), "events that are recorded too, by their tags"
+    )
+    catch_up: float = option(
+        3600.0,
+        seconds(0),
+        "how far to look back in the job cache when the log lacks records; 0 for not at all",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NoticesSettings(EngineSettings):
+    """Options under ``job_notices:``."""
+
+    url: str = option(
+        Hidden(""), HIDDEN, "where notices are sent as JSON: `https://` or `http://`, without user and password"
+    )
+    secret: str = option(
+        Hidden(""),
+        HIDDEN,
+        "the secret that signs notices; an `sdb://` address is looked up by Salt when the master starts",
+    )
+    ca_file: str = option("", FILE, "the CA certificates to trust for the webhook, in place of the system's")
+    returners: tuple[ReturnerChoice, ...] = option(
+        (),
+        RETURNERS,
+        "Salt's returners that get each notice too, such as `smtp`: names, or mappings of a name to its `ret_config`",
+    )
+    kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "the kinds of notices that are sent")
+    console: str = option("", WEB, "the address of the console, for links to it")
+    keep: float = option(86400.0, seconds(60), "after this time a notice that did not arrive is given up")

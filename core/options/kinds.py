@@ -1,0 +1,323 @@
+"""
+The kinds of values that options and arguments of runners have: how each is read, and in which words a refusal says what is
+accepted. What only batches have (sizes, groups, checks) is read in ``core/batch/``.
+
+The command line reads everything as YAML, so a jid, a minion id or a target may arrive as a number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from saltext.jobs.core.errors import Refused, SettingsError
+from saltext.jobs.core.ids import is_plain, jid_at
+from saltext.jobs.core.windows import find_zone, parse_moment, parse_windows
+
+Found = TypeVar("Found")
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_ADDRESS = re.compile(r"https?://[^\s/]+(/\S*)?")
+#: Most characters of a window: engines parse it often, and the publisher of a job may choose it.
+_LONGEST_WINDOW = 1000
+#: How similar two names must be for one to count as a misspelling of the other.
+_ALIKE = 0.8
+#: The kinds of target that Salt's matcher on the master knows (``salt.utils.minions.CkMinions``), on each release.
+TARGETS = (
+    *("glob", "list", "grain", "compound", "nodegroup", "pcre", "grain_pcre", "pillar", "pillar_pcre", "pillar_exact"),
+    *("compound_pillar_exact", "ipcidr", "range"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind(Generic[Found]):
+    """What is accepted: ``read`` returns the value to use or raises ValueError; ``accepts`` says it in words."""
+
+    read: Callable[[Any], Found]
+    accepts: str
+
+    def given(self, name: str, value: Any) -> Found:
+        """Return the value of an argument that an operator typed. :raises Refused: naming it, and what is accepted."""
+        try:
+            return self.read(value)
+        except (ValueError, TypeError):
+            raise Refused(f"{name} is {value!r}; accepted is {self.accepts}") from None
+
+
+def _only(found: Found, holds: object) -> Found:
+    if not holds:
+        raise ValueError(found)
+    return found
+
+
+# -- numbers and times --------------------------------------------------------------------------------------------------
+
+
+def duration(value: Any) -> float:
+    """
+    Return seconds from a number of seconds or from ``90s``, ``15m``, ``12h``, ``7d``.
+
+    :raises ValueError: for anything else, and for a negative or infinite number.
+    """
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if not match:
+            raise ValueError(value)
+        value = float(match[1]) * _UNITS[match[2]]
+    found = _finite(value)
+    return _only(found, found >= 0)
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(value)
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number may have any number of digits
+        found = math.inf
+    return _only(found, math.isfinite(found))
+
+
+def seconds(minimum: float = 0.0, maximum: float = math.inf, above: float = -1.0) -> Kind[float]:
+    """Accept a duration between two limits, in seconds, that exceeds ``above``."""
+
+    def read(value: Any) -> float:
+        found = duration(value)
+        return _only(found, minimum <= found <= maximum and found > above)
+
+    limits = [f"at least {minimum:g}"] * (minimum > 0) + [f"at most {maximum:g}"] * (maximum < math.inf)
+    more = f" of {' and '.join(limits)}" if limits else f" above {above:g}" if above >= 0 else ""
+    return Kind(read, f"a number of seconds{more}, or a duration such as 90s, 15m, 12h or 7d")
+
+
+#: Accepts a duration, and one that is not zero.
+SECONDS, SOME_SECONDS = seconds(), seconds(above=0)
+
+
+def whole(minimum: int = 0, maximum: float = math.inf) -> Kind[int]:
+    """Accept a whole number between two limits."""
+
+    def read(value: Any) -> int:
+        return int(_only(value, isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum))
+
+    return Kind(read, f"a whole number of at least {minimum}{f' and at most {maximum}' if maximum < math.inf else ''}")
+
+
+def _positive(value: Any) -> float:
+    found = _finite(value)
+    return _only(found, found > 0)
+
+
+#: Accepts a number, which may have a fraction.
+NUMBER = Kind(_positive, "a number above 0")
+#: Accepts True and False.
+FLAG: Kind[bool] = Kind(lambda value: _only(value, isinstance(value, bool)), "True or False")
+
+
+def moment(now: float) -> Kind[float | None]:
+    """Accept a date and time, or a time ago such as ``-2h``, as Unix time; None for None."""
+
+    def read(value: Any) -> float | None:
+        if value is None:
+            return None
+        text = str(value).strip()
+        try:
+            found = now - duration(text[1:]) if text.startswith("-") else parse_moment(text, None)
+            jid_at(found)  # jids have a time from the year 1 to 9999
+        except (OverflowError, OSError):
+            raise ValueError(value) from None
+        return found
+
+    return Kind(
+        read,
+        "a time ago such as -90s, -15m, -2h or -7d, or a date and time such as '2026-11-28 02:00' or "
+        "'2026-11-28T02:00:00+01:00'",
+    )
+
+
+def _window(value: Any) -> str:
+    if value == "":
+        return ""
+    parse_windows(value)
+    text = value if isinstance(value, str) else "; ".join(value)
+    if len(text) > _LONGEST_WINDOW:
+        raise ValueError(f"it has more than {_LONGEST_WINDOW} characters")
+    return text
+
+
+def _timezone(value: Any) -> str:
+    if value != "":
+        find_zone(value)
+    return str(value)
+
+
+#: WINDOW accepts windows of time as core/windows.py reads them, and TIMEZONE a time zone; both, an empty text too.
+WINDOW = Kind(
+    _window, "a window such as '02:00-05:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time"
+)
+TIMEZONE = Kind(_timezone, "a time zone of this system such as 'Europe/Berlin' or 'UTC', or '' for the master's own")
+
+
+# -- words --------------------------------------------------------------------------------------------------------------
+
+
+def _word(value: Any) -> str:
+    return str(_only(value, isinstance(value, (str, int)) and not isinstance(value, bool)))
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        value = str(value).split(",")
+    found = (_word(item).strip() for item in _only(value, isinstance(value, (list, tuple))))
+    return tuple(name for name in found if name)
+
+
+#: Accepts a text; a whole number becomes its decimal digits.
+WORD = Kind(_word, "a text")
+#: Accepts words of a list, or of a text with commas between them; numbers are words too.
+NAMES = Kind(_names, "a name, a list of names, or names with commas between them")
+
+
+def _some_names(value: Any) -> tuple[str, ...]:
+    found = _names(value)
+    return _only(found, found)
+
+
+#: Accepts at least one.
+SOME_NAMES = Kind(_some_names, "one or more names, in a list or with commas between them")
+
+
+def choice(*words: str) -> Kind[str]:
+    """Accept one of some words."""
+    return Kind(lambda value: _only(value, isinstance(value, str) and value in words), f"one of {', '.join(words)}")
+
+
+def some_of(*words: str) -> Kind[tuple[str, ...]]:
+    """Accept at least one of some words, in a list or with commas between them."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        found = _some_names(value)
+        return _only(found, set(found) <= set(words))
+
+    return Kind(read, f"one or more of {', '.join(words)}")
+
+
+def _globs(value: Any) -> tuple[str, ...]:
+    value = [value] if isinstance(value, str) else value
+    return tuple(_only(value, isinstance(value, (list, tuple)) and all(isinstance(one, str) and one for one in value)))
+
+
+def globs(over: str, example: str) -> Kind[tuple[str, ...]]:
+    """Accept a list of globs, or one."""
+    return Kind(_globs, f"a list of globs over {over}, such as {example}")
+
+
+#: Accepts globs over functions.
+GLOBS = globs("function names", "['state.*', 'pkg.install']")
+
+
+def _ids(value: Any) -> tuple[str, ...]:
+    found = _globs(value)
+    return _only(found, all(map(is_plain, found)))
+
+
+#: Accepts a list of minion ids.
+IDS = Kind(_ids, "a list of minion ids")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    found = {} if value is None else value
+    return dict(_only(found, isinstance(found, Mapping) and all(isinstance(key, str) for key in found)))
+
+
+def _sequence(value: Any) -> list[Any]:
+    return [] if value is None else list(_only(value, isinstance(value, (list, tuple))))
+
+
+#: Accept a dict with names as its keys, and a list; None stands for an empty one.
+MAPPING, SEQUENCE = Kind(_mapping, "a mapping of names to values"), Kind(_sequence, "a list")
+
+
+def _path(value: Any) -> str:
+    return str(_only(value, isinstance(value, str) and (not value or value.startswith(("/", "~")))))
+
+
+#: Accept a directory, or nothing; a file, or nothing; the address of a page, or nothing.
+FOLDER = Kind(_path, "the full path of a directory, such as /var/lib/prometheus/node-exporter, or '' for none")
+FILE = Kind(_path, "the full path of a file, or '' for none")
+WEB = Kind(
+    lambda value: str(_only(value, isinstance(value, str) and (not value or _ADDRESS.fullmatch(value)))),
+    "an address such as https://salt.example.com:8000/console/index.html, or '' for none",
+)
+
+
+# -- jobs and minions ---------------------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return str(_only(text, is_plain(text)))
+
+
+_JID = Kind(_plain, "the id of a job, such as 20260516101112131415")
+_MINION = Kind(_plain, "the id of one minion")
+
+
+def jid(value: Any) -> str:
+    """Return a job's id. :raises Refused:"""
+    return _JID.given("jid", value)
+
+
+def minion(value: Any) -> str:
+    """Return the id of one minion. :raises Refused:"""
+    return _MINION.given("minion", value)
+
+
+def minions(value: Any) -> tuple[str, ...]:
+    """Return the ids of minions, from a list or from ids with commas between them. :raises Refused: also for none."""
+    return tuple(minion(name) for name in SOME_NAMES.given("minions", value))
+
+
+def target(tgt: Any, tgt_type: Any) -> tuple[Any, str]:
+    """
+    Return a target and its type as Salt's matcher takes them: a ``list`` as a list of ids, everything else as a text.
+
+    :raises Refused: also for an empty target.
+    """
+    kind = choice(*TARGETS).given("tgt_type", tgt_type)
+    if kind == "list" or isinstance(tgt, (list, tuple)):
+        return list(SOME_NAMES.given("tgt", tgt)), "list" if kind == "glob" else kind
+    text = WORD.given("tgt", tgt)
+    if not text.strip():
+        raise Refused(f"tgt is {tgt!r}; accepted is a target, such as 'web*'")
+    return text, kind
+
+
+def function(value: Any) -> str:
+    """Return the name of one execution function. :raises Refused:"""
+    if (isinstance(value, str) and "," in value) or (isinstance(value, (list, tuple)) and len(value) > 1):
+        raise Refused(f"fun is {value!r}; a batch runs one function: start one batch for each, or batch a state")
+    if not isinstance(value, str) or not all(value.partition(".")[::2]) or value != "".join(value.split()):
+        raise Refused(f"fun is {value!r}; accepted is the name of an execution function, such as test.ping")
+    return value
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------------
+
+
+def accepted(read: Callable[..., Found], *values: Any) -> Found:
+    """Return ``read(*values)``. Its ValueError or SettingsError, which names the value, becomes the refusal."""
+    try:
+        return read(*values)
+    except (ValueError, SettingsError) as exc:
+        raise Refused(str(exc)) from None
+
+
+def slip_of(name: str, known: Iterable[str]) -> str | None:
+    """Return the ``known`` name that ``name`` misspells, or None."""
+    return next(iter(difflib.get_close_matches(name.lower(), list(known), 1, _ALIKE)), None)

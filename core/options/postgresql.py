@@ -1,0 +1,123 @@
+"""The options of the ``pgjsonb_bulk`` returner, and of ``cache: postgresql``. No error shows a password."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.options import option, read_settings
+from saltext.jobs.core.options.kinds import WORD, Kind, seconds, whole
+
+NAME = "pgjsonb_bulk"
+#: The returner whose options are the defaults of ours, so that a master that used it needs no change.
+_OF_SALT = "pgjsonb"
+#: The section of ``cache: postgresql``.
+CACHE = "postgresql"
+_LIMITS = seconds(1, 3600)
+
+
+def _secret(value: Any) -> str:
+    try:
+        return WORD.read(value)
+    except ValueError:  # the error has no value, which may be a password
+        raise SettingsError("password and dsn must be texts") from None
+
+
+_SECRET = Kind(_secret, "a text")
+_OR_NONE = Kind(lambda value: "" if value in (None, "None") else WORD.read(value), "a text, or None")
+#: Salt's own returner takes numbers as texts.
+_PORT = Kind(lambda value: whole(1, 65535).read(int(value) if isinstance(value, str) else value), "a port number")
+_SECONDS = Kind(
+    lambda value: _LIMITS.read(int(value) if isinstance(value, str) and value.isdecimal() else value), _LIMITS.accepts
+)
+
+
+def _of_libpq() -> Any:
+    return option("", _OR_NONE, "as the option of this name in PostgreSQL's own clients")
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """The address of a server and the login, by the names of Salt's pgjsonb returner."""
+
+    host: str = option("localhost", WORD, "the server, or the directory of its socket")
+    port: int = option(5432, _PORT, "the server's port")
+    user: str = option("salt", WORD, "the login")
+    password: str = option("salt", _SECRET, "the password; `pass` is accepted too")
+    db: str = option("salt", WORD, "the database")
+    sslmode: str = _of_libpq()
+    sslcert: str = _of_libpq()
+    sslkey: str = _of_libpq()
+    sslrootcert: str = _of_libpq()
+    sslcrl: str = _of_libpq()
+    connect_timeout: float = option(
+        5.0, _SECONDS, "most seconds that connecting may take, with all tries while the server is away"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Server):
+    """Options under ``returner.pgjsonb_bulk``; those of ``Server`` default to ``returner.pgjsonb``."""
+
+    timeout: float = option(
+        30.0,
+        _SECONDS,
+        "seconds that the server may take for one transaction; after that the connection is closed, and the records are "
+        "sent again",
+    )
+    keep_days: int = option(0, whole(), "days for which records are kept; 0 for ever")
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheOptions(Server):
+    """Options under ``postgresql``, for ``cache: postgresql``."""
+
+    password: str = option(
+        "",
+        _SECRET,
+        "empty if the server needs none, or if libpq finds it in the password file of the user that the master runs as; "
+        "`pass` is accepted too",
+    )
+    dsn: str = option("", _SECRET, "a connection string or URI for libpq; what it sets overrides the options above")
+    timeout: float = option(5.0, _SECONDS, "seconds without an answer after which the server counts as away")
+
+
+def read_options(opts: Mapping[str, Any]) -> Options:
+    """:raises SettingsError: naming the option, its value and what is accepted."""
+    names = {field.name for field in dataclasses.fields(Options)}
+    shared = {name: value for name, value in _returner_section(opts, _OF_SALT).items() if name in names}
+    return read_settings(Options, f"returner.{NAME}", shared, _returner_section(opts, NAME))
+
+
+def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
+    """:raises SettingsError: naming the option and what is accepted, and the value unless it may be a password."""
+    try:
+        found = _section(opts, CACHE)
+    except SettingsError:
+        raise SettingsError(
+            f"{CACHE} is no mapping of options; a connection string is the option {CACHE}.dsn"
+        ) from None
+    known = {field.name for field in dataclasses.fields(CacheOptions)}
+    unknown = sorted(str(name) for name in found.keys() - known)
+    if unknown:
+        raise SettingsError(f"{CACHE} has no option {', '.join(unknown)}; accepted are {', '.join(sorted(known))}")
+    return read_settings(CacheOptions, CACHE, found)
+
+
+def _returner_section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {**_section(opts, name), **_section(opts, f"returner.{name}")}
+
+
+def _section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the options under a name, in a mapping, which wins, or with dotted names."""
+    whole_section = opts.get(name)
+    if whole_section is not None and not isinstance(whole_section, Mapping):
+        raise SettingsError(f"{name} is {whole_section!r}; accepted is a mapping of options")
+    head = f"{name}."
+    dotted = {key[len(head) :]: opts[key] for key in opts if isinstance(key, str) and key.startswith(head)}
+    found = {**dotted, **(whole_section or {})}
+    if "pass" in found:
+        found["password"] = found.pop("pass")
+    return found
