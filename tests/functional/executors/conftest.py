@@ -17,7 +17,7 @@ from tests.waiting import SOON, stretched
 
 #: An execution module that counts its calls and ends in every way a function can end.
 PROBE = """
-import os, resource, subprocess, sys, time, salt.exceptions
+import os, resource, subprocess, time, salt.exceptions
 
 def _count(path):
     with open(path, "a") as file:
@@ -62,12 +62,6 @@ def wait(path, gate):
     while not os.path.exists(gate):
         time.sleep(0.02)
     return "gate open"
-
-def fork(path, gate):
-    if not os.fork():
-        sys.exit()
-    os.wait()
-    return wait(path, gate)
 
 def told(path, **kwargs):
     _count(path)

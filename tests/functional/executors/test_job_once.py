@@ -22,7 +22,6 @@ import salt.exceptions
 import salt.payload
 import salt.utils.event
 
-from tests.faults import full_disk
 from tests.functional.executors.conftest import Minion, new_jid
 from tests.waiting import wait_for
 
@@ -210,15 +209,6 @@ def test_a_function_that_salt_refuses_keeps_no_other_from_running_once(minion, t
     assert minion.runs() == 2
 
 
-def test_several_functions_are_reported_as_salt_returns_them(minion, trace, jid):
-    data = {"jid": jid, "fun": ["probe.give", "test.echo"], "arg": []}
-    minion.call(data, "probe.give", [trace, "one", 2])
-    minion.call(data, "test.echo", ["two"])
-    told = minion.seen(jid)[jid]
-    assert told["return"] == {"probe.give": "one", "test.echo": "two"}
-    assert told["retcode"] == {"probe.give": 2, "test.echo": 0}
-
-
 # -- the minion's own queue of states ----------------------------------------------------------------------------------
 
 
@@ -247,19 +237,6 @@ def test_of_several_functions_only_the_one_that_the_minion_queued_for_itself_run
         assert _with_a_state_run_between(minion, jid) == ["one", "its turn", "three"]
     assert minion.runs() == 5
     assert minion.seen(jid)[jid]["retcode"] == {"probe.give": 0, "probe.queued": 0}
-
-
-def test_a_job_that_was_cut_after_it_had_queued_a_function_is_interrupted(minion, trace, jid):
-    data = {"jid": jid, "fun": ["probe.queued", "probe.die"], "arg": []}
-
-    def cut():
-        minion.call(data, "probe.queued", [trace])
-        minion.call(data, "probe.die", [trace])
-
-    minion.in_process(cut)
-    assert minion.seen(jid)[jid]["state"] == "interrupted"
-    text, retcode = minion.call(dict(data), "probe.queued", [trace, str(minion.gate)])
-    assert ("was interrupted" in text, retcode, minion.runs()) == (True, 1, 2)
 
 
 # -- interrupted -------------------------------------------------------------------------------------------------------
@@ -300,15 +277,6 @@ def test_a_job_runs_while_a_process_that_it_has_forked_lives_on(minion, trace, j
 # -- at the same time --------------------------------------------------------------------------------------------------
 
 
-def test_a_process_that_a_job_forks_and_that_ends_does_not_end_the_job(minion, trace, jid):
-    process = minion.deliver_in_process(jid, "probe.fork", trace, str(minion.gate))
-    wait_for(minion.runs, what="the process that it has forked has ended")
-    assert minion.seen(jid)[jid]["state"] == "begun"
-    minion.gate.touch()
-    process.join()
-    assert minion.seen(jid)[jid]["return"] == "gate open"
-
-
 def test_one_of_many_deliveries_at_once_runs_and_all_return_the_same(minion, trace, jid):
     processes = [minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate)) for _ in range(8)]
     wait_for(minion.runs, what="one of them runs")
@@ -319,18 +287,6 @@ def test_one_of_many_deliveries_at_once_runs_and_all_return_the_same(minion, tra
     assert {process.exitcode for process in processes} == {0}
     assert minion.runs() == 1
     assert minion.deliver(jid, "probe.wait", trace, str(minion.gate)) == ("gate open", 0)
-
-
-def test_a_delivery_that_waits_for_the_first_one_is_told_when_that_is_killed(minion, trace, jid):
-    first = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
-    wait_for(minion.runs, what="the first runs")
-    second = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
-    time.sleep(0.2)
-    assert second.is_alive()
-    first.kill()
-    first.join()
-    second.join()
-    assert (second.exitcode, minion.runs()) == (0, 1)
 
 
 # -- kill -9 and power cuts --------------------------------------------------------------------------------------------
@@ -469,17 +425,6 @@ def test_if_the_disk_fills_while_a_job_runs_only_the_record_of_its_end_is_lost(m
     text, retcode = minion.deliver(jid, "probe.fill", trace, "done")
     assert (retcode, minion.runs()) == (1, 1)
     assert "was interrupted" in text
-
-
-def test_a_job_whose_return_does_not_fit_on_the_disk_has_ended_all_the_same(minion, trace, jid, caplog):
-    value = os.urandom(20_000).hex()
-    with full_disk(most=4096):
-        assert minion.deliver(jid, "probe.give", trace, value) == (value, 0)
-    told = minion.seen(jid)[jid]
-    assert (told["state"], told["retcode"]) == ("ended", 0)
-    assert "has run here" in told["return"]
-    assert minion.deliver(jid, "probe.give", trace) == (told["return"], 0)
-    assert minion.runs() == 1
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EMFILE])
@@ -725,16 +670,6 @@ def test_the_master_hears_of_a_start_if_it_has_asked_for_that(minion, trace, jid
     minion.deliver(jid, "probe.give", trace, **wish)
     minion.deliver(new_jid(), "probe.give", trace)
     assert len(heard) == 1
-
-
-def test_the_master_also_hears_of_a_job_that_runs_without_a_record(minion, trace, jid, heard, monkeypatch):
-    _fill_the_disk(monkeypatch)
-    minion.deliver(jid, "probe.give", trace, **ACK)
-    assert [tag for tag, _ in heard] == [f"salt/job/{jid}/start/m1"]
-    with pytest.raises(salt.exceptions.CommandExecutionError, match="not run"):
-        minion.opts["job_once_strict"] = True
-        minion.deliver(new_jid(), "probe.give", trace, **ACK)
-    assert (len(heard), minion.runs()) == (1, 1), "not of one that is refused"
 
 
 def test_the_executor_of_a_proxy_reports_the_start_because_no_release_of_salt_does(tmp_path, jid, heard):

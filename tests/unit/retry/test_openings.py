@@ -94,19 +94,6 @@ def test_an_operator_who_says_replay_means_now_whatever_the_window():
     assert world.runs["b", "j1"] == 1
 
 
-def test_replay_means_now_and_not_whenever_the_minion_comes_back():
-    world = away(**NIGHT)
-    world.stop("b")
-    world.publish("j2", targets=("b",))
-    world.run(PATIENCE + 10)
-    world.tell(facts.Requested("replay", {"minion": "b"}))
-    world.run(60)
-    world.start("b")
-    world.run(300)
-    assert world.answers == [2]
-    assert publishes(world) == []
-
-
 def test_a_sweep_outside_the_window_pings_no_minion():
     world = away(**NIGHT)
     world.run(3600)
@@ -133,10 +120,3 @@ def test_a_clock_that_was_set_is_heeded_within_minutes():
     world.clock_ahead = ahead
     world.run(700)
     assert world.runs["b", "j1"] == 1
-
-
-def test_a_job_expires_while_it_waits_for_its_window():
-    world = away(ttl=3600.0, **NIGHT)
-    world.run(TWO - world.now + 60)
-    assert world.state("b", "j1") is State.EXPIRED
-    assert publishes(world) == []

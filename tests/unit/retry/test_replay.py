@@ -11,27 +11,6 @@ from tests.unit.retry.test_machine import away
 from tests.worlds.world import PATIENCE, World, forty_with_a_job_each
 
 
-@pytest.mark.parametrize("acks", [True, False])
-@pytest.mark.parametrize("delay", [0.05, 0.3, 0.9, 1.05, 1.2, 1.5, 2.5, 5.0])
-def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
-    world = away(acks=acks, backoff=1.0, duration=60.0)
-    deliver = world.deliver
-
-    def go_down(jid, names, origin=""):
-        for name in names:
-            runs = world.runs[name, jid]
-            deliver(jid, [name], origin)
-            if world.runs[name, jid] > runs:
-                world.later(delay, lambda name=name: world.stop(name), engine=False)
-                world.later(delay + 8.0, lambda name=name: world.start(name), engine=False)
-
-    world.deliver = go_down
-    world.start("b")
-    world.run(4 * 3600)
-    assert 1 <= world.runs["b", "j1"] <= 2
-    assert world.state("b", "j1") is State.HELD
-
-
 def test_a_state_run_waits_until_the_minion_s_own_one_is_over_since_salt_would_refuse_it():
     world = away(backoff=5.0)
     world.minions["b"].applies = True
@@ -88,24 +67,6 @@ def test_a_return_on_its_way_is_waited_for_though_another_minion_is_looked_at_me
     assert ("a", "done") in world.told("j1") and ("a", "held") not in world.told("j1")
 
 
-def test_a_start_that_is_heard_while_the_job_waits_to_be_sent_again_is_believed():
-    world = World(minions=("b",), acks=True, duration=1e6, backoff=2.0, rate=0.2)
-    world.stop("b")
-    world.publish("j1")
-    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
-    world.start("b")
-    world.run_until(lambda: world.effects(facts.Publish))
-    world.stop("b")  # and the job is lost on its way
-    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
-    world.start("b")
-    world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.TO_SEND))
-    world.minions["b"].running["j1"] = True  # the publish has reached it after all
-    world.acknowledge("b", "j1")
-    world.run(60)
-    assert len(world.effects(facts.Publish)) == 1
-    assert world.state("b", "j1") is State.RUNNING
-
-
 @pytest.mark.parametrize("then", ["goes on", "restarts", "is killed"])
 def test_a_minion_that_says_it_runs_a_job_while_replays_are_paused_does_not_get_the_job_again(then):
     world = World(minions=("a", "b"), duration=40.0, settle=0.0, max_attempts=3 if then == "is killed" else 1)
@@ -126,25 +87,6 @@ def test_a_minion_that_says_it_runs_a_job_while_replays_are_paused_does_not_get_
         world.start("b")
     world.tell(facts.Requested("resume"))
     world.run(600)
-    assert world.runs["b", "j1"] == 1
-
-
-def test_a_claim_without_a_publish_counts_for_nothing_however_often_the_engine_dies():
-    world = away(backoff=1.0)
-    take_publish = world.take_publish
-
-    async def never(life, *_):
-        await life.wait(3600.0)  # the engine dies before it publishes
-
-    world.take_publish = never
-    world.start("b")
-    for _ in range(5):
-        claims = len(world.effects(facts.Claim))
-        world.run_until(lambda claims=claims: len(world.effects(facts.Claim)) > claims)
-        world.run(1)
-        world.restart()
-    world.take_publish = take_publish
-    world.run_until(lambda: world.state("b", "j1") is None)
     assert world.runs["b", "j1"] == 1
 
 
