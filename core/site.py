@@ -133,7 +133,7 @@ class FileSite:
     def keep_log(self, reader: str, position: Position | None) -> None:
         """Keep the log from this position on, for an engine that will begin there. :raises OSError:"""
         if position is not None:
-            log.keep(self.tables, reader, position)
+            log.keep(self.tables.run, reader, position)
 
 
 def site_of(opts: Mapping[str, Any]) -> Site:

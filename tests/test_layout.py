@@ -106,7 +106,6 @@ SHELLS = {
         "watch",
     },
     "retry": {
-        "checkpoint",
         "doctor",
         "effects",
         "ports",

@@ -74,9 +74,9 @@ class News(NamedTuple):
     more: bool
 
 
-def keep(tables: Tables, reader: str, position: Position) -> None:
+def keep(execute: Execute, reader: str, position: Position) -> None:
     """Note that a reader is done with everything before ``position``. :raises OSError:"""
-    tables.run(_KEEP, (reader, position.offset, position.log))
+    execute(_KEEP, (reader, position.offset, position.log))
 
 
 def writers(tables: Tables) -> frozenset[str]:

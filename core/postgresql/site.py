@@ -130,7 +130,7 @@ class PostgresqlSite:
     def keep_log(self, reader: str, position: Position | None) -> None:
         """Keep the log from this position on."""
         if position is not None:
-            keep(self.tables, reader, position)
+            keep(self.tables.run, reader, position)
 
     def shares(self, master: str) -> bool:
         """Tell whether another master writes to the log."""

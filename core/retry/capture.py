@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job, State
+from saltext.jobs.core.retry.entry import Job, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note, Notes
 from saltext.jobs.core.retry.open_job import MOST_BEGUN, OpenJob, Stage
 from saltext.jobs.core.retry.owing import Owing
@@ -80,22 +80,6 @@ class Capture:
             if note.killed:
                 self._look_now(jid)
 
-    def note_again(self, kills: Iterable[facts.Kill]) -> None:
-        """Note known kills again for minions without an entry: a power cut may have taken the notes or the entries."""
-        until = self._queue.now + self._queue.settings.ttl
-        for kill in kills:
-            jids = (
-                [kill.jid]
-                if kill.jid
-                else [j for j, job in self.open.items() if not job.signal and job.since < kill.at]
-            )
-            for jid in jids:
-                unnoted = kill.minions - kill.spared - self._notes.get(jid).killed.keys()
-                names = sorted(name for name in unnoted if not self._queue.has(name, jid))
-                if names:
-                    self._notes.add(jid, until, killed=dict.fromkeys(names, kill.user))
-                    self._look_now(jid)
-
     # -- who has begun a job ------------------------------------------------------------------------------------------
 
     def begun(self, jid: str, minion: str) -> None:
@@ -133,6 +117,7 @@ class Capture:
         """Look at a job now, unless it is open: an open job is looked at when it is due."""
         if jid not in self.open:
             self.open[jid] = OpenJob(-math.inf, self._queue.now, self._place)
+            self._changed(jid)
             self._later(jid, self._queue.now)
 
     # -- a job's way --------------------------------------------------------------------------------------------------
@@ -150,6 +135,7 @@ class Capture:
         if fact.minions is not None:
             job.told(self._place, fact.work, fact.minions)
         job.published(at)
+        self._changed(fact.jid)
         job.is_overtaken = job.stage is Stage.READING
         wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience
         if job.stage is Stage.WAITING and (job.signal or fact.found):
@@ -194,7 +180,10 @@ class Capture:
         return 0
 
     def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> Work:
-        job.signal, now = False, self._queue.now
+        now = self._queue.now
+        if job.signal:
+            job.signal = False
+            self._changed(fact.jid)
         # The record may be older than the first publish that is known.
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
@@ -281,6 +270,7 @@ class Capture:
             self._notes.add(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
             self._look_now(jid)
             self.open[jid].kills.append((place, kill.minions))
+            self._changed(jid)
         return self._owing.killed(kill)
 
     # -- surveys ------------------------------------------------------------------------------------------------------
@@ -359,6 +349,10 @@ class Capture:
             self._queue.want(facts.Warn(begun))
         self._notes.drop(jid)
 
+    def _changed(self, jid: str) -> None:
+        self._queue.changed[Key(Kind.OPEN, jid)] = None
+
     def _close(self, jid: str) -> None:
         del self.open[jid]
+        self._changed(jid)
         self._timers.cancel(("open", jid))

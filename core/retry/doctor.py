@@ -18,10 +18,9 @@ from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import RetrySettings
-from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.retry.store import PAUSED, RetryStore
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.windows import longest_break, parse_windows
 

@@ -107,6 +107,7 @@ class Effects:
         self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
         self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
         self._writer.put(Key(Kind.NOTE, jid) for jid in machine.notes)
+        self._writer.put(Key(Kind.OPEN, jid) for jid in machine.capture.open)
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class Kind(enum.IntEnum):
     JOB = 1
     ENTRY = 2
     NOTE = 3  # what is known of a job's minions without an entry
+    OPEN = 4  # a job whose outcome is not known yet
+    CURSOR = 5  # how far the log was read
 
 
 class Key(NamedTuple):
@@ -54,6 +56,10 @@ class Key(NamedTuple):
     kind: Kind
     jid: str
     minion: str = ""
+
+
+#: The key of the one record of its kind.
+CURSOR = Key(Kind.CURSOR, "log")
 
 
 #: The states to which an entry may go, by the state that it is in.

@@ -142,6 +142,11 @@ class Retry:
         return self._timers.next()
 
     @property
+    def is_busy(self) -> bool:
+        """Whether the rest of a fact is still to be done."""
+        return bool(self._facts)
+
+    @property
     def total(self) -> int:
         return self.queue.total
 
@@ -329,11 +334,10 @@ class Retry:
         # The store has it already.
         self.queue.changed.clear()
 
-    def _restored(self, fact: facts.Restored) -> Work:
+    def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, fact.open)
-        self.capture.note_again(fact.kills)
-        return self.owing.restore(fact.kills)
+        self.owing.kills.update(dict.fromkeys(fact.kills, self.queue.now))
 
     def _end_due(self, minion: str) -> None:
         following = math.inf

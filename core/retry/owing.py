@@ -8,7 +8,6 @@ operator asks for goes through all looks and questions of a replay.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -77,7 +76,7 @@ class Owing:
     def killed(self, kill: facts.Kill) -> Work:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
         known = self.signalled(kill.signal)  # if the log tells of it again, newer entries are of a later publish
-        self.remember([dataclasses.replace(kill, at=min(kill.at, self._queue.now))])
+        self.kills[dataclasses.replace(kill, at=min(kill.at, self._queue.now))] = self._queue.now
         there = [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]
         met = (entry for entry in there if entry.minion not in known or entry.queued <= kill.at)
         return self._each(met, _OPEN, lambda entry: self._cancel_killed(kill, entry))
@@ -92,29 +91,13 @@ class Owing:
             taken = self.kills.pop(kill)
             self.kills[dataclasses.replace(kill, spared=kill.spared | kill.minions.intersection(minions))] = taken
 
-    def restore(self, kills: Iterable[facts.Kill] = ()) -> Work:
-        """
-        Carry out all known kills again: a power cut may have undone their effects in the store, and entries that were
-        taken over since have not met them.
-        """
-        self.remember(kills)
-        for kill in list(self.kills):
-            there = (entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None))
-            met = (entry for entry in there if max(entry.queued, entry.wanted_at) <= kill.at)
-            yield from self._each(met, _OPEN, functools.partial(self._cancel_killed, kill))
-        return 0
-
-    def remember(self, kills: Iterable[facts.Kill]) -> None:
-        """Remember kills: they also count for requests that were made before them and are carried out later."""
-        self.kills.update(dict.fromkeys(kills, self._queue.now))
-
     def forget_kills(self, searched_from: float, found: Collection[str]) -> None:
         """
         Forget old kills, except those that a search may find again.
 
-        :param searched_from: no search begins earlier. ``found``: jids that were found and are still to be read.
+        :param searched_from: no search begins long before that. ``found``: jids that were found and are still to be read.
         """
-        latest = min(self._queue.now - _REMEMBERED, searched_from)
+        latest = min(self._queue.now, searched_from) - _REMEMBERED
         for kill in [kill for kill, taken in self.kills.items() if taken < latest and kill.signal not in found]:
             del self.kills[kill]
 

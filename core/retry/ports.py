@@ -21,7 +21,6 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import Folder, Log, site_of
@@ -48,7 +47,6 @@ class Ports:
     clock: Clock
     acks: bool
     inbox: Inbox
-    checkpoint: Checkpoint
     folder: Folder
     log: Callable[[Position | None], Log]
     wall: Callable[[], float] = time.time
@@ -86,7 +84,6 @@ def ports_of(
         "clock": Clock(steady=since_boot),
         "acks": compat.HAS_START_EVENT,
         "inbox": Inbox(opts, JOB_RETRY, lease),
-        "checkpoint": Checkpoint(site, folder),
         "folder": folder,
         "log": site.log,
     }

@@ -28,22 +28,24 @@ from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.checkpoint import MARGIN, PAUSED
 from saltext.jobs.core.retry.effects import Effects, answer_time
-from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.entry import CURSOR, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import figures
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
+from saltext.jobs.core.retry.store import PAUSED, Cursor
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
 
 log = lines.logger(__name__)
 
-#: Default seconds between two checkpoints, heartbeats and looks at the inbox.
+#: Default seconds between two writes of the cursor, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
+#: Seconds by which the cursor's time lies in the past: a search that begins there finds what was stored late.
+MARGIN = LATEST + 20.0
 #: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
 #: Most seconds for which a search waits for the log to be read, and seconds between two checks of that.
@@ -69,7 +71,7 @@ class RetryShell:
     :param ports: what it reaches the world through; closed with it.
     :param latest: seconds after which the job cache is searched a second time, for jobs that were stored late.
     :param poll: longest pause in seconds between two looks at the log.
-    :param maintenance: seconds between two checkpoints, heartbeats and looks at the inbox; an attribute too.
+    :param maintenance: seconds between two writes of the cursor, heartbeats and looks at the inbox; an attribute too.
     """
 
     def __init__(
@@ -92,9 +94,10 @@ class RetryShell:
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of)
         self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
-        self._checkpoint = ports.checkpoint
-        self._checkpoint.read(ports.clock.now())
-        tail = ports.log(self._checkpoint.position)
+        found, now = ports.store.cursor(), ports.clock.now()
+        #: The last one that was written, or will be. Without one it is now: nothing is missed from now on.
+        self._cursor = found._replace(at=min(found.at, now)) if found else Cursor(now, search=now)
+        tail = ports.log(self._cursor.position)
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         self._read_at = -math.inf  # when the log was last read to its end
         self._searches = Searches(loop, latest, self._published_since, self._found_published)
@@ -120,34 +123,40 @@ class RetryShell:
         }
 
     def close(self) -> None:
-        """Release everything. The next engine finds what is not in the store: it goes on from the checkpoint."""
+        """Release everything. The next engine finds what is not in the store: it goes on from the cursor."""
         self._proof.close()
         self._alarm.close()
         self._ports.close()
 
     async def _begin(self) -> None:
-        """Take up what the store holds, then what was published since the checkpoint, then requests."""
+        """Take up what the store holds, then what was published since the cursor, then requests."""
         self._stored_in = await self._of_store(self._ports.store.name)
         await self._of_store(self._ports.store.tidy)
+        if self._cursor.position is None:  # if the engine ended now, the next start would count as the first
+            await self._of_store(self._ports.store.write, {CURSOR: self._cursor.as_record()})
         jobs, entries = await self._of_store(read_queue, self._ports)
         notes = await self._of_store(self._ports.store.notes)
         # A record that was recovered may be of an entry that an operator has removed since.
+        removed = [entry for entry in entries if entry.minion in notes.get(entry.jid, _NOTHING).settled]
+        self.writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in removed)
         entries = [entry for entry in entries if entry.minion not in notes.get(entry.jid, _NOTHING).settled]
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
             self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
-        now = self._ports.clock.now()
-        self.step(facts.Restored(notes, self._checkpoint.open_jobs(now), self._checkpoint.kills(now)))
+        open_jobs = await self._of_store(self._ports.store.open_jobs, self._ports.clock.now())
+        self.step(facts.Restored(notes, open_jobs, self._cursor.kills))
         self.restored = True
-        gap, since = self._proof.start(), self._checkpoint.at
-        if self._checkpoint.search < math.inf:
-            gap, since = gap or "a search was not over", min(since, self._checkpoint.search)
+        gap, before = self._proof.start(), self._cursor
+        if before.search < math.inf:
+            gap = gap or "a search was not over"
         if gap:
             log.info("The job cache is searched for jobs, since the log may lack some: %s", gap)
+            since = min(before.at, before.search, self._ports.clock.now() - MARGIN)
+            self._begin_search(since)
             await self._read_log()
-            await self._search(min(since, self._ports.clock.now() - MARGIN))
+            await self._searches.run(since)
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
@@ -298,7 +307,9 @@ class RetryShell:
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""
         self.step(facts.Gap())
-        self._loop.spawn_callback(self._search, self._checkpoint.at)
+        since = self._cursor.at
+        self._begin_search(since)
+        self._loop.spawn_callback(self._searches.run, since)
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
@@ -340,9 +351,13 @@ class RetryShell:
         if self._untold:
             self._loop.add_callback(self._tell_part)
 
-    def _record_of(self, key: Key) -> dict[str, Any] | None:
+    def _record_of(self, key: Key) -> Any:
         """Return what is to be stored under a key; None to remove what is there."""
         machine, jid = self.machine, key.jid
+        if key.kind is Kind.CURSOR:
+            return self._newer_cursor().as_record()
+        if key.kind is Kind.OPEN:
+            return machine.capture.open[jid].as_record() if jid in machine.capture.open else None
         if key.kind is Kind.JOB:
             if jid not in machine.jobs:
                 return None
@@ -353,8 +368,6 @@ class RetryShell:
 
     def request(self, fact: facts.Fact) -> Any:
         """Take what an operator asks for. Returns a future of the answer, which resolves once all changes are stored."""
-        # An engine that starts from an older checkpoint would find again what the operator removes.
-        self._write_checkpoint()
         answer = compat.Future()
         self._asked.append(answer)
         self.step(fact)
@@ -376,7 +389,9 @@ class RetryShell:
         self.step(facts.Tick())  # the clock may have been set
         self.take_requests()
         self.service.sweep(self._ports.wall())
-        self._write_checkpoint()
+        self._searches.forget(self._cursor.at - MARGIN)
+        self.machine.owing.forget_kills(min(self._cursor.at, self._searches.since), self.machine.capture.open)
+        self.writer.put([CURSOR])
         self._loop.spawn_callback(self._look_at_store)
 
     async def _look_at_store(self) -> None:
@@ -395,23 +410,19 @@ class RetryShell:
         """End the process soon, once the queue is stored. Salt starts another."""
         self.writer.when_durable(lambda: self._loop.call_later(_SOON, self._ports.restart))
 
-    def _write_checkpoint(self) -> None:
-        """Write the checkpoint once the store holds all that it stands for."""
-        at = self._read_at - MARGIN if self._read_at > -math.inf else self._checkpoint.at
-        self._searches.forget(at - MARGIN)
-        search = self._searches.since
-        position, jobs = self._proof.position, dict(self.machine.capture.open)
-        # The last kills are kept until later ones come: a power cut may bring back what they have ended.
-        if max(self.machine.owing.kills.values(), default=-math.inf) >= self._checkpoint.at:
-            self.machine.owing.forget_kills(min(search, self._checkpoint.at), jobs)
-        kills = tuple(self.machine.owing.kills)
-        self.writer.when_durable(lambda: self._checkpoint.write(at, position, jobs, kills, search))
+    def _newer_cursor(self) -> Cursor:
+        """
+        Return how far the log is read, by what the queue holds now. As long as a fact is not done, the cursor stays: the
+        next engine must take the same fact.
+        """
+        if not self.machine.is_busy:
+            at = self._read_at - MARGIN if self._read_at > -math.inf else self._cursor.at
+            self._cursor = Cursor(at, self._proof.position, tuple(self.machine.owing.kills), self._searches.since)
+        return self._cursor
 
-    async def _search(self, since: float) -> None:
-        """Find the jobs published since ``since``."""
+    def _begin_search(self, since: float) -> None:
         self._searches.begin(since)
-        self._write_checkpoint()  # from now on the place in the log counts
-        await self._searches.run(since)
+        self.writer.when_durable(lambda: None)  # from now on the place in the log counts
 
     async def _published_since(self, since: float) -> dict[str, float]:
         while True:

@@ -7,6 +7,8 @@ kind      body
 ``JOB``   the snapshot of a job: ``published_at``, and the ``load`` without secrets
 ``ENTRY`` the entry of one minion and one job (core/retry/entry.py)
 ``NOTE``  what is known of a job's minions without an entry (core/retry/notes.py)
+``OPEN``  a job whose outcome is not known yet (core/retry/open_job.py)
+``CURSOR`` how far the log was read; written with the last of what was learned from it
 ========= ============================================================================================================
 
 One unreadable record must never keep another from being read. It stays where it is until the engine replaces it.
@@ -21,23 +23,60 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import salt.payload
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.ledger import queue
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.retry.entry import Entry, Key, Kind, State
+from saltext.jobs.core.retry.entry import CURSOR, Entry, Key, Kind, State
+from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.open_job import OpenJob
 
 log = lines.logger(__name__)
 
 #: Records to write, by key; None removes the record.
 Changes = Mapping[Key, Mapping[str, Any] | None]
 T = TypeVar("T")
+#: In the engine's folder as long as replays are paused.
+PAUSED = "paused"
+
+
+class Cursor(NamedTuple):
+    """
+    ``at``: Unix time in seconds; all that was published before is settled, or in the queue. ``position``: the same as a
+    place in the log; None if the log was not reached yet. ``kills``: the last ones before it. ``search``: Unix
+    time from which the job cache still had to be searched for jobs that the log lacks; infinite if no search was under way.
+    """
+
+    at: float
+    position: Position | None = None
+    kills: tuple[Kill, ...] = ()
+    search: float = math.inf
+
+    def as_record(self) -> dict[str, Any]:
+        kills = [
+            [kill.jid, sorted(kill.minions), kill.user, kill.at, kill.signal, sorted(kill.spared)]
+            for kill in self.kills
+        ]
+        position = self.position and self.position._asdict()
+        return {"at": self.at, "position": position, "kills": kills, "search": self.search}
+
+    @classmethod
+    def from_record(cls, record: Any) -> Cursor:
+        """Return the cursor of a stored record. :raises ValueError, KeyError, TypeError: when it describes none."""
+        kills = (
+            Kill(jid, frozenset(minions), user, at, signal, frozenset(spared))
+            for jid, minions, user, at, signal, spared in record["kills"]
+        )
+        position = record["position"] and Position.from_record(record["position"])
+        return cls(float(record["at"]), position, tuple(kills), float(record["search"]))
 
 
 class RetryStore:
@@ -57,7 +96,8 @@ class RetryStore:
     def write(self, changes: Changes, durable: bool = True) -> None:
         """Store changes: all of them, or none. :param durable: whether they must survive a power cut when this returns."""
         bodies = {key: None if record is None else _packed(record) for key, record in changes.items()}
-        queue.write(self._tables, bodies, self._lease, durable)
+        read = (changes.get(CURSOR) or {}).get("position")
+        queue.write(self._tables, bodies, self._lease, durable, keep=read and (JOB_RETRY, Position.from_record(read)))
 
     def tidy(self) -> None:
         """Remove the jobs that have no entry. Their first entry may be about to follow, except at an engine's start."""
@@ -84,12 +124,23 @@ class RetryStore:
 
     def notes(self) -> dict[str, Note]:
         """Return the notes, by jid, without unusable ones."""
+        return self._all(Kind.NOTE, "note", Note.from_record)
+
+    def open_jobs(self, now: float) -> dict[str, OpenJob]:
+        """Return the jobs whose outcome is not known, by jid. Their times after ``now`` count as ``now``."""
+        return self._all(Kind.OPEN, "state", lambda record: OpenJob.from_record(record, now))
+
+    def cursor(self) -> Cursor | None:
+        """Return how far the log was read; None if that is not known."""
+        return self._all(Kind.CURSOR, "cursor", Cursor.from_record).get(CURSOR.jid)
+
+    def _all(self, kind: Kind, what: str, make: Callable[[Any], T]) -> dict[str, T]:
         found = {}
-        for row in itertools.chain.from_iterable(queue.parts(self._tables, Kind.NOTE)):
+        for row in itertools.chain.from_iterable(queue.parts(self._tables, kind)):
             try:
-                found[row.jid] = _read(row.body, Note.from_record)
+                found[row.jid] = _read(row.body, make)
             except ValueError as exc:
-                log.error("The note about job %s cannot be read: %s", row.jid, exc)
+                log.error("The %s of %s cannot be read: %s", what, row.jid, exc)
         return found
 
 

@@ -16,10 +16,10 @@ from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
+from saltext.jobs.core.retry.store import PAUSED
 
 Request = Mapping[str, Any]
 Given = Mapping[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.entry import CURSOR, Key, Kind
 from saltext.jobs.core.retry.store import Changes, RetryStore
 
 log = lines.logger(__name__)
@@ -91,10 +91,12 @@ class Writer:
         for key in keys:
             self._claims.pop(key, None)
             self._rest.pop(key, None)
-        changes = {key: self._record_of(key) for key in (*self._jobs, *keys)}
+        changes = {key: self._record_of(key) for key in (*self._jobs, *keys) if key != CURSOR}
         # A job is written before its first entry, and removed after its last.
         self._jobs = {key: None for key in self._jobs if changes[key] is None} if self._rest or self._claims else {}
-        return {key: record for key, record in changes.items() if key not in self._jobs}
+        changes = {key: record for key, record in changes.items() if key not in self._jobs}
+        # All that the log has told before the cursor is written with it, or was written before.
+        return changes if self._rest or self._claims else {**changes, CURSOR: self._record_of(CURSOR)}
 
     async def _write_one(self, changes: Changes, calls: list[Callable[[], None]]) -> None:
         pause = 0.0

@@ -286,8 +286,8 @@ _TABLE = (
     (
         "a job whose minions are not known yet is forgotten in a crash",
         "core/retry/shell.py",
-        "self._checkpoint.open_jobs(now), self._checkpoint.kills(now)",
-        "{}, self._checkpoint.kills(now)",
+        "facts.Restored(notes, open_jobs, self._cursor.kills)",
+        "facts.Restored(notes, {}, self._cursor.kills)",
         QUEUE,
     ),
     (

@@ -20,11 +20,11 @@ from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.checkpoint import PAUSED
 from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.steps import Step
+from saltext.jobs.core.retry.store import PAUSED, RetryStore
 from tests import many_worlds
 from tests.worlds.truth import Truth
 from tests.worlds.world import World, is_sent
@@ -514,7 +514,8 @@ class Adversary(World):
         self.notice()
 
     def do_store(self):
-        self.store_up = not self.store_up
+        # An engine whose first place in the log was never stored has to search for all that it has read.
+        self.store_up = not self.store_up or RetryStore(self.site.tables).cursor().position is None
 
     def do_cache(self):
         self.cache_up = not self.cache_up
@@ -547,7 +548,7 @@ class Adversary(World):
             self.do_cache()
         self.store_up = self.keeps_returns = True
         self._die_at, self.lossy, self.windows_known, self.publishing = None, 0.0, True, []
-        self.maintenance = 200.0  # nothing needs a checkpoint from now on, and they take half of the time of a world
+        self.maintenance = 200.0  # nothing needs a cursor from now on, and they take half of the time of a world
         if self.shell is not None:
             self.shell.maintenance = self.maintenance
 

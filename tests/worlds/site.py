@@ -292,4 +292,4 @@ class MemorySite:
 
     def keep_log(self, reader, position):
         if position is not None:
-            keep(self.tables, reader, position)
+            keep(self.tables.run, reader, position)

@@ -39,14 +39,12 @@ from saltext.jobs.core.master.job_cache import OURS, Publication
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Kind
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.turns import SETTLE
-from saltext.jobs.core.site import write_msgpack
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
@@ -338,7 +336,7 @@ class World:
     part = (
         10_000  # entries that a request changes in one step, timers that ring in one, and records that are read at once
     )
-    maintenance = MAINTENANCE  # seconds between two checkpoints of the engine
+    maintenance = MAINTENANCE  # seconds between two writes of the cursor
 
     def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, **options):
         while len(LIVING) >= 4:  # before the new loop: whichever was current before an old one becomes current again
@@ -465,7 +463,6 @@ class World:
             clock=self.clock,
             acks=self.acks,
             inbox=Inbox(self.opts, JOB_RETRY, self.lease),
-            checkpoint=Checkpoint(self.site, self.site.folder(JOB_RETRY, self.lease)),
             folder=self.site.folder(JOB_RETRY, self.lease),
             log=lambda position: Tail(life, position),
             wall=self.wall,
@@ -618,19 +615,6 @@ class World:
     def reboot(self, records):
         """The master's machine reboots. The log keeps ``records`` records, and those that were synced."""
         self.disk.reboot_after(records)
-
-    @property
-    def checkpoint(self):
-        """The checkpoint in the store; None if there is none."""
-        return read_checkpoint(self.site.folder(JOB_RETRY))
-
-    @checkpoint.setter
-    def checkpoint(self, record):
-        folder = self.site.folder(JOB_RETRY)
-        if record is None:
-            folder.remove(CHECKPOINT)
-        else:
-            write_msgpack(folder, CHECKPOINT, record)
 
     @property
     def doings(self):

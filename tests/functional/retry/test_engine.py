@@ -10,9 +10,7 @@ import pytest
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RetrySettings
-from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
-from saltext.jobs.core.site import FileSite
 from tests.functional.options import options_in
 
 
@@ -118,16 +116,3 @@ def test_a_valid_option_that_may_keep_jobs_from_being_delivered_is_reported(opts
 def test_an_option_is_read_from_the_section_and_the_engine_with_the_engine_winning():
     settings = read_settings(RetrySettings, "job_retry", {"ttl": "2d", "rate": 1}, {"rate": 3})
     assert (settings.ttl, settings.rate) == (172800.0, 3.0)
-
-
-def checkpoint_in(path):
-    site = FileSite({"cachedir": str(path)})
-    return Checkpoint(site, site.folder("job_retry"))
-
-
-def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):
-    FileSite({"cachedir": str(tmp_path)}).folder("job_retry").write("checkpoint", b"\xc1 rubbish")
-    checkpoint = checkpoint_in(tmp_path)
-    checkpoint.read(1000.0)
-    assert checkpoint.at == 1000.0
-    assert "earlier jobs are not checked" in caplog.text

@@ -85,7 +85,7 @@ def test_an_unreadable_job_or_note_harms_no_other(stores, caplog, rubbish):
         assert owed(stores[1]) == [("1", "a")]
         assert stores[1].notes() == {}
     assert "Job 2 cannot be replayed" in caplog.text
-    assert "The note about job 1 cannot be read" in caplog.text
+    assert "The note of 1 cannot be read" in caplog.text
 
 
 def test_an_engine_that_has_lost_the_lead_stores_nothing(sites):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import ask_runner
 from tests.integration.faults import CountedJob, EngineProcess, outlived
@@ -25,9 +26,9 @@ def master(salt_factories):
 def engine(master, tmp_path):
     process = EngineProcess(master, tmp_path / "engine.log", JOB_RETRY)
     try:
-        # From the first checkpoint on, an engine that starts finds what was published before.
+        # From the first cursor on, an engine that starts finds what was published before.
         process.start()
-        wait_for(lambda: FileSite(master.config).folder(JOB_RETRY).exists("checkpoint"), what="the first checkpoint")
+        wait_for(lambda: RetryStore(FileSite(master.config).tables).cursor(), what="the first cursor")
         process.kill()
         yield process
     finally:
