@@ -31,7 +31,7 @@ def master(salt_factories, server):
 @pytest.fixture
 def banks(server):
     """A function that returns the banks that there are, as the server has them."""
-    query = "SELECT DISTINCT bank FROM salt_cache"
+    query = "SELECT DISTINCT bank FROM saltext_jobs_values"
     return lambda: {row[0] for row in server.server.execute(query, database="retry")}
 
 
