@@ -503,15 +503,15 @@ _TABLE = (
     (
         "a request is answered twice",
         "core/engine/requests.py",
-        "if request_id in self._underway:\n                continue",
-        "if False:\n                continue",
+        "if request_id in self._underway or not (taken",
+        "if not (taken",
         "tests/functional/engine/test_requests.py::test_a_request_that_is_being_carried_out_is_not_taken_a_second_time",
     ),
     (
         "a request that was taken before a crash is forgotten",
         "core/engine/requests.py",
-        'self._named(".taken", ".request")',
-        'self._named(".request")',
+        "or not (taken or self._requests.take(request_id)):",
+        "or taken or not self._requests.take(request_id):",
         "tests/functional/engine/test_requests.py::test_a_request_taken_before_a_crash_is_taken_again_first",
     ),
     (
