@@ -58,7 +58,7 @@ def entries(found: Sequence[Row], page: Page) -> None:
     steps = (
         ["job_retry.retry", "job_retry.cancel", "job_retry.purge"]
         if stuck
-        else ["job_retry.replay", "job_retry.cancel"]
+        else ["job_retry.replay MINION", "job_retry.cancel"]
     )
     page.next("job_retry.show MINION JID", *steps)
 
