@@ -86,10 +86,7 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         cache_worker=worker,
         disk_worker=Worker(loop),
         runner=functools.partial(call_runner, opts, loop),
-        # A cancel is kept for the queue's engine if that is away now.
-        queue=lambda request: requests.ask(opts, JOB_RETRY, request, keep=request["do"] == "cancel"),
         can_queue=lambda: requests.is_running(opts, JOB_RETRY),
-        queue_worker=Worker(loop),
         permission=Permission(opts, settings),
         rights_worker=Worker(loop),
         master_age=engine.master_age,

@@ -11,8 +11,6 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from salt.exceptions import CommandExecutionError
-
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
@@ -22,7 +20,8 @@ from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.engine.answers import Collected
-from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, NotNow, PublishFailed
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
@@ -37,8 +36,6 @@ log = lines.logger(__name__)
 PROGRESS_PAUSE = 1.0
 #: Seconds for which answers to a question are gathered into one fact.
 GATHER = 0.2
-#: Seconds to wait for a retry queue's engine that does not answer.
-QUEUE_PATIENCE = 120.0
 #: Seconds by which the wall clock may drift from the engine's before windows are worked out again.
 CLOCK_SLACK = 0.5
 #: Seconds before something that failed is tried again, such as a look into the job cache.
@@ -60,8 +57,6 @@ class Effects:
     def perform(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """Start the effects of a batch, in order. Never raises: what fails is repeated, but for a publish."""
         for effect in effects:
-            if isinstance(effect, facts.TakeBack):
-                live.taking_back.add(effect)
             if type(effect) not in _AT_ONCE:
                 self._ports.loop.spawn_callback(self._carry_out, live, effect)
                 continue
@@ -341,83 +336,25 @@ class Effects:
         since = {minion: sent + ahead for minion, sent in live.batch.rely_on_memory(minions).items()}
         return await self._ports.cache_worker.call(self._ports.restarted, since) if since else ()
 
-    async def _queue(self, live: Live, effect: facts.Queue) -> None:
+    async def _prepare_queue(self, live: Live, effect: facts.PrepareQueue) -> None:
         """
-        Store the load first: the retry queue delivers only jobs that it finds in the job cache. Then read the log: a
-        hand-over overrides earlier kills, so minions on which an operator has killed the job must be left out.
+        Store the load: the retry queue delivers only jobs that it finds in the job cache. Then read the log: a hand-over
+        overrides earlier kills, so minions on which an operator has killed the job must be left out.
         """
-        if not live.load_kept:
+        while not (live.load_kept or live.gone):
             await self._store_load(live)
+            if not live.load_kept:
+                await compat.sleep(RETRY_PAUSE)
         await self._read_log()
-        left = tuple(minion for minion in effect.minions if minion in live.batch.to_hand_over)
-        for minions, refusal in await self._hand_over(live, left) if left else ():
-            if refusal:
-                log.error("Batch %s: the retry queue does not take %s: %s", live.jid, ", ".join(minions), refusal)
-                live.step(facts.QueueRefused(minions, refusal))
-            else:
-                live.step(facts.Queued(minions))
+        live.step(facts.ReadyToQueue(effect.minions))
 
-    async def _take_back(self, live: Live, effect: facts.TakeBack) -> None:
-        # The worker makes one request at a time, so this one follows the hand-over.
-        request = {"do": "cancel", "jid": live.jid, "minions": list(effect.minions)}
-        try:
-            await self._ports.queue_worker.call(self._ports.queue, request)
-        except CommandExecutionError as exc:
-            log.info("Batch %s: whether the retry queue has dropped its minions is not known: %s", live.jid, exc)
-        live.taking_back.discard(effect)
-        if live.is_over:
-            self._close_batch(live)
-
-    async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-        """
-        Return [(minions, reason)]: why the queue refused them; '' if it took them. After a refusal each half is tried, so
-        that one minion does not keep out the others.
-        """
-        request: dict[str, Any] = {"do": "enqueue", "jid": live.jid, "minions": list(minions)}
-        request["reason"] = "offline in a batch"
-        if live.batch.rights.taken_over:
-            request["who"] = dict(live.batch.rights.owner)
-        try:
-            taken = await self._ask_queue(live, request)
-        except CommandExecutionError as exc:
-            middle = len(minions) // 2
-            if not middle or isinstance(exc, EngineAbsent):
-                return [(minions, str(exc))]
-            return await self._hand_over(live, minions[:middle]) + await self._hand_over(live, minions[middle:])
-        return [(taken, "")] if taken else []
-
-    async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """
-        Ask while the batch wants the hand-over, and return the minions that the queue has taken. Each request leaves out
-        those that are not to be handed over any more, as an operator has killed the job there.
-
-        :raises CommandExecutionError: with the reason if the queue's engine refuses; also if none runs for some time. While
-            the engine runs and does not answer, and while a disk or the job cache fails, the queue is asked again.
-        """
-        deadline, told = self._ports.clock.now() + QUEUE_PATIENCE, False
-        while live.batch.asked_queue and not live.gone:
-            minions = tuple(each for each in request["minions"] if each in live.batch.to_hand_over)
-            if not minions:
-                break
-            try:
-                await self._ports.queue_worker.call(self._ports.queue, {**request, "minions": list(minions)})
-            except (EngineAbsent, NotNow) as exc:
-                is_gone = isinstance(exc, EngineAbsent) and not self._ports.can_queue()
-                if is_gone and self._ports.clock.now() >= deadline and live.batch.asked_queue:
-                    raise
-                if not (is_gone or told):
-                    log.error("Batch %s waits to hand over %d minions: %s", live.jid, len(minions), exc)
-                    told = True
-            else:
-                return minions
-            await compat.sleep(RETRY_PAUSE)
-        return ()
+    def _queue(self, _live: Live, _effect: facts.Queue) -> None:
+        self._ports.bus.fire(events.wake_tag(JOB_RETRY), {})
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _close(self, live: Live, _effect: facts.Close) -> None:
-        if not live.taking_back:
-            self._close_batch(live)
+        self._close_batch(live)
 
 
 def kept_options(spec: Spec) -> Mapping[str, Any]:
@@ -460,6 +397,7 @@ _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
     facts.FindOpening: Effects._find_opening,
     facts.Close: Effects._close,
+    facts.Queue: Effects._queue,
 }
 _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
     facts.Ping: Effects._ping,
@@ -468,8 +406,7 @@ _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
     facts.Probe: Effects._probe,
     facts.AskRecords: Effects._ask_records,
     facts.Kill: Effects._kill,
-    facts.Queue: Effects._queue,
-    facts.TakeBack: Effects._take_back,
+    facts.PrepareQueue: Effects._prepare_queue,
     facts.CheckRights: Effects._check_rights,
     facts.Check: Effects._check,
 }

@@ -207,30 +207,28 @@ def hand_over(batch: BatchState) -> list[Effect]:
     Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
     that the job must not go on, and the queue knows nothing of stages, checks and failures.
     """
-    waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
-    if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:
+    if _waits(batch) or batch.asked_queue or not batch.to_hand_over:
         return []
     batch.asked_queue = True
-    return [facts.Queue(tuple(batch.to_hand_over))]
+    return [facts.PrepareQueue(tuple(batch.to_hand_over))]
 
 
-def queued(batch: BatchState, fact: facts.Queued, _now: float) -> list[Effect]:
-    """
-    The retry queue has taken these minions, and delivers the job to them. Once the batch is halted, its hand-over is taken
-    back.
-    """
-    batch.forget_hand_over(() if batch.halted else fact.minions)
-    return []
+def _waits(batch: BatchState) -> bool:
+    waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
+    return bool(waits or batch.halted)
 
 
-def queue_refused(batch: BatchState, fact: facts.QueueRefused, now: float) -> list[Effect]:
-    """The minions have failed, because the job is not delivered to them. That does not count against the budget."""
-    batch.queue_refused = fact.reason
-    batch.forget_hand_over(fact.minions)
-    for minion in fact.minions:
-        if minion in batch.outcomes and batch.outcomes[minion][0] is Outcome.OFFLINE:
-            batch.settle(minion, Outcome.FAILED, now, None)
-    return []
+def ready_to_queue(batch: BatchState, fact: facts.ReadyToQueue, _now: float) -> list[Effect]:
+    """Hand minions over now, but for those on which an operator has ended the job meanwhile."""
+    if _waits(batch) or not batch.asked_queue:
+        batch.asked_queue = False
+        return []
+    minions = tuple(minion for minion in fact.minions if minion in batch.to_hand_over)
+    for minion in minions:
+        batch.to_hand_over.pop(minion)
+        batch.touched.add(minion)
+    batch.asked_queue = False
+    return [facts.Queue(minions)] if minions else []
 
 
 def kill_what_was_late(batch: BatchState) -> list[Effect]:
@@ -267,8 +265,7 @@ def signalled(batch: BatchState, fact: facts.Signalled, now: float) -> list[Effe
     """
     batch.inflight.signalled(fact.minions, fact.every_job)
     others = () if fact.every_job else tuple(each for each in fact.minions if each not in batch.inflight)
-    away = tuple(minion for minion in others if minion in batch.to_hand_over)
     for minion in filter(batch.wants_signal, others):
         _has_received_it(batch, minion)
         batch.settle(minion, Outcome.KILLED, now, None)
-    return [facts.TakeBack(away)] if away and batch.asked_queue else []
+    return []

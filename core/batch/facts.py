@@ -137,18 +137,10 @@ class Signalled(Fact):
 
 
 @dataclasses.dataclass(frozen=True)
-class Queued(Fact):
-    """The retry queue has taken minions over."""
+class ReadyToQueue(Fact):
+    """The job cache has the load, and the log was read: these minions can be handed over to the retry queue."""
 
     minions: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class QueueRefused(Fact):
-    """The retry queue refuses to take minions over, for this reason."""
-
-    minions: tuple[str, ...]
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,18 +311,15 @@ class Kill(Effect):
 
 
 @dataclasses.dataclass(frozen=True)
-class Queue(Effect):
-    """Hand these minions over to the retry queue. After this you must report Queued or QueueRefused."""
+class PrepareQueue(Effect):
+    """Have the job cache keep the load, and read the log to its end. After this you must report ReadyToQueue."""
 
     minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class TakeBack(Effect):
-    """
-    Have the retry queue cancel the hand-over of these minions, even if it has not taken them yet. The request must
-    follow that of Queue.
-    """
+class Queue(Effect):
+    """Hand these minions over to the retry queue: its request is written together with the state of the batch."""
 
     minions: tuple[str, ...]
 

@@ -14,7 +14,7 @@ from typing import Any
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.store import BatchStore, change_of
+from saltext.jobs.core.batch.store import Asks, BatchStore, ask_of, change_of
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.events import function_of
@@ -93,13 +93,14 @@ class Turns:
 
     async def _write_once(self) -> bool:
         """Write what has changed so far, do what waited for that, and tell whether that was possible."""
-        count, changes = len(self._todo), {live: change_of(live.batch) for live in self._changed}
+        count, changes = len(self._todo), {live: change_of(live.batch, live.asks) for live in self._changed}
         self._changed.clear()
         try:
             await self._disk.call(self._store.write, list(changes.values()), count > 0)
         except Exception as exc:
             for live, change in changes.items():
                 live.batch.touched.update(change.parts)
+                live.asks.update(change.asks)
                 self._changed[live] = None
             if not self.stands_still:
                 told = None if isinstance(exc, OSError) else exc
@@ -147,8 +148,7 @@ class Live:
         self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
         self.waiting = 0  # how many of its facts have effects that wait for the disk
         self._quiet_waiters: list[Any] = []
-        #: Hand-overs that are being taken back. The batch is closed after that, as nothing would repeat it then.
-        self.taking_back: set[facts.TakeBack] = set()
+        self.asks: Asks = {}  # to be written with the rows
         self.closing = False  # it has ended, and is being closed
         self.gone = False  # it is closed, and takes no facts any more
         self.load_kept = False  # the job cache has the batch's load
@@ -159,7 +159,7 @@ class Live:
     @property
     def is_over(self) -> bool:
         """Whether the batch has ended, and nothing is left to be done before it is closed."""
-        return bool(self.batch.finished) and not (self.waiting or self.taking_back)
+        return bool(self.batch.finished) and not self.waiting
 
     def step(self, fact: facts.Fact) -> None:
         """Have the batch take a fact, and perform its effects."""
@@ -182,6 +182,9 @@ class Live:
             waiters, self._quiet_waiters = self._quiet_waiters, []
             for waiter in waiters:
                 waiter.set_result(None)
+        for effect in effects:
+            if isinstance(effect, facts.Queue):
+                self.asks.update(ask_of(self.batch, effect.minions))
         self._turns.took(self, effects)
 
     async def durable(self) -> None:

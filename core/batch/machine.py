@@ -106,7 +106,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
         batch.pace.recover(now)  # it begins with the next Tick
         return []
     if batch.finished:
-        return [*_halted_again(batch), Close()] if batch.halted else [Announce("complete"), Close()]
+        return [Announce("halted" if batch.halted else "complete"), Close()]
     master_may_have_ended, last_step = fact.taken_over or fact.settled_at > now, batch.stepped_at
     batch.pace.recover(now)
     batch.publish_window.reset()
@@ -118,8 +118,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
         batch.await_signs()
     if lacks_rows:
         _doubt_sendable(batch, now)
-    effects = [*began, *_halted_again(batch)] if batch.halted else began
-    batch.asked_queue = False  # ask again: the request may be lost, and the queue takes a minion once
+    effects = [*began, Announce("halted")] if batch.halted else began
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
@@ -128,10 +127,6 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
     batch.catching_up = {*in_flight, *given_up}
     return [*effects, LookUp(in_flight + given_up)] if batch.catching_up else effects
-
-
-def _halted_again(batch: BatchState) -> list[Effect]:
-    return [Announce("halted"), *batch.take_back()]
 
 
 def _doubt_sendable(batch: BatchState, now: float) -> None:
@@ -153,8 +148,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Seen: sending.seen,
     facts.Pinged: sending.pinged,
     facts.PingFailed: sending.ping_failed,
-    facts.Queued: ending.queued,
-    facts.QueueRefused: ending.queue_refused,
+    facts.ReadyToQueue: ending.ready_to_queue,
     facts.OpeningFound: holding.opening_found,
     facts.Checked: holding.checked,
     facts.Published: sending.published,

@@ -35,10 +35,9 @@ class Ports:
     """
     * ``loop``: the engine's tornado loop. ``clock``: the time of deadlines. ``wall``: returns Unix time, as files have it.
     * ``log``: returns the log of the masters for its reader.
-    * ``cache`` is used in ``cache_worker`` only; ``queue`` in ``queue_worker``; ``permission`` in ``rights_worker``.
+    * ``cache`` is used in ``cache_worker`` only; ``permission`` in ``rights_worker``.
     * ``runner``: calls a runner function, as ``call_runner``.
-    * ``queue``: sends the retry queue's engine a request; returns the answer or raises CommandExecutionError.
-    * ``can_queue``: whether that engine runs.
+    * ``can_queue``: whether the retry queue's engine runs.
     * ``master_age``: for how many seconds the master has been running.
     * ``restarted``: returns the minions of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     * ``acks``: whether minions say when they begin a job.
@@ -61,9 +60,7 @@ class Ports:
     cache_worker: Worker
     disk_worker: Worker
     runner: Callable[[str, Sequence[str], float, Mapping[str, Any]], Awaitable[tuple[Any, bool | str]]]
-    queue: Callable[[Mapping[str, Any]], Any]
     can_queue: Callable[[], bool]
-    queue_worker: Worker
     permission: Permission
     rights_worker: Worker
     master_age: Callable[[], float]
@@ -79,7 +76,6 @@ class Ports:
         self.publisher.close()
         self.cache_worker.close()
         self.disk_worker.close()
-        self.queue_worker.close()
         self.rights_worker.close()
 
 

@@ -68,8 +68,7 @@ class BatchState(Kept):
     resends: Counter[str] = made(Counter)
     doubtful_starts: Counter[str] = made(Counter)
     to_hand_over: dict[str, None] = made(dict)  # to the retry queue
-    asked_queue: bool = made(bool)  # whether the retry queue has been asked to take all ``to_hand_over``
-    queue_refused: str = kept(str)  # why the retry queue did not take minions
+    asked_queue: bool = made(bool)  # whether the hand-over of all ``to_hand_over`` is being prepared
     created: float = kept(float)
     started: float | None = kept(nothing)  # when the start was announced
     last_progress: float = kept(float)
@@ -216,7 +215,7 @@ class BatchState(Kept):
 
     @property
     def handed_over(self) -> int:
-        """How many minions the retry queue has taken: it delivers the job to them."""
+        """How many minions were handed over to the retry queue: it delivers the job to them."""
         is_queued = self.spec.offline == "queue" and self.finished and not self.halted
         return self.counts[Outcome.OFFLINE] if is_queued else 0
 
@@ -352,12 +351,6 @@ class BatchState(Kept):
         self.to_hand_over.pop(minion, None)
         self.last_progress = now
 
-    def forget_hand_over(self, minions: Iterable[str]) -> None:
-        """Minions need not be handed over to the retry queue any more."""
-        for minion in minions:
-            self.to_hand_over.pop(minion, None)
-            self.touched.add(minion)
-
     def put_back(self, minions: list[str]) -> None:
         """Make minions pending again, before all others."""
         for minion in minions:
@@ -388,11 +381,7 @@ class BatchState(Kept):
         self.halted, self.asked_queue = reason, False
         self.checks.end()
         self.paused = self.pace.publish_at = None
-        return [facts.Announce("halted"), *self.take_back()]
-
-    def take_back(self) -> list[Effect]:
-        """Cancel the hand-over: a request of this or an earlier engine may still wait at the retry queue."""
-        return [facts.TakeBack(tuple(self.to_hand_over))] if self.to_hand_over else []
+        return [facts.Announce("halted")]
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:
         """Send to no minion until an operator resumes the batch."""

@@ -17,7 +17,7 @@ import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 import salt.payload
@@ -29,6 +29,8 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.ledger import batches
@@ -41,12 +43,32 @@ log = lines.logger(__name__)
 KEPT_ASIDE = 30 * 86400.0
 
 
-def change_of(batch: Batch) -> Change:
-    """Return what has changed of a batch since the last call."""
+#: Requests to other engines: by engine and id.
+Asks: TypeAlias = dict[tuple[str, str], bytes]
+
+
+def ask_of(batch: Batch, minions: Sequence[str]) -> Asks:
+    """Return the request that the retry queue take minions over."""
+    request: dict[str, Any] = {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "minions": list(minions)}
+    request["reason"] = "offline in a batch"
+    if batch.rights.taken_over:
+        request["who"] = dict(batch.rights.owner)
+    return {(JOB_RETRY, requests.new_id()): salt.payload.dumps(request)}
+
+
+def change_of(batch: Batch, asks: Asks | None = None) -> Change:
+    """
+    Return what has changed of a batch since the last call.
+
+    :param asks: requests that are written with it; they are taken out.
+    """
+    asked = dict(asks or {})
+    if asks:
+        asks.clear()
     row, parts = _packed(batch.row()), {minion: _packed(batch.part(minion)) for minion in batch.touched}
     batch.touched.clear()
     kind = Kind.ENDED if batch.closed else Kind.OPEN
-    return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts)
+    return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts, asked)
 
 
 def _packed(value: Any) -> bytes:

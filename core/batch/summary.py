@@ -92,7 +92,6 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
         "handed_over": batch.handed_over,
-        "queue_refused": batch.queue_refused or None,
         "survivors": sorted(batch.inflight.survivors()),
         "unsure": sorted(spec.unsure),
         "publishes": batch.pace.publishes,

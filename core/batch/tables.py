@@ -156,7 +156,6 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("engine", engine_trouble(batch)),
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("left out, with no grains and pillar at the master", _names(batch.get("unsure"))),
-        ("not handed to job_retry", batch.get("queue_refused")),
         ("still run it after a kill", _names(batch.get("survivors"))),
         ("publishes that failed", batch.get("publish_failures")),
         ("", batch.get("blocked_reason")),

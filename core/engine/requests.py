@@ -196,7 +196,7 @@ def ask(
     except Exception as exc:  # msgpack raises many kinds
         why = f"{type(exc).__name__}: {exc}"
         raise Refused(f"An argument cannot be handed to the engine, such as a list as a key: {why}") from exc
-    site, request_id = site_of(opts), _new_id()
+    site, request_id = site_of(opts), new_id()
     asked = Requests(site.tables, engine)
     try:
         asked.add(request_id, salt.payload.dumps(dict(request)))
@@ -247,12 +247,12 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
 
     :raises OSError: if the request cannot be written.
     """
-    Requests(site_of(opts).tables, engine).add(_new_id(), salt.payload.dumps(dict(request)))
+    Requests(site_of(opts).tables, engine).add(new_id(), salt.payload.dumps(dict(request)))
     _wake(opts, engine)
 
 
-def _new_id() -> str:
-    # Ids sort by time, so that requests are taken in the order in which they were made.
+def new_id() -> str:
+    """Return the id of a request. Ids sort by time: requests are taken in the order in which they were made."""
     return f"{time.time_ns():020d}-{uuid.uuid4().hex}"
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import BATCHES, PARTS, Execute, Tables
 
 
@@ -30,6 +32,7 @@ class Change(NamedTuple):
 
     :param spec: returns what is fixed when the batch is first written.
     :param parts: by minion.
+    :param asks: the bodies of requests that are made together with the change, by engine and id.
     """
 
     jid: str
@@ -37,6 +40,7 @@ class Change(NamedTuple):
     spec: Callable[[], bytes]
     body: bytes
     parts: Mapping[str, bytes]
+    asks: Mapping[tuple[str, str], bytes] = MappingProxyType({})
 
 
 #: For what a spec is sealed.
@@ -64,12 +68,14 @@ def write(tables: Tables, changes: Iterable[Change], lease: Lease | None = None,
     update, insert = (query.format(now=tables.dialect.now) for query in (_UPDATE, _INSERT))
 
     def work(execute: Execute) -> None:
-        for jid, kind, spec, body, parts in changes:
+        for jid, kind, spec, body, parts, asks in changes:
             row = kind.value, tables.seal.put(body, BATCHES, jid), jid
             if not execute(update, row).rowcount:
                 execute(insert, (*row, tables.seal.put(spec(), BATCHES, jid, _SPEC)))
             for minion, part in parts.items():
                 execute(_PUT, (jid, minion, tables.seal.put(part, PARTS, jid, minion)))
+            for (engine, request_id), ask in asks.items():
+                Requests(tables, engine).put(execute, request_id, ask)
 
     tables.write(work, lease, durable)
 

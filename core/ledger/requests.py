@@ -43,17 +43,18 @@ class Requests:
     def __init__(self, tables: Tables, engine: str, lease: Lease | None = None) -> None:
         self._tables, self._engine, self._lease = tables, engine, lease
         self._seal, now = tables.seal, tables.dialect.now
-        self._add = f"INSERT INTO {REQUESTS} (id, engine, state, body, at) VALUES (?, ?, {_ASKED}, ?, {now})"
+        self._add = f"""INSERT INTO {REQUESTS} (id, engine, state, body, at) VALUES (?, ?, {_ASKED}, ?, {now})
+            ON CONFLICT DO NOTHING"""
         self._answer = ANSWER.format(now=now)
 
     def add(self, request_id: str, body: bytes) -> None:
         """Make a request, durably. Requests are taken in the order of their ids."""
+        self._tables.write(lambda execute: self.put(execute, request_id, body))
 
-        def work(execute: Execute) -> None:
-            execute(self._add, (request_id, self._engine, self._seal.put(body, *self._place(request_id))))
-            self._tables.tell(execute, self._engine)
-
-        self._tables.write(work)
+    def put(self, execute: Execute, request_id: str, body: bytes) -> None:
+        """Make a request, as a part of a transaction. A request that was made before stays as it is."""
+        execute(self._add, (request_id, self._engine, self._seal.put(body, *self._place(request_id))))
+        self._tables.tell(execute, self._engine)
 
     def open(self) -> list[Open]:
         """Return what is not answered: first what was taken. What no master has sealed is empty."""

@@ -11,8 +11,9 @@ import gc
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.service import Verb
+from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
@@ -20,6 +21,8 @@ from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
 from saltext.jobs.core.retry.store import PAUSED
+
+log = lines.logger(__name__)
 
 Request = Mapping[str, Any]
 Given = Mapping[str, Any]
@@ -47,7 +50,7 @@ class Verbs:
     def table(self) -> dict[str, Verb]:
         """Return ``{verb: function}`` for the Service."""
         made: dict[str, _Make] = {
-            "enqueue": self._enqueue,
+            "enqueue": self._hand_over,
             "replay": lambda request: {"minion": str(request.get("minion"))},
             "retry": lambda request: {**_selected(request), **_wish(request)},
             "cancel": lambda request: {**_selected(request), "minions": request.get("minions")},
@@ -89,6 +92,19 @@ class Verbs:
         self._ports.folder.remove(PAUSED)
         return {}
 
+    async def _hand_over(self, request: Request) -> Given:
+        """Nobody waits for the answer to a request of a batch: what fails is tried again, and a refusal is logged."""
+        try:
+            return await self._enqueue(request)
+        except (OSError, JobCacheError, StateError) as exc:
+            if request.get("batch"):
+                raise NotYet(f"Batch {request.get('jid')} cannot hand minions over now: {exc}") from exc
+            raise
+        except ValueError as exc:
+            if request.get("batch"):
+                log.error("The retry queue takes no minion of batch %s over: %s", request.get("jid"), exc)
+            raise
+
     async def _enqueue(self, request: Request) -> Given:
         jid, named = str(request.get("jid")), request.get("minions")
         if not is_plain(jid) or (named is not None and not all(is_plain(minion) for minion in named)):
@@ -103,7 +119,12 @@ class Verbs:
         minions = sorted(read.missing) if named is None else list(named)
         accepted = (await ask(reader.keys))[0]
         unknown = [minion for minion in minions if minion not in accepted]
-        if unknown and named is not None:
+        if unknown and request.get("batch"):
+            log.warning(
+                "Batch %s: these minions have no accepted key and are owed nothing: %s", jid, ", ".join(unknown)
+            )
+            minions = [minion for minion in minions if minion in accepted]
+        elif unknown and named is not None:
             raise ValueError(f"Not enqueued, since these minions have no accepted key here: {', '.join(unknown[:10])}")
         returned = await ask(self._ports.cache.have_returned, jid, minions)
         outside = [minion for minion in minions if minion not in read.missing and minion not in returned]

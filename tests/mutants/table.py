@@ -185,10 +185,10 @@ _TABLE = (
     ),
     # where both meet
     (
-        "a stopped batch leaves with the retry queue what it has asked it to take",
-        "core/batch/state.py",
-        "return [facts.TakeBack(tuple(self.to_hand_over))] if self.to_hand_over else []",
-        "return []",
+        "a batch ends, and the retry queue does not get what it has handed over",
+        "core/batch/live.py",
+        "self.asks.update(ask_of(self.batch, effect.minions))",
+        "pass",
         TOGETHER,
     ),
     (

@@ -7,10 +7,7 @@ state it reads what a runner shows.
 
 from __future__ import annotations
 
-import functools
-
 import salt.payload
-from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.plan import sizes_of
@@ -22,7 +19,6 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
-from saltext.jobs.core.errors import EngineAbsent, NotNow
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.ledger.requests import Requests
@@ -38,17 +34,17 @@ class Batches(BatchStore):
     """
     Nothing is shown to Salt 3008's own manager: there is none.
 
-    :param written: called with the jid of each batch that was written.
+    :param written: called with each change that was written.
     """
 
-    def __init__(self, opts, lease=None, written=lambda jid: None):
+    def __init__(self, opts, lease=None, written=lambda change: None):
         super().__init__(opts, lease)
         self._written = written
 
     def write(self, changes, durable=True):
         super().write(changes, durable)
         for change in changes:
-            self._written(change.jid)
+            self._written(change)
 
     def show_to_salt(self, spec, created):
         pass
@@ -103,7 +99,7 @@ class Both(World):
     def __init__(self, *args, max_in_flight=None, **options):
         self.batch_settings = BatchSettings(max_in_flight=max_in_flight)
         self.batch_life = self.batch_bus = self.batches = self.batch_lease = None
-        self.handed_over = set()  # (minion, jid) that the retry queue has taken from a batch
+        self.handed_over = set()  # (minion, jid) that a batch has handed over to the retry queue
         self.specs = {}  # jid -> the Spec of a batch that was asked for
         self.replies, self.told_by = {}, {}  # by the id of a request: the answer, and what to call with it
         super().__init__(*args, **options)
@@ -131,14 +127,12 @@ class Both(World):
             questions=Questions(life, publisher, kept_answers(cache, worker), self.virtual.steady),
             cache=cache,
             log=lambda follower: Log(life),
-            store=Batches(self.opts, self.batch_lease, self.rows_stand_for_the_state),
+            store=Batches(self.opts, self.batch_lease, self.has_changed),
             inbox=Inbox(self.opts, BATCH_MANAGER, self.batch_lease),
             cache_worker=worker,
             disk_worker=self._worker(),
             runner=lambda fun, words, *_: self.call_runner(life, fun, words),
-            queue=functools.partial(self.ask_queue, life),
             can_queue=lambda: self.site.is_led(JOB_RETRY),
-            queue_worker=self._worker(),
             permission=Permission(),
             rights_worker=self._worker(),
             master_age=lambda: 86400.0,
@@ -176,37 +170,6 @@ class Both(World):
         return True, True
 
     # -- requests -----------------------------------------------------------------------------------------------------
-
-    async def ask_queue(self, life, request):
-        """Stand in for ``core.engine.requests.ask``, in virtual time."""
-        if request["do"] == "enqueue":
-            self.wants_hand_over(request["jid"], request["minions"])
-        is_kept, number = request["do"] == "cancel", self.leave(JOB_RETRY, dict(request))
-        if is_kept and not self.site.is_led(JOB_RETRY):
-            return None
-        reply = await self._reply(life, number)
-        if reply is None and is_kept:
-            raise EngineAbsent("the request stays")
-        if reply is None:
-            if Requests(self.site.tables, JOB_RETRY).withdraw(number):
-                raise EngineAbsent("the request is withdrawn")
-            reply = await self._reply(life, number)
-        if reply is None:
-            raise EngineAbsent("it has taken the request, and may carry it out later")
-        if request["do"] == "enqueue" and "value" in reply:
-            self.handed_over |= {(name, request["jid"]) for name in request["minions"]}
-        if "error" in reply:
-            raise (NotNow if reply["for_now"] else CommandExecutionError)(reply["error"])
-        return reply["value"]
-
-    async def _reply(self, life, number):
-        asked, until = Requests(self.site.tables, JOB_RETRY), self.now + self.site.patience
-        while self.now < until:
-            if (reply := asked.reply(number)) is not None:
-                asked.forget(number)
-                return salt.payload.loads(reply)
-            await life.wait(LOOK)
-        return None
 
     def ask_batches(self, do, told=lambda value: None, **request):
         """Ask the batch engine for something, as a runner does. ``told`` is called with the answer; None if it refuses."""
@@ -246,6 +209,14 @@ class Both(World):
     def outcomes(self, jid):
         """``{minion: how its part ended}``."""
         return {name: outcome.value for name, (outcome, *_) in self.batch(jid).outcomes.items()}
+
+    def has_changed(self, change):
+        """What has changed of a batch was written."""
+        for body in change.asks.values():
+            names = salt.payload.loads(body)["minions"]
+            self.wants_hand_over(change.jid, names)
+            self.handed_over |= {(name, change.jid) for name in names}
+        self.rows_stand_for_the_state(change.jid)
 
     def rows_stand_for_the_state(self, jid):
         """Whoever reads a batch finds what the engine knows, unless that has changed since it was written."""

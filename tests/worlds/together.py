@@ -426,7 +426,7 @@ class Together(Both):
             return
         assert state != "completed", f"{key} has not returned, and is {state}"
         # A silent minion may have begun the job, for all that a batch can know.
-        is_excused = state == "lost" or self.runs[key] or key in self.gone or batch.halted or batch.queue_refused
+        is_excused = state == "lost" or self.runs[key] or key in self.gone or batch.halted
         if not is_excused:
             assert batch.spec.offline != "queue", f"{key} never got its job, and is {state}"
 

@@ -232,7 +232,7 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         bench.sent(missed="b")
         bench.returns("a", retcode=1)
         bench.returns("c")
-        bench.tell(facts.Queued(("b",)))
+        bench.tell(facts.ReadyToQueue(("b",)))
         assert next_batch(opts, ROOT, bench.batch, "all").minions == left
 
 

@@ -114,3 +114,17 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     stage.start()
     stage.until(lambda: len(replies_in(opts, JOB_RETRY)) == 2)
     assert stage.state("a") is State.CANCELLED
+
+
+def test_of_the_minions_that_a_batch_hands_over_those_with_a_key_are_owed_the_job_and_the_others_named(
+    stage, opts, job_cache, caplog
+):
+    accept(opts, "a")
+    job_cache.keep_load(JID, load_of(), ["a", "b"])
+    for jid in (JID, "20260516101112139999"):
+        requests.leave(opts, JOB_RETRY, {"do": "enqueue", "batch": True, "jid": jid, "minions": ["a", "b"]})
+    stage.start()
+    stage.until(lambda: len(replies_in(opts, JOB_RETRY)) == 2)
+    assert (stage.state("a"), stage.state("b")) == (State.PENDING, None)
+    assert f"Batch {JID}: these minions have no accepted key and are owed nothing: b" in caplog.text
+    assert "The retry queue takes no minion of batch 20260516101112139999 over: Job" in caplog.text

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import errno
 
-from salt.exceptions import CommandExecutionError
-
 from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
 from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import Feeder
-from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.master import events
@@ -344,9 +343,7 @@ class ShellBench:
         if self.logged:
             self.master.cache.log = self.site.log_writer()
             self.master.cache.log.append(Returned("1", "first", "test.ping", 0, True, 0.0))
-        self.queued = []  # minions that the retry queue has taken
         self.queue_runs = True
-        self.queue_refuses = set()
         self.master_age = 86400.0
         self.permission = FakePermission()
         self.runners = {}  # {function: (return, True or why it failed)}
@@ -378,9 +375,7 @@ class ShellBench:
             cache_worker=worker,
             disk_worker=FakeWorker(),
             runner=self.call_runner,
-            queue=self.queue,
             can_queue=lambda: self.queue_runs,
-            queue_worker=FakeWorker(),
             permission=self.permission,
             rights_worker=FakeWorker(),
             master_age=lambda: self.master_age,
@@ -398,19 +393,12 @@ class ShellBench:
         self.called.append((fun, tuple(words)))
         return self.runners[fun]
 
-    def queue(self, request):
-        """Stand in for the retry queue's engine."""
-        if not self.queue_runs:
-            raise EngineAbsent("The job_retry engine is not running")
-        if request["do"] == "cancel":
-            self.queued = [minion for minion in self.queued if minion not in request["minions"]]
-            return
-        if not self.master.cache.loads.get(request["jid"]):
-            raise CommandExecutionError("the job is not in the job cache")
-        refused = self.queue_refuses & set(request["minions"])
-        if refused:
-            raise CommandExecutionError(f"they have no accepted key: {sorted(refused)}")
-        self.queued += request["minions"]
+    @property
+    def queued(self):
+        """The minions that were handed over to the retry queue."""
+        asked = requests.waiting(self.opts, JOB_RETRY)
+        assert all(request["do"] == "enqueue" and self.master.cache.loads.get(request["jid"]) for request in asked)
+        return [minion for request in asked for minion in request["minions"]]
 
     def start(self, **ports):
         self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings, self.sharing, self.interval)

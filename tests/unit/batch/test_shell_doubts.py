@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.errors import JobCacheError
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -172,12 +173,23 @@ def test_a_minion_whose_key_only_another_master_has_accepted_is_refused_by_name_
         assert bench.shell.live == {}
 
 
-def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_failed(tmp_path):
+def test_minions_are_handed_over_to_a_retry_queue_that_does_not_run_now_once_the_job_cache_has_the_load(tmp_path):
     with away(tmp_path) as bench:
+        cache = bench.master.cache
+        keep, cache.keeps_first_load = cache.keep_load, False
+
+        def fails(*_):
+            raise JobCacheError("the job cache is down")
+
+        cache.keep_load = fails
         bench.begin("abc", "2", presence="ping", offline="queue")
         bench.queue_runs = False
+        bench.run(600)
+        assert (bench.queued, bench.batch().finished) == ([], None)
+        cache.keep_load = keep
         bench.end()
-        assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
+        assert bench.states() == {"a": "completed", "b": "offline", "c": "offline"}
+        assert bench.queued == ["b", "c"]
 
 
 # -- effects that fail in a way that nobody foresaw --------------------------------------------------------------------

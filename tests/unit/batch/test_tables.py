@@ -170,7 +170,6 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             "  group r2 (2 of 5, by grains:rack), stage 2 of 3, 10 at a time; 12 a minute,",
         ),
         ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
-        ({"queue_refused": "no engine"}, "  not handed to job_retry: no engine"),
         ({"parent": "1"}, "  retry of: 1"),
         ({"blocked_reason": "waits for room: 2 of 2"}, "  waits for room: 2 of 2"),
         (
