@@ -132,10 +132,12 @@ def test_a_job_whose_return_found_no_master_runs_no_second_time_and_says_so(desk
         wait_for(lambda: not work.exists(), what="the minion has given up the return")
         master.start()
         desk.await_engine()
-        desk.await_state("carl", jid, "held")
-        assert "without a return" in desk.run("job_retry.show", "carl", jid)["history"][-1]["reason"]
+        # A minion of Salt 3008 may keep the return until the master is back.
+        wait_for(lambda: desk.returned(jid) or desk.state("carl", jid) == "held", what="it has returned, or is held")
+        if not desk.returned(jid):
+            assert "without a return" in desk.run("job_retry.show", "carl", jid)["history"][-1]["reason"]
+            desk.run("job_retry.purge", state="held")
         assert job.begun() == 1
-        desk.run("job_retry.purge", state="held")
 
 
 def test_a_kill_of_the_master_loses_nothing(desk, master, anna, bert, tmp_path):
