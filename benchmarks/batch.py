@@ -79,7 +79,7 @@ def log_returns(opts, events) -> None:
     writer = store_of(opts).log
     for event in events:
         data = event["data"]
-        writer.append(return_of(data["jid"], data["id"], data, True))
+        writer.append(return_of(data["jid"], data["id"], data))
 
 
 def raw(event: dict) -> bytes:

@@ -14,8 +14,8 @@ from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import Feeder
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
@@ -48,21 +48,23 @@ def spec_of(jid, minions, size, **more) -> Spec:
 
 def ports_of(opts, loop, *, bus, publisher, inbox, logged=True) -> Ports:
     """The ports of an engine, on a master that keeps a log, or on one whose job cache keeps none."""
-    clock, cache, worker = Clock(), Cache(opts), Worker(loop)
+    cache, worker, site = Cache(opts), Worker(loop), FileSite(opts)
+    questions = Questions(loop, publisher)
 
     def log_for(follower):
-        if logged:
-            return FileSite(opts).log()
-        return Feeder(loop, clock, bus, cache, worker, follower)
+        if not logged:
+            Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, "")
+        return site.log()
 
     return Ports(
         loop=loop,
-        clock=clock,
+        clock=Clock(),
         wall=time.time,
         bus=bus,
         publisher=publisher,
-        questions=Questions(loop, publisher, kept_answers(cache, worker)),
+        questions=questions,
         cache=cache,
+        returns=Returns(site.tables, cache, is_fed=not logged),
         log=log_for,
         store=BatchStore(opts),
         inbox=inbox,

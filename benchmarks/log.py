@@ -47,7 +47,7 @@ def alone(folder, count):
     writer = site.log_writer()
     said = {**RETURN, "fun": "state.apply"}
     names = jids(count, 0)
-    writer.append(return_of(names[0], "web0", said, True))
+    writer.append(return_of(names[0], "web0", said))
     reader = site.log()
     reader.read()
 
@@ -55,10 +55,10 @@ def alone(folder, count):
         return sum(path.stat().st_size for path in folder.rglob("*.sqlite*"))
 
     before = size()
-    appended = micros(count, lambda n: writer.append(return_of(names[n], "web1234.example.com", said, True)))
+    appended = micros(count, lambda n: writer.append(return_of(names[n], "web1234.example.com", said)))
     between = size()
     two = ["web1.example.com", "web2.example.com"]
-    published = micros(count, lambda n: writer.append(publish_of(names[n], LOAD, two, "0" * 32, "", True)))
+    published = micros(count, lambda n: writer.append(publish_of(names[n], LOAD, two, "0" * 32)))
     bytes_of_return, bytes_of_publish = (between - before) / count, (size() - between) / count
     begin, found = cpu(), 0
     while True:

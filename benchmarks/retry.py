@@ -30,8 +30,6 @@ import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.answers import kept_answers
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
@@ -208,16 +206,15 @@ class Stage:
 
     def build(self, kind=RetryShell):
         """Make the engine, a shell of this kind; its bus and its publisher lead to the fleet."""
-        self.publisher, cache, worker = Publisher(self.to_fleet), JobCache(self.opts), Worker(self.loop)
+        self.publisher = Publisher(self.to_fleet)
         self.bus = Bus(self.loop, self.opts)
         ports = ports_of(
             self.opts,
             self.loop,
-            cache,
+            JobCache(self.opts),
             bus=self.bus,
             publisher=self.publisher,
-            questions=Questions(self.loop, self.publisher, kept_answers(cache, worker)),
-            cache_worker=worker,
+            questions=Questions(self.loop, self.publisher),
             clock=self.clock,
         )
         self.shell = kind(self.opts, self.settings, self.loop, ports)

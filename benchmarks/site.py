@@ -72,9 +72,7 @@ def works(site, count):
         TOGETHER: (max(1, count // 10), lambda number: durable(50)),
         "a record of the log": (
             count,
-            lambda number: writer.append(
-                Returned(f"{number:020d}", "web1234.example.com", "state.apply", 0, True, 1.0)
-            ),
+            lambda number: writer.append(Returned(f"{number:020d}", "web1234.example.com", "state.apply", 0, 1.0)),
         ),
         "a request, written and taken": (count, lambda number: ask(folder, number)),
         "who leads, asked by a publish": (count, lambda number: site.leader(ENGINE)),

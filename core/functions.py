@@ -32,6 +32,9 @@ HARMLESS = frozenset(
     )
 )
 
+#: Kills, and questions about other jobs: they mean nothing later. A ``salt`` command that waits for its job publishes
+#: ``saltutil.find_job`` every few seconds.
+NEVER_OWED = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
 #: Questions about which minions are there and what runs, from people, Salt's own commands and the engines.
 LOOKS = frozenset(
     {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}

@@ -130,11 +130,6 @@ class FileSite:
             self._masters = log.writers(self.tables)
         return master in self._masters
 
-    def keep_log(self, reader: str, position: Position | None) -> None:
-        """Keep the log from this position on, for an engine that will begin there. :raises OSError:"""
-        if position is not None:
-            log.keep(self.tables.run, reader, position)
-
 
 def site_of(opts: Mapping[str, Any]) -> Site:
     """

@@ -29,10 +29,9 @@ from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
-from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine import requests, returns
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.answers import kept_answers
-from saltext.jobs.core.engine.feeder import log_of
+from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
@@ -41,7 +40,7 @@ from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import BatchSettings
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import Log, site_of
 
 log = lines.logger(__name__)
 
@@ -71,16 +70,26 @@ def start(**options: Any) -> None:
 
 def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSettings) -> Ports:
     publisher = Publisher(opts, loop, BATCH_MANAGER, lease)
-    clock, bus, cache, worker = Clock(), Bus(opts, loop, BATCH_MANAGER), JobCache(opts), Worker(loop)
+    bus, cache, worker, site = Bus(opts, loop, BATCH_MANAGER), JobCache(opts), Worker(loop), site_of(opts)
+    is_fed, unproven = returns.is_fed(opts), why_unproven(opts)
+    forget = functools.partial(worker.call, cache.forget) if is_fed and not unproven else None
+    questions = Questions(loop, publisher, kept=not (is_fed and unproven), forget=forget)
+
+    def log_for(follower: Follower) -> Log:
+        if is_fed:
+            Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, unproven)
+        return site.log()
+
     return Ports(
         loop=loop,
-        clock=clock,
+        clock=Clock(),
         wall=time.time,
         bus=bus,
         publisher=publisher,
-        questions=Questions(loop, publisher, kept_answers(cache, worker)),
+        questions=questions,
         cache=cache,
-        log=functools.partial(log_of, site_of(opts), loop, clock, bus, cache, worker),
+        returns=returns.Returns(site.tables, cache, is_fed),
+        log=log_for,
         store=BatchStore(opts, lease),
         inbox=requests.Inbox(opts, BATCH_MANAGER, lease),
         cache_worker=worker,

@@ -22,9 +22,7 @@ from typing import Any
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
-from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -67,16 +65,14 @@ def start(**options: Any) -> None:
 
 def _ports(loop: Any, lease: Lease) -> Ports:
     publisher = Publisher(__opts__, loop, JOB_RETRY, lease)
-    cache, worker = JobCache(__opts__), Worker(loop)
     return ports_of(
         __opts__,
         loop,
-        cache,
+        JobCache(__opts__),
         lease,
         bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,
-        questions=Questions(loop, publisher, kept_answers(cache, worker)),
-        cache_worker=worker,
+        questions=Questions(loop, publisher),
     )
 
 

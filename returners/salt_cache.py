@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import salt.utils.jid
@@ -26,7 +26,7 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.log.records import Returned, publish_of, return_of
+from saltext.jobs.core.log.records import publish_of, return_of
 from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.peers import told_by_peer
@@ -74,7 +74,7 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int =
     calls this with the jid of each return, and ignores the answer.
     Raises SaltCacheError if five new jids in a row were taken, or if the driver fails.
     """
-    store = store_of(__opts__)
+    store, origin = store_of(__opts__), ""
     if store.is_full() and identity.in_publish():
         folder = store.driver.folder
         store.quiet.critical("full", "Nothing is published: the disk of %s is full. Make room", folder)
@@ -89,7 +89,8 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int =
         store.publishes_for(jid, origin)  # in this thread Salt calls `save_load` next
     else:
         jid = key = _new_jid(store, recurse_count)
-    if nocache and key is not None:
+        store.publishes_for(jid, "", fresh=True)
+    if nocache and key is not None and not origin:
         records.store_no_returns(store, key)
     return jid
 
@@ -132,7 +133,11 @@ def _new_jid(store: Store, tries: int) -> str:
     jid = None
     for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):
         jid = str(salt.utils.jid.gen_jid(compat.plain_opts(__opts__)))
-        if not store.contains(LOADS, jid) and store.takes(jid):
+        try:
+            is_free = not store.contains(LOADS, jid)
+        except Outage:  # two masters hardly ever make the same one
+            is_free = True
+        if is_free and store.takes(jid):
             return jid
     raise SaltCacheError(
         f"No free jid after {JID_TRIES} new tries (driver {store.driver.name}, bank={LOADS!r} key={jid!r})"
@@ -150,8 +155,7 @@ def returner(load: dict[str, Any]) -> bool | None:
     Returns None; False if the minion has returned already, or has run something else under the jid, or if an id is
     refused. A return from a peer's event is left to that peer if both are of one site.
     """
-    by_peer = bool(__opts__.get("cluster_id")) and told_by_peer()
-    if by_peer and __opts__.get("saltext_jobs_site"):
+    if __opts__.get("cluster_id") and __opts__.get("saltext_jobs_site") and told_by_peer():
         return None
     if load["jid"] == "req":
         load["jid"] = prep_jid(nocache=load.get("nocache", False))
@@ -160,26 +164,23 @@ def returner(load: dict[str, Any]) -> bool | None:
     minion = store.key(load.get("id"), "minion id")
     if jid is None or minion is None:
         return False
+    job = records.work(store, jid)
+    if not (job.stored or job.asked):
+        return None
+    if not records.is_done(store, jid, job, load):
+        return False
+    record = return_of(store.decode(jid), store.decode(minion), load, job.asked, job.stored)
+    if store.log is not None and not job.stored:
+        store.log.append(record)
+        return None
     try:
-        expected = records.expects(store, jid, load)
-        if not expected:
-            return expected
-        is_first = store.together(lambda add: _store_return(store, jid, minion, load, None if by_peer else add))
+        is_first = store.together(lambda: records.add_return(store, jid, minion, load), record)
     except Outage as exc:
         if not _is_of_a_command(load):
             raise
         log.error("What %s has returned on this master is not in the job cache: %s", load.get("fun"), exc)
         return None
     return None if is_first else False
-
-
-def _store_return(
-    store: Store, jid: str, minion: str, load: dict[str, Any], add: Callable[[Returned], object] | None
-) -> bool:
-    is_first = records.add_return(store, jid, minion, load)
-    if add is not None:  # a return from a peer's event may be genuine or forged
-        add(return_of(store.decode(jid), store.decode(minion), load, is_first))
-    return is_first
 
 
 def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, recurse_count: int = 0) -> None:
@@ -224,18 +225,23 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
     load, who = _as_published(clear_load)
     named = store.plain_minions(key, minions)
     jid = store.decode(key)
-    origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
-    record = publish_of(jid, load, named, work_of(load), origin, is_sent)
+    origin, is_fresh = store.published_for(jid)
+    if is_own := isinstance(clear_load, OwnLoad):
+        is_fresh = clear_load.is_first
     unlimited = _never_unlimited if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
+    is_limited = records.is_limited(load, unlimited)
+    record = publish_of(jid, load, named, work_of(load), origin, not is_own, is_fresh, is_limited)
+    if store.log is not None and not record.listed:
+        store.log.append(record)  # a question of an engine
+        return
     try:
-        store.together(lambda _: records.publish(store, key, load, named, __opts__.get("id"), unlimited), record)
+        store.together(
+            lambda: records.publish(store, key, load, named, __opts__.get("id"), unlimited), record, store.sync_publish
+        )
     except SaltCacheError as exc:
         if not identity.in_publish():
             raise
-        # Salt publishes all the same.
-        store.quiet.critical(
-            "lost", "Job %s is published and could not be stored: minions that are away will not get it. %s", key, exc
-        )
+        store.quiet.error("away", "Job %s is published, and not in the job cache: %s", key, exc)  # Salt publishes it
         return
     if isinstance(load.get("fun"), (list, tuple)):
         _look_at_several(store, load, named)

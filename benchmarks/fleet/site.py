@@ -107,13 +107,14 @@ class Site:
     def truth(self) -> Truth:
         """Return the minions' notes until now, and which of their returns the job cache has."""
         truth, cache = self.crowd.report()[0], JobCache(self.opts)
-        answers = {jid: cache.answers(jid, self.names) for jid in {run.jid for run in truth.runs}}
+        answers = {jid: cache.each_return(jid, self.names) for jid in {run.jid for run in truth.runs}}
         # The executor's answer about an interrupted job is not the return of a run.
         truth.look_up(
             {
-                (minion, jid): value.get(RUN, 0) if isinstance(value, dict) else 0
+                (minion, jid): data["return"].get(RUN, 0) if isinstance(data["return"], dict) else 0
                 for jid, found in answers.items()
-                for minion, (value, _) in found.items()
+                for minion, data in found
+                if data
             }
         )
         return truth

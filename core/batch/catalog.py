@@ -17,11 +17,12 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.returns import Returns, is_fed
 from saltext.jobs.core.errors import JobCacheError, Refused, StateError
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.master.hearsay import MOST
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -40,7 +41,7 @@ class Catalog:
 
     def __init__(self, opts: Mapping[str, Any], sees: Callable[[Mapping[str, Any]], bool] = lambda load: True) -> None:
         self._sees = sees
-        self._store, self._cache = BatchStore(opts), JobCache(opts)
+        self._store, self._returns = BatchStore(opts), Returns(site_of(opts).tables, JobCache(opts), is_fed(opts))
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
         self.master = requests.driver_of(opts, BATCH_MANAGER)
@@ -52,7 +53,7 @@ class Catalog:
         except StateError as exc:
             raise Refused(str(exc)) from exc
         if batch is not None and batch.closed:
-            add_late_returns(batch, self._cache)
+            add_late_returns(batch, self._returns)
         return batch
 
     def need(self, jid: str) -> Batch:
@@ -123,19 +124,16 @@ class Catalog:
         return self._summary(batch) if batch is not None else None
 
 
-def add_late_returns(batch: Batch, cache: JobCache) -> None:
+def add_late_returns(batch: Batch, returns: Returns) -> None:
     """
     Have a batch that has ended take the returns that came later: they correct the record of minions that it had given up.
-    The job cache has them; nobody writes them down a second time.
+    Nobody writes them down a second time.
     """
-    jid, missing = batch.spec.jid, batch.unsettled()
     try:
-        there = sorted(cache.have_returned(jid, missing)) if missing else []
-        for first in range(0, len(there), MOST):
-            for minion, retcode in cache.returned(jid, there[first : first + MOST]).items():
-                batch.step(Returned(minion, retcode), batch.finished or batch.created)
+        for minion, retcode in returns.of(batch.spec.jid, batch.unsettled()).items():
+            batch.step(Returned(minion, retcode), batch.finished or batch.created)
     except JobCacheError as exc:
-        log.warning("Returns that came after batch %s had ended are not shown: %s", jid, exc)
+        log.warning("Returns that came after batch %s had ended are not shown: %s", batch.spec.jid, exc)
 
 
 def chooser(

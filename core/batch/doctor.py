@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.findings import about_returns, around, standing
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import SettingsError
@@ -27,15 +28,15 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         batches that could not be read), findings (one sentence for each thing that an operator may want to
         change), and retcode: 1 if a finding is more than advice.
     """
-    store, cache = BatchStore(opts), JobCache(opts)
+    store = BatchStore(opts)
     aside = store.jids(Kind.ASIDE)
-    found = [*_about_options(opts), *around(opts, BATCH_MANAGER), *about_returns(opts, cache)]
+    found = [*_about_options(opts), *around(opts, BATCH_MANAGER), *about_returns(opts)]
     if aside:
         found.append(
             f"{len(aside)} of {store.where()} could not be read and stand still: see the master's log, and "
             "start batches for the minions that have not returned"
         )
-    more = {"job_cache": cache.name, "returns_proven": not cache.why_unauthenticated}
+    more = {"job_cache": JobCache(opts).name, "returns_proven": not why_unproven(opts)}
     return standing(opts, BATCH_MANAGER, found, **more, set_aside=aside)
 
 

@@ -158,7 +158,7 @@ class Effects:
         if live.batch.rights.owner:
             load[WHO] = dict(live.batch.rights.owner)
         try:
-            await self._ports.cache_worker.call(self._ports.cache.keep_load, spec.jid, load, spec.minions)
+            await self._ports.cache_worker.call(self._ports.cache.keep_load, spec.jid, load, spec.minions, live.is_new)
             live.load_kept = True
         except JobCacheError as exc:
             log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
@@ -311,12 +311,28 @@ class Effects:
 
     # -- the job cache and the retry queue ----------------------------------------------------------------------------
 
+    def look_for_returns(self, live: Live) -> None:
+        """Look for the returns of all minions of which one would change anything."""
+        self._ports.loop.spawn_callback(self._find_returns, live)
+
+    async def _find_returns(self, live: Live) -> None:
+        while not live.gone:
+            try:
+                found = await self._ports.cache_worker.call(self._ports.returns.of, live.jid, live.batch.unsettled())
+            except JobCacheError as exc:
+                log.error("Batch %s waits for the job cache: %s", live.jid, exc)
+                await compat.sleep(RETRY_PAUSE)
+            else:
+                for minion, retcode in found.items():
+                    live.step(facts.Returned(minion, retcode))
+                return
+
     async def _look_up(self, live: Live, effect: facts.LookUp) -> None:
-        """Read the job cache, and repeat that until it succeeds: no minion is given up because of a failed read."""
+        """Look for returns, and repeat that until it succeeds: no minion is given up because of a failed look."""
         told = False
         while not live.gone:
             try:
-                found = await self._ports.cache_worker.call(self._ports.cache.returned, live.jid, effect.minions)
+                found = await self._ports.cache_worker.call(self._ports.returns.of, live.jid, effect.minions)
                 restarted = await self._restarted(live, [name for name in effect.minions if name not in found])
             except (JobCacheError, MinionDataUnreadable) as exc:
                 if not told:

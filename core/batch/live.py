@@ -152,6 +152,7 @@ class Live:
         self.closing = False  # it has ended, and is being closed
         self.gone = False  # it is closed, and takes no facts any more
         self.load_kept = False  # the job cache has the batch's load
+        self.is_new = False  # it was started in this process
         self.wall_ahead: float | None = None  # seconds by which the wall clock is ahead of ours, at the last look
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # time of the last progress event; the first one is "new"

@@ -20,8 +20,9 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.feeder import Feeder, Follower
+from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
@@ -35,7 +36,7 @@ class Ports:
     """
     * ``loop``: the engine's tornado loop. ``clock``: the time of deadlines. ``wall``: returns Unix time, as files have it.
     * ``log``: returns the log of the masters for its reader.
-    * ``cache`` is used in ``cache_worker`` only; ``permission`` in ``rights_worker``.
+    * ``cache`` and ``returns`` are used in ``cache_worker`` only; ``permission`` in ``rights_worker``.
     * ``runner``: calls a runner function, as ``call_runner``.
     * ``can_queue``: whether the retry queue's engine runs.
     * ``master_age``: for how many seconds the master has been running.
@@ -54,7 +55,8 @@ class Ports:
     publisher: Publisher
     questions: Questions
     cache: JobCache
-    log: Callable[[Follower], Log | Feeder]
+    returns: Returns
+    log: Callable[[Follower], Log]
     store: BatchStore
     inbox: Inbox
     cache_worker: Worker

@@ -35,7 +35,6 @@ from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.options.engines import BatchSettings
-from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
@@ -64,10 +63,10 @@ class BatchShell:
     ) -> None:
         self._ports, self._interval = ports, interval
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
-        self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log(self), self)
+        self._proof = Proof(ports.loop, ports.clock, ports.log(self), self)
+        ports.questions.read_log = self._proof.read_on
         self._effects = Effects(ports, self._close, self._proof.read_on)
         self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._effects.perform)
-        self._quiet = Quiet(log)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
@@ -138,8 +137,8 @@ class BatchShell:
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
-            if self._ports.questions.wants(fact.jid):
-                self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
+            self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
+            self.wake()
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
             if self.live[fact.jid].batch.wants_acknowledgement(fact.minion):
                 self.live[fact.jid].step(facts.Acknowledged(fact.minion))
@@ -147,15 +146,6 @@ class BatchShell:
             for live in list(self.live.values()):
                 if live.batch.wants_start(fact.minion):
                     live.step(facts.Started(fact.minion))
-
-    def _is_its_own(self, jid: str, minion: str, functions: str) -> bool:
-        """Tell whether a return is of a batch's own job; log it if not."""
-        if functions == self.live[jid].functions:
-            return True
-        self._quiet.error(
-            jid, "Batch %s: %s has run %s under its jid; its return does not count", jid, minion, functions
-        )
-        return False
 
     def functions_of(self, jid: str, minion: str) -> str | None:
         """Return the functions of a batch that waits for a minion's return; None if there is none."""
@@ -171,40 +161,26 @@ class BatchShell:
         """Read the log soon."""
         self._proof.wake()
 
-    def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        """Take returns from the job cache."""
-        for minion, retcode in returns.items():
-            self._tell(jid, facts.Returned(minion, retcode))
-
     def logged(self, record: Record) -> None:
-        """
-        Take a return or a signal from the log. A return of another function does not prove that the job ran. If a minion
-        had returned before, or the return names no function (it came through a syndic), the job cache is read instead.
-        """
+        """Take a return or a signal from the log."""
         if isinstance(record, Published):
             self._signalled(record)
             return
-        jid, minion = record.jid, record.minion
-        if self.functions_of(jid, minion) is None:
-            return
-        if not (record.first and record.functions):
-            self._proof.look_up(jid, [minion])
-        elif self._is_its_own(jid, minion, record.functions):
-            self.found(jid, {minion: record.retcode})
+        self._ports.questions.logged(record)
+        if self.functions_of(record.jid, record.minion) is not None:
+            self._tell(record.jid, facts.Returned(record.minion, record.retcode))
 
     def _signalled(self, record: Published) -> None:
         """
         Tell batches on which minions an operator's signal ends their jobs. Publishes of our engines have an origin. A signal
-        among several functions ends nothing: its user may not be permitted all of them. One to so many minions that the
-        log does not name them counts for all.
+        among several functions ends nothing: its user may not be permitted all of them.
         """
         if record.origin or not record.sent or record.functions not in KILLS:
             return
         for live in list(self.live.values()):
-            if live.jid in record.ends or EVERY_JOB in record.ends:
-                minions = live.batch.spec.minions if record.minions is None else record.minions
-                if named := tuple(filter(live.batch.wants_signal, minions)):
-                    live.step(facts.Signalled(named, live.jid not in record.ends))
+            named = tuple(filter(live.batch.wants_signal, record.minions))
+            if named and (live.jid in record.ends or EVERY_JOB in record.ends):
+                live.step(facts.Signalled(named, live.jid not in record.ends))
 
     def on_read(self) -> None:
         """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""
@@ -212,10 +188,7 @@ class BatchShell:
     def on_lost(self) -> None:
         """The log may lack returns: look in the job cache for all that would change anything."""
         for live in list(self.live.values()):
-            self._attempt(f"batch {live.jid}", self._look_for_returns, live)
-
-    def _look_for_returns(self, live: Live) -> None:
-        self._proof.look_up(live.jid, live.batch.unsettled())
+            self._attempt(f"batch {live.jid}", self._effects.look_for_returns, live)
 
     def on_gap(self) -> None:
         """Events may have been lost: acknowledgements and wake-ups."""
@@ -284,6 +257,7 @@ class BatchShell:
             batch = Batch(spec, ports.clock.now())
             batch.history = ports.history
             known = self._take_in(batch)
+            known.is_new = True
             batch.room.shared = self._sharing.limit is not None
             await known.durable()
             log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)

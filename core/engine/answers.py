@@ -1,19 +1,9 @@
-"""
-Answers to questions, which the job cache keeps. It is used only in its Worker.
-"""
+"""Answers to questions, gathered into groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-
-from saltext.jobs.core import lines
-from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.master.asking import Answer
-from saltext.jobs.core.master.job_cache import JobCache
-
-log = lines.logger(__name__)
 
 
 class Collected:
@@ -44,39 +34,3 @@ class Collected:
 
     def _hand_on_all(self) -> None:
         self._hand_on(self.rest())
-
-
-def kept_answers(cache: JobCache, worker: Worker) -> KeptAnswers | None:
-    """
-    Return the place from which answers are read: any accepted minion can forge an event, but the job cache has each return
-    under the authenticated name of its minion. None if it has not; then events are believed.
-    """
-    return None if cache.why_unauthenticated else KeptAnswers(cache, worker)
-
-
-class KeptAnswers:
-    """
-    A ``Place`` for answers to questions.
-
-    :param cache: the job cache.
-    :param worker: the thread in which it is used.
-    """
-
-    def __init__(self, cache: JobCache, worker: Worker) -> None:
-        self._cache, self._worker = cache, worker
-
-    async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
-        """Return ``{minion: (answer, retcode)}`` for those that have answered. :raises JobCacheError: if that fails."""
-        found: Mapping[str, Answer] = await self._worker.call(self._cache.answers, jid, minions)
-        return found
-
-    async def answered(self, jid: str, minions: frozenset[str]) -> frozenset[str]:
-        """Return the minions that have answered, whatever the answer. :raises JobCacheError: if that fails."""
-        return await self._worker.call(self._cache.have_returned, jid, minions)
-
-    async def forget(self, jid: str) -> None:
-        """Remove a question that is over, so that it is not listed among the jobs."""
-        try:
-            await self._worker.call(self._cache.forget, jid)
-        except JobCacheError as exc:
-            log.debug("The question %s stays in the job cache until that expires: %s", jid, exc)

@@ -1,39 +1,41 @@
 """
-Makes a log for batches on a master whose job cache keeps none, or whose log cannot prove returns.
+Writes the log for batches on a master whose job cache is another than ours: nothing else of the engines knows of that.
 
-Returns and kills are heard on the bus, where any accepted minion can forge them. So one is looked up in the job cache, as
-``core/master/hearsay.py`` says, together with the others of that time, and gets its record once the job cache has it. If
-returns in the job cache are no better evidence than events (``JobCache.why_unauthenticated``), the event of a return
-counts as it is, and kills are not believed.
+Returns, answers and kills are heard on the bus, where any accepted minion can forge them. So each is looked for in the job
+cache, together with the others of that time, and gets its record once the job cache has it. If returns in the job cache are
+no better evidence than events (``why_unproven``), the event of a return counts as it is, and kills are not believed.
 
 It must never tell of a return that nothing proves, and must tell of a gap when the bus may have lost events.
 """
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from saltext.jobs.core import lines
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.ledger.log import News
-from saltext.jobs.core.log.records import Published, Record, Returned, publish_of
+from saltext.jobs.core.log.records import Published, Record, Returned, is_question, publish_of, return_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.hearsay import Search
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import Log, Site
+from saltext.jobs.core.site import LogWriter
 
 log = lines.logger(__name__)
 
-#: Most jobs whose doubtful returns are remembered, and most kills whose answers are looked for.
-_MOST = 1000
+#: Seconds after which the job cache should have a return: the master fires the event before it stores the return. Then
+#: seconds before each further look; after the last one the event counts as forged.
+AGAIN = (0.03, 0.1, 0.15, 0.5, 1.0, 3.0)
+#: Seconds between two looks: PAUSE, or SPARING times as long as the last one took if that is more; LONGEST_PAUSE at most.
+PAUSE, SPARING, LONGEST_PAUSE = 0.03, 4.0, 5.0
+#: Most returns of a job in one look, and most that are waited for.
+MOST, MOST_WAITING = 200, 100_000
+#: Job caches that give back the return of one minion alone, as it was stored.
+EXACT = frozenset((OURS, "local_cache"))
 
 
 class Follower(Protocol):
@@ -49,143 +51,152 @@ class Follower(Protocol):
         """There is something to read."""
 
 
-def log_of(
-    site: Site, loop: Any, clock: Clock, bus: Bus, cache: JobCache, worker: Worker, follower: Follower
-) -> Log | Feeder:
-    """Return the log of the masters: the one that they write, if they do and it proves returns."""
-    if cache.master_name == OURS and not cache.why_unauthenticated:
-        return site.log()
-    return Feeder(loop, clock, bus, cache, worker, follower)
+def why_unproven(opts: Mapping[str, Any]) -> str:
+    """
+    Return why stored returns are no better evidence than events; empty if they are.
+
+    They are better evidence if only the master writes them, from returns (``salt.utils.job.store_job``): anyone can
+    fire an event, but a return comes from an authenticated minion, or from a syndic. The job cache must also be able
+    to read the return of one minion alone; others read all returns of the job each time.
+    """
+    name = opts.get("master_job_cache", "local_cache")
+    if opts.get("ext_job_cache"):
+        return f"ext_job_cache is {opts['ext_job_cache']!r}: minions write to it themselves"
+    if not opts.get("job_cache", True):
+        return "job_cache is False: no return is stored"
+    if name not in EXACT:
+        return f"master_job_cache is {name!r}, which cannot give the return of one minion alone"
+    if opts.get("cluster_id") and not opts.get("saltext_jobs_site"):
+        return "cluster_id is set, and the masters of a cluster store the returns that each other's events report"
+    return ""
 
 
 class Feeder:
     """
-    Behaves as ``core.ledger.log.Reader``, and is a Listener of the bus.
+    A Listener of the bus.
 
-    :param loop: the engine's tornado loop.
-    :param clock: by which looks are due.
-    :param cache: the job cache; used in ``worker`` only.
+    :param cache: the job cache; used in ``worker`` only, and ``writer`` too.
+    :param asks: tells whether the returns of a job are answers to an open question.
+    :param unproven: why events count as they are; empty if they do not.
+    :param now: returns seconds that only ever rise.
     """
 
-    there = True
-
-    def __init__(self, loop: Any, clock: Clock, bus: Bus, cache: JobCache, worker: Worker, follower: Follower) -> None:
-        self._loop, self._clock, self._cache, self._worker, self._follower = loop, clock, cache, worker, follower
-        self._news: list[Record] = []
-        self._gap = ""
-        self._returns: dict[str, Search[int]] = {}  # by jid
-        self._kills: Search[Published] = self._search(
-            "Signals", lambda _: True, self._read_kills, lambda kills: self._tell(*kills.values())
-        )
+    def __init__(
+        self,
+        loop: Any,
+        bus: Bus,
+        cache: JobCache,
+        worker: Worker,
+        writer: LogWriter,
+        follower: Follower,
+        asks: Callable[[str], bool],
+        unproven: str,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop, self._cache, self._worker, self._writer, self._now = loop, cache, worker, writer, now
+        self._follower, self._asks, self._believes = follower, asks, bool(unproven)
+        self._heard: dict[
+            tuple[str, str], tuple[int, float]
+        ] = {}  # (jid, minion): how many looks, and when the next is due
+        self._is_looking = False
         self._quiet = Quiet(log)
-        if why := cache.why_unauthenticated:
-            log.warning("Returns and answers on the bus are believed, forged ones too: %s", why)
+        if unproven:
+            log.warning("Returns and answers on the bus are believed, forged ones too: %s", unproven)
         bus.tell_too(self)
-
-    # -- the log ------------------------------------------------------------------------------------------------------
-
-    @property
-    def position(self) -> None:
-        """None: a later reader looks into the job cache for what came before."""
-
-    def read(self) -> News:
-        """Return what has been proven since."""
-        news, self._news = News(self._news, self._gap, False), []
-        self._gap = ""
-        return news
-
-    def look(self) -> Callable[[], bool]:
-        """Return a function that tells whether all kills that were heard before this call have been looked for."""
-        heard = frozenset(self._kills.minions())
-        return lambda: heard.isdisjoint(self._kills.minions())
-
-    def close(self) -> None:
-        """Look for nothing more."""
-        self._kills.close()
-        for search in self._returns.values():
-            search.close()
-
-    # -- the bus ------------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
         """Whether an event is a publish, or a return that would change anything."""
         parts = events.parts_of_job(tag)
-        if parts is None:
-            return False
-        jid, kind, minion = parts
-        return kind == "new" or (kind == "ret" and self._follower.functions_of(jid, minion) is not None)
+        return parts is not None and (parts[1] == "new" or (parts[1] == "ret" and self._waits_for(parts[0], parts[2])))
+
+    def _waits_for(self, jid: str, minion: str) -> bool:
+        return self._follower.functions_of(jid, minion) is not None or self._asks(jid)
 
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
         fact = events.fact_of(tag, data)
-        believed = bool(self._cache.why_unauthenticated)
         if isinstance(fact, events.JobReturned):
-            if believed:
-                self._tell(Returned(fact.jid, fact.minion, fact.fun, fact.retcode, True, time.time()))
-            else:
-                self._search_of(fact.jid).heard(fact.minion)
-        elif isinstance(fact, events.JobPublished) and fact.fun in KILLS and not believed:
-            self._kills.heard(fact.jid)
+            asked = self._asks(fact.jid)
+            if self._believes:
+                if asked or fact.fun == self._follower.functions_of(fact.jid, fact.minion):
+                    self._loop.spawn_callback(self._write, return_of(fact.jid, fact.minion, data, asked))
+            elif len(self._heard) < MOST_WAITING:
+                self._heard.setdefault((fact.jid, fact.minion), (0, self._now() + AGAIN[0]))
+                if not self._is_looking:
+                    self._is_looking = True
+                    self._loop.spawn_callback(self._look)
+        elif isinstance(fact, events.JobPublished) and fact.fun in KILLS and not self._believes:
+            self._loop.spawn_callback(self._find_kill, fact.jid)
 
     def on_gap(self) -> None:
         """Events may have been lost."""
-        self._gap = "events may have been lost on the bus"
+        self._loop.spawn_callback(self._write)
+
+    async def _write(self, *records: Record) -> None:
+        """Append records; a gap if there are none."""
+        await self._worker.call(self._append, records)
         self._follower.wake()
 
-    def _tell(self, *records: Record) -> None:
-        self._news += records
-        self._follower.wake()
+    def _append(self, records: tuple[Record, ...]) -> None:
+        for record in records:
+            self._writer.append(record)
+        if not records:
+            self._writer.leave_gap()
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
-    def _search_of(self, jid: str) -> Search[int]:
-        if jid not in self._returns:
-            if len(self._returns) >= _MOST:
-                self._returns = {name: search for name, search in self._returns.items() if search.minions()}
-            self._returns[jid] = self._search(
-                f"Job {jid}",
-                lambda minion: self._follower.functions_of(jid, minion) is not None,
-                lambda minions: self._worker.call(self._cache.returned, jid, minions),
-                functools.partial(self._take_returns, jid),
+    async def _look(self) -> None:
+        pause = AGAIN[0]
+        while self._heard:
+            await compat.sleep(pause)
+            began, due = self._now(), dict[str, list[str]]()
+            for (jid, minion), (_, at) in list(self._heard.items()):
+                if not self._waits_for(jid, minion):
+                    del self._heard[jid, minion]
+                elif at <= began and len(due.setdefault(jid, [])) < MOST:
+                    due[jid].append(minion)
+            for jid, minions in due.items():
+                await self._look_for(jid, minions)
+            pause = min(max(PAUSE, SPARING * (self._now() - began)), LONGEST_PAUSE)
+        self._is_looking = False
+
+    async def _look_for(self, jid: str, minions: list[str]) -> None:
+        try:
+            found = await self._worker.call(lambda: dict(self._cache.each_return(jid, minions)))
+        except Exception as exc:
+            told = None if isinstance(exc, JobCacheError) else exc
+            self._quiet.error(jid, "Job %s: what the bus tells waits for the job cache: %s", jid, exc, exc_info=told)
+            for minion in minions:
+                self._heard[jid, minion] = 0, self._now() + LONGEST_PAUSE
+            return
+        doubted = []
+        for minion in minions:
+            looks = self._heard.pop((jid, minion), (0, 0.0))[0] + 1
+            if found.get(minion):
+                continue
+            if looks < len(AGAIN):
+                self._heard[jid, minion] = looks, self._now() + AGAIN[looks]
+            else:
+                doubted.append(minion)
+        if doubted:
+            shown = ", ".join(doubted[:5]) + (" …" if len(doubted) > 5 else "")
+            self._quiet.warning(
+                jid, "Job %s: what the bus tells is not in the job cache and does not count: %s", jid, shown
             )
-        return self._returns[jid]
+        if records := [self._record_of(jid, minion, data) for minion, data in found.items() if data]:
+            await self._write(*records)
 
-    def _search(self, what: str, wanted: Any, read: Any, found: Any) -> Search[Any]:
-        failed, doubted = functools.partial(self._say_failed, what), functools.partial(self._say_doubted, what)
-        return Search(self._loop, self._clock.now, wanted, read, found, failed, doubted)
-
-    def _take_returns(self, jid: str, returns: Mapping[str, int]) -> None:
+    def _record_of(self, jid: str, minion: str, data: Mapping[str, Any]) -> Returned:
         # Salt's job caches keep the return alone, which counts as one of the job's functions.
-        named = {minion: self._follower.functions_of(jid, minion) for minion in returns}
-        self._tell(
-            *(
-                Returned(jid, minion, functions, returns[minion], True, time.time())
-                for minion, functions in named.items()
-                if functions is not None
-            )
-        )
+        fun = self._follower.functions_of(jid, minion) or ""
+        return return_of(jid, minion, {**data, "fun": fun}, self._asks(jid))
 
-    async def _read_kills(self, jids: Collection[str]) -> dict[str, Published]:
-        found = {}
-        for jid in jids:
+    async def _find_kill(self, jid: str) -> None:
+        try:
             load = await self._worker.call(self._cache.published_load, jid)
-            if load.get("Minions"):
-                origin = "batch_manager" if _is_own(load) else ""
-                found[jid] = publish_of(jid, load, load["Minions"], "", origin, True)
-        return found
-
-    def _say_failed(self, what: str, exc: Exception) -> None:
-        told = None if isinstance(exc, JobCacheError) else exc
-        self._quiet.error(what, "%s: what the bus tells waits for the job cache: %s", what, exc, exc_info=told)
-
-    def _say_doubted(self, what: str, names: list[str]) -> None:
-        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-        self._quiet.warning(what, "%s: what the bus tells is not in the job cache and does not count: %s", what, shown)
-
-
-def _is_own(load: Mapping[str, Any]) -> bool:
-    """Tell whether an engine has made a kill: ``Publisher.kill_job`` marks it as a question."""
-    options: Any = load.get("kwargs")
-    for name in ("executor_opts", "job_once"):
-        options = options.get(name) if isinstance(options, Mapping) else None
-    return isinstance(options, Mapping) and bool(options.get("question"))
+        except JobCacheError as exc:
+            self._quiet.error("kill", "Signals: what the bus tells waits for the job cache: %s", exc)
+            return
+        if load.get("Minions"):
+            kill: Published = publish_of(jid, load, load["Minions"], "", "batch_manager" if is_question(load) else "")
+            await self._write(kill)

@@ -13,9 +13,9 @@ import salt.version
 from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
+from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
@@ -143,10 +143,10 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     return found
 
 
-def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
+def about_returns(opts: Mapping[str, Any]) -> list[str]:
     """Return a finding if a forged return could be counted, or if the master stores no return."""
-    if cache.why_unauthenticated:
-        return [f"a return or an answer that a minion forges on the bus counts as genuine: {cache.why_unauthenticated}"]
+    if unproven := why_unproven(opts):
+        return [f"a return or an answer that a minion forges on the bus counts as genuine: {unproven}"]
     if opts.get("require_minion_sign_messages") and not opts.get("signing_algorithm"):
         return [
             "this master stores no return of any minion: with require_minion_sign_messages it also needs signing_algorithm, "

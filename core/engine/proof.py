@@ -1,28 +1,21 @@
 """
-Proves what the masters of a site have done: publishes, kills and returns. An event proves nothing: any accepted minion can
-fire one in another's name.
+Reads the log: what the masters of a site have done. An event proves nothing: any accepted minion can fire one in another's
+name.
 
-The log is the proof: it has each publish, and each return that a master has stored. So it does not matter
-what the bus tells or loses: an event only makes the engine read the log sooner. With a job cache that keeps no log, batches
-read one that ``feeder.py`` makes.
+The log has each publish, and the first return of each minion. So it does not matter what the bus tells or loses: an event
+only makes the engine read the log sooner. With another job cache ``feeder.py`` writes the log.
 
 It must never conclude from a missing record that there was no return: if the log may lack records, the listener is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm, Clock
-from saltext.jobs.core.engine.feeder import Feeder
-from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ledger.log import News, Position
 from saltext.jobs.core.log.records import Record
-from saltext.jobs.core.master.hearsay import STORED
-from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import Log
 
@@ -30,20 +23,19 @@ log = lines.logger(__name__)
 
 #: Longest pause in seconds between two looks at the log; and while the listener waits for nothing that it may tell.
 POLL, IDLE = 0.5, 5.0
+#: Seconds from an event to the record: the master fires the event before it stores the return.
+STORED = 0.03
 #: Seconds between the first two reads while the log comes from a server. Each further pause is twice as long.
 _LOOKING = 0.005
-#: Seconds between two searches of the job cache that gaps in the log cause, and before another look after a failed one.
+#: Seconds between two searches of the job cache that gaps in the log cause.
 GAP_PAUSE = 5.0
 
 
 class Listener(Protocol):
     """Is told what the masters do."""
 
-    def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        """The job cache has these returns, ``{minion: retcode}``. They are returns of this very job."""
-
     def logged(self, record: Record) -> None:
-        """The log has this record next. A return may be of any job, and of a function that is not the job's."""
+        """The log has this record next. A return may be of any job."""
 
     @property
     def is_idle(self) -> bool:
@@ -60,7 +52,6 @@ class Proof:
     """
     :param loop: the engine's tornado loop.
     :param clock: the clock by which deadlines are set.
-    :param cache: the job cache; used in ``worker`` only.
     :param tail: reads the log of the masters.
     :param listener: is told what is found.
     :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
@@ -70,21 +61,15 @@ class Proof:
         self,
         loop: Any,
         clock: Clock,
-        cache: JobCache,
-        worker: Worker,
-        tail: Log | Feeder,
+        tail: Log,
         listener: Listener,
         poll: float = POLL,
     ) -> None:
-        self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
+        self._clock = clock
         self._tail, self._listener, self._poll = tail, listener, poll
-        self._unclear: dict[str, dict[str, None]] = {}  # by jid: minions whose returns are to be read in the job cache
-        self._looks_up = False
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._search_after_gap)
         self._searched_at = -GAP_PAUSE
-        #: The log had a gap at the start, and records from before the start are being told.
-        self.catches_up = False
         self._quiet = Quiet(log)
 
     @property
@@ -106,7 +91,6 @@ class Proof:
         """
         news = self._next_of_log()
         gap = "it cannot be read" if news is None else news.gap
-        self.catches_up = bool(gap)
         self._tell(news)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
         return gap
@@ -115,7 +99,6 @@ class Proof:
         """Stop all reading and looking."""
         self._next_read.close()
         self._after_gap.close()
-        self._unclear.clear()
         self._tail.close()
 
     # -- the log ------------------------------------------------------------------------------------------------------
@@ -162,7 +145,6 @@ class Proof:
         for record in news.records:
             self._hand_over(record)
         if not news.more:
-            self.catches_up = False
             self._listener.on_read()
 
     def _hand_over(self, record: Record) -> None:
@@ -184,30 +166,3 @@ class Proof:
     def _search_after_gap(self) -> None:
         self._searched_at = self._clock.now()
         self._listener.on_lost()
-
-    # -- the job cache ------------------------------------------------------------------------------------------------
-
-    def look_up(self, jid: str, minions: Iterable[str]) -> None:
-        """Soon read in the job cache what these minions have returned: the log does not tell, or which return counts."""
-        if wanted := dict.fromkeys(minions):
-            self._unclear.setdefault(jid, {}).update(wanted)
-        if self._unclear and not self._looks_up:
-            self._looks_up = True
-            self._loop.spawn_callback(self._look_up)
-
-    async def _look_up(self) -> None:
-        pause = STORED
-        while self._unclear:
-            await compat.sleep(pause)
-            pause, unclear, self._unclear = STORED, self._unclear, {}
-            for jid, minions in unclear.items():
-                try:
-                    found = await self._worker.call(self._cache.returned, jid, tuple(minions))
-                except Exception as exc:
-                    told = None if isinstance(exc, JobCacheError) else exc
-                    self._quiet.error(jid, "Job %s waits for the job cache: %s", jid, exc, exc_info=told)
-                    pause = GAP_PAUSE
-                    self.look_up(jid, minions)
-                else:
-                    self._listener.found(jid, found)
-        self._looks_up = False

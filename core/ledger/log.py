@@ -8,11 +8,11 @@ noted as a gap, and the reader reports it once, so that the engine reads the job
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.ledger.tables import LOG, MASTERS, READERS, SITE, Execute, Tables
+from saltext.jobs.core.ledger.tables import LOG, MASTERS, SITE, Execute, Tables
 from saltext.jobs.core.log import records
 from saltext.jobs.core.quiet import Quiet
 
@@ -21,21 +21,26 @@ log = lines.logger(__name__)
 #: Bytes of the log by default.
 SIZE = 128 << 20
 #: Records that always stay, for readers that lag; after how many records a process removes older ones, at most how many at
-#: once; and how many records tell how large one is.
-_LEAST, _SWEPT_AFTER, _SWEPT, _SAMPLE = 20_000, 2000, 5000, 500
+#: once; and how many records tell how large one is. Each takes about so many bytes more than its body.
+_LEAST, _SWEPT_AFTER, _SWEPT, _SAMPLE, _MORE = 20_000, 2000, 5000, 500, 100
 #: Records that are read at once, and most that wait to be taken.
 _PART, _MOST = 1000, 20_000
 #: Seconds between two looks at a server.
 _EVERY = 0.25
 _ENTER = f"INSERT INTO {MASTERS} VALUES (?) ON CONFLICT DO NOTHING"
-_KEEP = f"""INSERT INTO {READERS} (reader, place) SELECT ?, ? FROM {SITE} WHERE id = ?
-    ON CONFLICT (reader) DO UPDATE SET place = excluded.place"""
-_READ = f"SELECT place, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT {_PART}"
+_READ = f"SELECT place, jid, minion, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT {_PART}"
+_PUBLISHES = f"SELECT place, jid, minion, body FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place"
+_RETURNS = f"SELECT place, jid, minion, body FROM {LOG} WHERE jid = ? AND minion <> ''"
+_FIRST = f"SELECT place, mark FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place LIMIT 1"
+_GAP_AFTER = f"SELECT 1 FROM {LOG} WHERE body IS NULL AND place > ? LIMIT 1"
+#: Minions that are looked up at once; for more, all returns of the job are read.
+_FEW = 200
 _STATE = f"SELECT id, removed FROM {SITE}"
 _LAST = f"SELECT coalesce(max(place), 0) FROM {LOG}"
-_BYTES = f"SELECT avg(length(body)) FROM (SELECT body FROM {LOG} ORDER BY place DESC LIMIT {_SAMPLE}) AS newest"
+_BYTES = (
+    f"SELECT avg(length(body)) + {_MORE} FROM (SELECT body FROM {LOG} ORDER BY place DESC LIMIT {_SAMPLE}) AS newest"
+)
 _BEFORE = f"SELECT place FROM {LOG} ORDER BY place DESC LIMIT 1 OFFSET ?"
-_NEEDED = f"SELECT min(place) FROM {READERS}"
 _OLD = f"SELECT max(place) FROM (SELECT place FROM {LOG} WHERE place <= ? ORDER BY place LIMIT {_SWEPT}) AS old"
 _REMOVE = f"DELETE FROM {LOG} WHERE place <= ?"
 _REMOVED = f"UPDATE {SITE} SET removed = ? WHERE removed < ?"
@@ -74,14 +79,37 @@ class News(NamedTuple):
     more: bool
 
 
-def keep(execute: Execute, reader: str, position: Position) -> None:
-    """Note that a reader is done with everything before ``position``. :raises OSError:"""
-    execute(_KEEP, (reader, position.offset, position.log))
-
-
 def writers(tables: Tables) -> frozenset[str]:
     """Return the ids of the masters that have written to the log. :raises OSError:"""
     return frozenset(str(row[0]) for row in tables.read(f"SELECT id FROM {MASTERS}"))
+
+
+def publishes(tables: Tables, jid: str) -> list[records.Published]:
+    """Return the publishes of a job, in order. :raises OSError:"""
+    found = _genuine(tables, tables.read(_PUBLISHES, (jid,)))
+    return [record for _, record in found if isinstance(record, records.Published)]
+
+
+def returns(tables: Tables, jid: str, minions: Collection[str]) -> dict[str, records.Returned]:
+    """Return the returns of a job by some minions. :raises OSError:"""
+    if not minions:
+        return {}
+    few = len(minions) <= _FEW
+    query = f"{_RETURNS} AND minion IN ({', '.join('?' * len(minions))})" if few else _RETURNS
+    found = _genuine(tables, tables.read(query, (jid, *minions) if few else (jid,)))
+    by_minion = {record.minion: record for _, record in found if isinstance(record, records.Returned)}
+    return {minion: by_minion[minion] for minion in minions if minion in by_minion}
+
+
+def is_whole(tables: Tables, jid: str) -> bool:
+    """Tell whether the log has the job's first publish, and surely all that came after it. :raises OSError:"""
+    found = tables.read(_FIRST, (jid,))
+    return bool(found) and found[0][1] == _mark(tables) and not tables.read(_GAP_AFTER, (found[0][0],))
+
+
+def _mark(tables: Tables) -> str:
+    """Return what changes when records may be missing and no row says so."""
+    return f"{tables.boot()}/{tables.gaps()}"
 
 
 class Writer:
@@ -89,7 +117,7 @@ class Writer:
     Appends, in each of the masters' processes.
 
     :param master: the id of this process's master.
-    :param size: bytes of the log; beyond it the oldest records are removed, even if a reader needs them.
+    :param size: bytes of the log; beyond it the oldest records are removed. Until then they tell who has returned a job.
     """
 
     def __init__(self, tables: Tables, master: str, size: int = SIZE) -> None:
@@ -101,7 +129,8 @@ class Writer:
 
     def append(self, record: records.Record, durable: bool = False) -> bool:
         """
-        Append a record. Returns whether that succeeded; if not, the log has a gap.
+        Append a record; a second return of a job by a minion is left out. Returns whether that succeeded; if not, the log
+        has a gap.
 
         :param durable: whether it must survive a power cut when this returns.
         """
@@ -113,14 +142,30 @@ class Writer:
         self.appended()
         return True
 
+    def publishes(self, jid: str) -> list[records.Published]:
+        """As the function of this module; none if the log cannot be read now."""
+        try:
+            return publishes(self._tables, jid)
+        except OSError as exc:
+            self._quiet.error("publishes", "The log cannot be read now: %s", exc)
+            return []
+
     def add(self, record: records.Record, durable: bool = False) -> None:
         """As ``append``, as a part of this thread's transaction. After that, call ``appended``. :raises OSError:"""
         if not self._is_entered:
             self._tables.run(_ENTER, (self._master,))
         if self._unmarked:
-            self._tables.run(self._tables.dialect.append, (None,))
-        body = self._tables.seal.put(records.packed(record), LOG)
-        self._tables.run(self._tables.dialect.append, (body,), durable)
+            self._tables.run(self._tables.dialect.append, ("", "", "", None))
+        mark = _mark(self._tables) if isinstance(record, records.Published) and record.fresh else ""
+        body = self._tables.seal.put(records.packed(record), LOG, record.jid, record.minion)
+        self._tables.run(self._tables.dialect.append, (record.jid, record.minion, mark, body), durable)
+
+    def leave_gap(self) -> None:
+        """Have readers know that something is missing."""
+        try:
+            self._tables.run(self._tables.dialect.append, ("", "", "", None))
+        except OSError as exc:
+            self.missed(exc)
 
     def appended(self) -> None:
         """What was added is there."""
@@ -137,12 +182,9 @@ class Writer:
         )
 
     def _sweep(self) -> None:
-        """Remove what all readers are past, and what is beyond ``size``."""
+        """Remove what is beyond ``size``."""
         try:
-            needed = self._first(_NEEDED)
-            old = self._first(_BEFORE, _LEAST)
-            large = self._first(_BEFORE, max(_LEAST, self._size // max(1, int(self._first(_BYTES) or 1))))
-            until = max(old if needed is None else min(old or 0, needed), large or 0) if old is not None else None
+            until = self._first(_BEFORE, max(_LEAST, self._size // max(1, int(self._first(_BYTES) or 1))))
             last = None if until is None else self._first(_OLD, until)
             if last is not None:
                 self._tables.write(lambda execute: _remove(execute, last), durable=False)
@@ -170,7 +212,7 @@ class Reader:
     def __init__(self, tables: Tables, position: Position | None = None) -> None:
         self._tables, self._position = tables, position
         self._lock = threading.Lock()  # guards what is below
-        self._found: list[tuple[int, bytes | None]] = []
+        self._found: list[tuple[int, records.Record | None]] = []
         self._gap = self._trouble = self._log = ""
         self._asked_to = self._told_to = self._gaps = 0
         self._is_over, self._is_wanted = threading.Event(), threading.Event()
@@ -204,7 +246,7 @@ class Reader:
             with self._lock:
                 self._gap = gap
             raise OSError(trouble)
-        told = [_record_of(body) for _, body in found]
+        told = [record for _, record in found]
         if None in told:
             gap = "a record could not be written, or this version cannot read it"
         self._told_to = found[-1][0] if found else self._told_to
@@ -238,7 +280,7 @@ class Reader:
             return False
         try:
             rows = self._tables.read(_READ, (self._asked_to,)) if self._log else []
-            found = list(self._genuine(rows))
+            found = list(_genuine(self._tables, rows))
             # read after the records: it must cover what was removed, or could not be written, before these were read
             ((name, removed),) = self._tables.read(_STATE)
             gaps = self._tables.gaps()
@@ -262,13 +304,6 @@ class Reader:
             self._asked_to = rows[-1][0] if rows else self._asked_to
         return len(rows) < _PART
 
-    def _genuine(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the rows that the masters of the site have written; None for what is missing."""
-        for place, body in rows:
-            found = None if body is None else self._tables.seal.take(bytes(body), LOG)
-            if body is None or found is not None:
-                yield place, found
-
     def _begin(self, name: str, last: int, removed: int, gaps: int) -> None:
         wanted = self.position
         refusal, at = "", removed
@@ -291,9 +326,17 @@ class Reader:
         self._asked_to = self._told_to = at
 
 
-def _record_of(body: bytes | None) -> records.Record | None:
+def _genuine(tables: Tables, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, records.Record | None]]:
+    """Yield place and record of the rows that the masters of the site have written; None for what is missing."""
+    for place, jid, minion, body in rows:
+        found = None if body is None else tables.seal.take(bytes(body), LOG, jid, minion)
+        if body is None or found is not None:
+            yield place, _record_of(jid, minion, found)
+
+
+def _record_of(jid: str, minion: str, body: bytes | None) -> records.Record | None:
     """Return a record; None if it is missing or cannot be read."""
     try:
-        return None if body is None else records.read(body)
+        return None if body is None else records.read(jid, minion, body)
     except Exception:  # msgpack raises many kinds
         return None

@@ -22,7 +22,7 @@ _KEEP = f"""INSERT INTO {READERS} (reader, place, gaps) VALUES (?, ?, ?)
 _KNOWN = f"SELECT reader FROM {READERS}"
 _FORGET = f"DELETE FROM {READERS} WHERE reader = ?"
 _STATE = f"SELECT id, removed, (SELECT coalesce(max(place), 0) FROM {LOG}) FROM {SITE}"
-_READ = f"SELECT place, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT ?"
+_READ = f"SELECT place, jid, minion, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT ?"
 _COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {LOG} WHERE place > ? LIMIT ?) AS later"
 _ADD = f"INSERT INTO {OUTBOX} (reader, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _PUT = f"""INSERT INTO {OUTBOX} (reader, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -99,14 +99,14 @@ def place_of(tables: Tables, reader: str) -> Place | None:
     return Place(int(found[0][0]), int(found[0][1])) if found else None
 
 
-def after(tables: Tables, place: int, most: int) -> list[tuple[int, bytes | None]]:
+def after(tables: Tables, place: int, most: int) -> list[tuple[int, str, str, bytes | None]]:
     """
-    Return records of the log after a place, at most ``most``, with their places: None for one that could not be written,
-    empty for one that no master of the site has written.
+    Return records of the log after a place, at most ``most``, with their places, jids and minions: None for one that could
+    not be written, empty for one that no master of the site has written.
     """
     return [
-        (int(at), None if body is None else tables.seal.take(bytes(body), LOG) or b"")
-        for at, body in tables.read(_READ, (place, most))
+        (int(at), jid, minion, None if body is None else tables.seal.take(bytes(body), LOG, jid, minion) or b"")
+        for at, jid, minion, body in tables.read(_READ, (place, most))
     ]
 
 

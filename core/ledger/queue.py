@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.ledger import log
-from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.tables import QUEUE, Execute, Tables
 
 #: The kinds of a job, and of what one minion is owed of it. There may be others.
@@ -42,19 +40,15 @@ def write(
     bodies: Mapping[Any, bytes | None],
     lease: Lease | None = None,
     durable: bool = True,
-    keep: tuple[str, Position] | None = None,
 ) -> None:
     """
     Store rows, and remove those whose body is None; all of them or none.
 
     :param bodies: by kind, jid and minion.
     :param durable: whether that must survive a power cut when this returns.
-    :param keep: a reader of the log, and the place before which it is done with it.
     """
 
     def work(execute: Execute) -> None:
-        if keep:
-            log.keep(execute, *keep)
         for place, body in bodies.items():
             if body is None:
                 execute(_DELETE, tuple(place))

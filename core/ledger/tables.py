@@ -7,7 +7,8 @@ The tables of a site, and all differences between the two databases that keep th
 ``saltext_jobs_masters``   the ids of the masters that have written to the log
 ``saltext_jobs_readers``   up to which place of the log each reader is done, and the gaps that it knows of
 ``saltext_jobs_files``     the engines' files, each in one or more parts; the time is in seconds of Unix time
-``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
+``saltext_jobs_log``       what the masters did, in one order: a publish has no minion, a return has one, and only the first
+                           return of a job by a minion is there; ``body`` is NULL where records are missing
 ``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
 ``saltext_jobs_requests``  what runners ask the engines for, and the answers: see ``core/ledger/requests.py``
 ``saltext_jobs_outbox``    what returners and people have not got yet: see ``outbox.py``
@@ -45,8 +46,9 @@ Result = TypeVar("Result")
 class Dialect(NamedTuple):
     """
     How a database names types (``text`` sorts by bytes, ``place`` is a primary key) and the time; and ``append``, which
-    gives the body of a record the next place in the log, so that places become visible in order. ``holds`` tells whether
-    the bytes of a column contain some others, and ``lock`` locks the rows that a query finds.
+    gives a record (jid, minion, mark and body) the next place in the log, so that places become visible in order; a second
+    return of a job by a minion gets none. ``holds`` tells whether the bytes of a column contain some others, and ``lock``
+    locks the rows that a query finds.
     """
 
     text: str
@@ -64,7 +66,7 @@ SQLITE = Dialect(
     "BLOB",
     "INTEGER",
     "(julianday('now') - 2440587.5) * 86400.0",
-    f"INSERT INTO {LOG} (body) VALUES (?)",
+    f"INSERT INTO {LOG} (jid, minion, mark, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
     "instr({}, ?) > 0",
     "",
 )
@@ -77,7 +79,7 @@ POSTGRESQL = Dialect(
     f"""WITH given AS (
         UPDATE {SITE} SET last = greatest(last + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
         RETURNING last)
-    INSERT INTO {LOG} (place, body) SELECT last, ? FROM given""",
+    INSERT INTO {LOG} (place, jid, minion, mark, body) SELECT last, ?, ?, ?, ? FROM given ON CONFLICT DO NOTHING""",
     "position(?::bytea IN {}) > 0",
     "FOR UPDATE",
 )
@@ -170,7 +172,11 @@ def statements(dialect: Dialect) -> Iterable[str]:
             spec {blob} NOT NULL, body {blob} NOT NULL)""",
         f"""CREATE TABLE {PARTS} (jid {text} NOT NULL, minion {text} NOT NULL, body {blob} NOT NULL,
             PRIMARY KEY (jid, minion))""",
-        f"CREATE TABLE {LOG} (place {place} PRIMARY KEY, body {blob})",
+        f"""CREATE TABLE {LOG} (
+            place {place} PRIMARY KEY, jid {text} NOT NULL, minion {text} NOT NULL, mark {text} NOT NULL, body {blob})""",
+        f"CREATE UNIQUE INDEX {LOG}_returns ON {LOG} (jid, minion) WHERE minion <> ''",
+        f"CREATE INDEX {LOG}_publishes ON {LOG} (jid, place) WHERE minion = ''",
+        f"CREATE INDEX {LOG}_gaps ON {LOG} (place) WHERE body IS NULL",
         f"""CREATE TABLE {SITE} (
             id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,
             removed bigint NOT NULL DEFAULT 0)""",

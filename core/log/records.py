@@ -2,8 +2,9 @@
 The records of the log: publishes of this master, and returns that it has stored. This module makes them from a publish's
 load and from a minion's message.
 
-They must never hold more than is needed to know what was done: neither arguments nor what a minion returned. Everything
-from outside is checked here. A load's content must never keep its record from being made: that would prevent the publish.
+A publish has what its replay needs. A return has no more than is needed to know what was done, unless it answers a question.
+Everything from outside is checked here. A load's content must never keep its record from being made: that would prevent the
+publish.
 """
 
 from __future__ import annotations
@@ -13,21 +14,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
+import salt.payload
 
-from saltext.jobs.core.functions import HARMLESS, KILLS
+from saltext.jobs.core.functions import HARMLESS, KILLS, NEVER_OWED
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.returned import function_of, retcode_of
 
-_PUBLISHED, _RETURNED = "p", "r"
-#: The record of a publish names the minions if their ids have at most ``_MOST`` characters in all, or if they are at most
-#: ``_FEW``. Otherwise it refers to the bank ``jobs/minions``.
-_MOST, _FEW = 64 << 10, 256
 #: Most characters of a user's name.
 _LONGEST_USER = 256
+#: The origin of a publish that was found in the job cache: it was published before the log begins.
+JOB_CACHE = "job_cache"
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
 #: Stands for functions that have no names, or too many. It counts as several functions: the log does not prove a
-#: kill among several, so the engine looks the job up in the job cache.
+#: kill among several, so its user's rights are checked.
 _UNNAMED = ","
 
 
@@ -36,98 +36,167 @@ class Published(NamedTuple):
     This master was about to publish a job. It is in the log before the job cache has anything of it.
 
     * ``functions``: joined by commas; ``,`` if they have no names, or too many.
+    * ``limited``: whether the user may not publish everything.
     * ``origin``: which engine of ours has published it; empty for all other publishers.
-    * ``minions``: the ``total`` minions that it is for; None if they are too many: then the bank ``jobs/minions`` has
-      them, perhaps with others.
+    * ``minions``: those that it is for, and ``load``: as Salt packs it. A job that is never owed has no load, and minions
+      only if it ``ends`` others.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
     * ``work``: the digest of its functions and arguments.
-    * ``sent``: False if the load was only stored, and nothing was published.
+    * ``sent``: False if the load was only stored, and nothing was published. ``fresh``: whether nothing can have been
+      published under the jid before.
+    * ``stored``: whether the job cache stores its returns. ``asked``: whether the log has what minions return.
     * ``at``: Unix time.
     """
 
     jid: str
     functions: str
     user: str
+    limited: bool
     origin: str
-    minions: tuple[str, ...] | None
-    total: int
+    minions: tuple[str, ...]
     ends: tuple[str, ...]
     work: str
     sent: bool
+    fresh: bool
+    stored: bool
+    asked: bool
     at: float
+    load: bytes
 
-    def fields(self) -> list[Any]:
-        """Return what is written."""
-        return [_PUBLISHED, *self]
+    @property
+    def minion(self) -> str:
+        """Empty: it is no return."""
+        return ""
+
+    @property
+    def listed(self) -> bool:
+        """Whether the job cache gets it: it is no question of an engine."""
+        return self.stored or bool(self.ends) or not self.origin
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return what is written besides the jid."""
+        return self[1:]
+
+    def loaded(self) -> dict[str, Any]:
+        """Return the load. :raises Exception: of many kinds, if it is damaged."""
+        return dict(salt.payload.loads(self.load))
 
 
 class Returned(NamedTuple):
     """
-    This master has stored a return. ``functions``: as the minion named them. ``retcode``: checked; 0 for success.
-    ``first``: whether it was the minion's first return of this job, which is the one that is kept.
+    The first return of a job by a minion that this master has taken. ``functions``: as the minion named them. ``retcode``:
+    checked; 0 for success. ``listed``: whether the job cache gets it. ``value``: what the minion returned, as Salt packs it,
+    if it was asked; else empty.
     """
 
     jid: str
     minion: str
     functions: str
     retcode: int
-    first: bool
     at: float
+    listed: bool = True
+    value: bytes = b""
 
-    def fields(self) -> list[Any]:
-        """Return what is written."""
-        return [_RETURNED, self.jid, self.minion, self.functions, str(self.retcode), self.first, self.at]
+    def fields(self) -> tuple[Any, ...]:
+        """Return what is written besides the jid and the minion."""
+        return self.functions, str(self.retcode), self.at, self.listed, self.value
+
+    def answer(self) -> Any:
+        """Return what the minion returned. :raises Exception: of many kinds, if it is damaged."""
+        return salt.payload.loads(self.value)
 
 
 Record = Published | Returned
 
 
 def packed(record: Record) -> bytes:
-    """Return a record as it is written."""
+    """Return a record as it is written, but for its jid and minion."""
     body: bytes = msgpack.packb(record.fields(), unicode_errors="surrogatepass")
     return body
 
 
-def read(body: bytes) -> Record:
+def read(jid: str, minion: str, body: bytes) -> Record:
     """Return a record. :raises Exception: of many kinds, if it is not one."""
     fields: Any = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogatepass")
-    if fields[0] == _RETURNED:
-        jid, minion, functions, retcode, first, at = fields[1:]
-        return Returned(jid, minion, functions, int(retcode), first, at)
-    record = Published(*fields[1:])
-    minions = None if record.minions is None else tuple(record.minions)
-    return record._replace(minions=minions, ends=tuple(record.ends))
+    if minion:
+        functions, retcode, at, listed, value = fields
+        return Returned(jid, minion, functions, int(retcode), at, listed, value)
+    record = Published(jid, *fields)
+    return record._replace(minions=tuple(record.minions), ends=tuple(record.ends))
 
 
 def publish_of(
-    jid: str, load: Mapping[str, Any], minions: Sequence[str], work: str, origin: str, sent: bool
+    jid: str,
+    load: Mapping[str, Any],
+    minions: Sequence[str],
+    work: str,
+    origin: str = "",
+    sent: bool = True,
+    fresh: bool = True,
+    limited: bool = False,
 ) -> Published:
     """
     Return the record of a publish.
 
+    :param load: without secrets.
     :param minions: the usable ids of the minions that it is for, in order.
     :param work: the digest of its functions and arguments.
     :param origin: the engine that publishes it; empty for all other publishers.
     :param sent: False if the load is only stored.
+    :param fresh: whether nothing can have been published under the jid before.
+    :param limited: whether its user may not publish everything.
     """
-    user = load.get("user")
+    user, functions, ends = load.get("user"), function_of(load) or _UNNAMED, tuple(ended_by(load))
+    stored, asked = not _option(load, "nocache"), bool(origin) and is_question(load)
+    may_be_owed = not (origin and sent) and (bool(ends) or not NEVER_OWED.issuperset(functions.split(",")))
     return Published(
         jid,
-        function_of(load) or _UNNAMED,
+        functions,
         user[:_LONGEST_USER] if isinstance(user, str) else "",
+        limited,
         origin,
-        tuple(minions) if len(minions) <= _FEW or sum(map(len, minions)) <= _MOST else None,
-        len(minions),
-        tuple(ended_by(load)),
+        tuple(minions) if ends or may_be_owed else (),
+        ends,
         work,
         sent,
+        fresh,
+        stored and (not asked or _option(load, "metadata") is not None),  # ``Publisher.publish``: it is listed
+        stored and asked,
         time.time(),
+        _packed(load) if may_be_owed else b"",
     )
 
 
-def return_of(jid: str, minion: str, load: Mapping[str, Any], first: bool) -> Returned:
-    """Return the record of a stored return; ``first`` says whether it is the one that is kept."""
-    return Returned(jid, minion, function_of(load), retcode_of(load), first, time.time())
+def _packed(load: Mapping[str, Any]) -> bytes:
+    """Return a load as Salt packs it; empty if that is not possible: then the job cache may have it."""
+    try:
+        found: bytes = salt.payload.dumps(dict(load))
+    except Exception:  # it may hold anything
+        return b""
+    return found
+
+
+def _option(load: Mapping[str, Any], name: str) -> Any:
+    options = load.get("kwargs")
+    return options.get(name) if isinstance(options, Mapping) else None
+
+
+def is_question(load: Mapping[str, Any]) -> bool:
+    """Tell whether an engine asks: ``Publisher.publish`` marks a question for the executor ``job_once``."""
+    wishes = _option(load, "executor_opts")
+    wishes = wishes.get("job_once") if isinstance(wishes, Mapping) else None
+    return isinstance(wishes, Mapping) and bool(wishes.get("question"))
+
+
+def return_of(jid: str, minion: str, load: Mapping[str, Any], asked: bool = False, listed: bool = True) -> Returned:
+    """
+    Return the record of a return.
+
+    :param asked: whether it has what the minion returned.
+    :param listed: whether the job cache gets it.
+    """
+    value: bytes = salt.payload.dumps(load.get("return")) if asked else b""
+    return Returned(jid, minion, function_of(load), retcode_of(load), time.time(), listed, value)
 
 
 def ended_by(load: Mapping[str, Any]) -> list[str]:

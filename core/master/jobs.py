@@ -55,7 +55,7 @@ def outcome(
         elif code := retcode_of(ret):
             failed += 1
             reasons.add(minion, "failed", code, text_of(ret))
-    unreadable = cache.have_returned(jid, silent)
+    unreadable = cache.unreadable(jid, silent)
     for minion in sorted(unreadable):
         reasons.add(minion, "returned", None, UNREADABLE)
     missing = [minion for minion in silent if minion not in unreadable and minion not in (owed or {})]

@@ -75,6 +75,7 @@ class Publisher:
         timeout: float = 15.0,
         question: bool = False,
         kept: bool = False,
+        listed: bool = False,
         once: Mapping[str, Any] | None = None,
         natively: bool = True,
     ) -> frozenset[str]:
@@ -86,8 +87,9 @@ class Publisher:
         :param options: the job's values for names in OPTIONS.
         :param timeout: seconds to wait for the master's answer.
         :param question: it is a question: minions announce no start, and unless ``kept``, answers are only on the bus.
-        :param kept: the answers to the question are kept in the job cache, which proves their senders. The retry queue
-            does not deliver the question later.
+        :param kept: the answers to the question are stored under the names of their senders. The retry queue does not
+            deliver the question later.
+        :param listed: the job cache has the question and its answers.
         :param once: options for minions with the executor ``job_once`` (``rerun``: see there).
         :param natively: whether minions of Salt 3008 acknowledge it by themselves. That can delay a minion that has
             just started by a minute; the executor's acknowledgement does not wait.
@@ -97,7 +99,8 @@ class Publisher:
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
         if question:
-            extra |= {"metadata": {"job_retry": False}} if kept else {"nocache": True}
+            extra |= {} if kept else {"nocache": True}
+            extra |= {"metadata": {"job_retry": False}} if listed else {}
         elif compat.HAS_START_EVENT and natively:
             extra["start_event"] = True
         extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)

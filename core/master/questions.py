@@ -1,9 +1,8 @@
 """
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
-Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are read from a
-place that keeps them (``asking.py``), and an event only says that it is time to look there; without such a place they are
-read from the bus. This module must never guess: the silence of a minion proves nothing.
+Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are in the log, and an
+event only says that one is on its way (``asking.py``). This module must never guess: the silence of a minion proves nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +12,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.functions import runs_states
+from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import once
-from saltext.jobs.core.master.asking import Answer, Answers, HandedOn, Place, Question, Told
+from saltext.jobs.core.master.asking import Answers, HandedOn, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
+
+log = lines.logger(__name__)
 
 #: After its timeout a ping takes late answers for this many further timeouts: a slow minion is there too.
 _LINGER = 3.0
@@ -43,7 +46,7 @@ class Found:
     * ``idle``: they do not know it.
     * ``silent``: they have not answered.
     * ``unmatched``: they say that the target does not match them.
-    * ``unproven``: silent ones whose answer was announced on the bus, but is not where answers are kept.
+    * ``unproven``: silent ones whose answer was announced on the bus, but is not in the log.
     * ``records``: the records of minions with the executor ``job_once``.
     * ``applying``: those that run states for some other job, and have no process for this one.
     * ``free``: idle ones that run no job at all and keep neither records nor old returns: their answer holds for every
@@ -70,18 +73,23 @@ class Questions:
     """
     :param loop: the engine's tornado loop.
     :param publisher: publishes the questions.
-    :param kept: the only place whose answers are believed; None if answers on the bus are believed.
     :param steady: returns seconds that only ever rise.
+    :param kept: whether minions' answers are stored, under the names of their senders.
+    :param forget: removes a question and its answers from where other jobs are; None if they are not there.
     """
 
     def __init__(
         self,
         loop: Any,
         publisher: Publisher,
-        kept: Place | None = None,
         steady: Callable[[], float] = time.monotonic,
+        kept: bool = True,
+        forget: Callable[[str], Awaitable[object]] | None = None,
     ) -> None:
-        self._loop, self._publisher, self._kept, self._steady = loop, publisher, kept, steady
+        self._loop, self._publisher, self._steady = loop, publisher, steady
+        self._kept, self._forget = kept, forget
+        #: Returns once the log was read to its end.
+        self.read_log: Callable[[], Awaitable[object]] = _read_nothing
         self._open: dict[str, Question] = {}
         self._handed_on = HandedOn()
 
@@ -90,10 +98,21 @@ class Questions:
         return jid in self._open
 
     def heard(self, jid: str, minion: str, value: Any, retcode: int = 0) -> None:
-        """Take the return of a minion as its answer."""
+        """The bus tells of the return of a minion."""
         question = self._open.get(jid)
         if question is not None:
             question.heard(minion, value, retcode)
+
+    def logged(self, record: Record) -> None:
+        """Take a return in the log, if it answers a question."""
+        question = self._open.get(record.jid)
+        if question is not None and isinstance(record, Returned) and record.value:
+            try:
+                value = record.answer()
+            except Exception as exc:  # of many kinds
+                log.debug("The answer of %s to %s cannot be read: %s", record.minion, record.jid, exc)
+                return
+            question.answered(record.minion, value, record.retcode)
 
     def handed_on(self, age: float) -> None:
         """The master has forwarded a reply to something that was published ``age`` seconds ago."""
@@ -111,20 +130,15 @@ class Questions:
     ) -> Answers:
         """
         Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; later answers still go to
-        ``told`` for a while. Raises as Publisher.publish and as the place where answers are kept.
+        ``told`` for a while. Raises as Publisher.publish.
 
-        :param told: gets (minion, return) of each answer as soon as it counts; the return of a kept one is always True.
+        :param told: gets (minion, return) of each answer as soon as it counts.
         :param hint: whether answers on the bus do, since nothing is concluded from them.
         """
 
-        async def answered(place: Place, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
-            return dict.fromkeys(await place.answered(jid, minions), (True, 0))
-
         linger = timeout * _LINGER if told is not None else 0.0
         told_all = _one_by_one(told)
-        return await self._ask(
-            "test.ping", [], tgt, timeout, told_all, answered, linger, hint=hint, tgt_type=tgt_type, user=user
-        )
+        return await self._ask("test.ping", [], tgt, timeout, told_all, linger, hint=hint, tgt_type=tgt_type, user=user)
 
     async def call(
         self,
@@ -136,11 +150,11 @@ class Questions:
         user: str | None = None,
     ) -> Answers:
         """
-        Have minions run a function, and wait for their returns, which stay where answers are kept. Returns and raises
-        as ``ping``.
+        Have minions run a function, and wait for their returns, which the job cache has too. Returns and raises as
+        ``ping``.
         """
         return await self._ask(
-            fun, list(arg), sorted(minions), timeout, user=user, kwarg=kwarg, forget=False, prompt=False
+            fun, list(arg), sorted(minions), timeout, user=user, kwarg=kwarg, listed=True, prompt=False
         )
 
     async def find_job(
@@ -238,9 +252,8 @@ class Questions:
         tgt: Any,
         timeout: float,
         told: Told | None = None,
-        read: Callable[[Place, str, frozenset[str]], Awaitable[Mapping[str, Answer]]] | None = None,
         linger: float = 0.0,
-        forget: bool = True,
+        listed: bool = False,
         prompt: bool = True,
         hint: bool = False,
         **more: Any,
@@ -249,29 +262,23 @@ class Questions:
         :param more: further arguments of ``Publisher.publish``.
         :param prompt: whether minions answer at once. If they first have to run a function, the time of their answers says
             nothing about the master's backlog.
-        :param read: reads kept answers, if only a part of each is needed.
-        :param forget: whether to remove the question and its answers at the end from where they are kept.
-        :param hint: whether answers on the bus are believed in any case.
+        :param listed: whether it is a job as others, which the job cache has.
+        :param hint: whether answers on the bus are believed.
         :param linger: for how many seconds after the end late answers go to ``told``.
         """
-        jid, kept = self._publisher.new_jid(), None if hint else self._kept
-
-        def look(minions: frozenset[str]) -> Awaitable[Mapping[str, Answer]]:
-            assert kept is not None
-            return kept.read(jid, minions) if read is None else read(kept, jid, minions)
+        jid, kept = self._publisher.new_jid(), self._kept and not hint
 
         def close() -> None:
             del self._open[jid]
             question.close()
-            if kept is not None and forget:
-                self._loop.spawn_callback(kept.forget, jid)
+            if kept and not listed and self._forget is not None:
+                self._loop.spawn_callback(self._forget, jid)
 
-        looked = look if kept is not None else None
         question = self._open[jid] = Question(
-            self._loop, self._steady, looked, told, self._handed_on if prompt else HandedOn()
+            self._loop, self._steady, None if hint else self._read_log, told, self._handed_on if prompt else HandedOn()
         )
         try:
-            publish = self._publisher.publish(fun, arg, tgt, jid=jid, question=True, kept=kept is not None, **more)
+            publish = self._publisher.publish(fun, arg, tgt, jid=jid, question=True, kept=kept, listed=listed, **more)
             answers = await question.ask(publish, timeout)
         except BaseException:
             close()
@@ -281,6 +288,13 @@ class Questions:
         else:
             close()
         return answers
+
+    async def _read_log(self) -> None:
+        await self.read_log()
+
+
+async def _read_nothing() -> None:
+    """Do nothing: nobody reads a log."""
 
 
 def _one_by_one(told: Callable[[str, Any], None] | None) -> Told | None:

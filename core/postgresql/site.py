@@ -15,7 +15,7 @@ from typing import Any
 from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk.lease import Leader, leader_of_line
 from saltext.jobs.core.ledger.folder import Folder
-from saltext.jobs.core.ledger.log import SIZE, Position, Reader, Writer, keep, writers
+from saltext.jobs.core.ledger.log import SIZE, Position, Reader, Writer, writers
 from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TableLease
@@ -126,11 +126,6 @@ class PostgresqlSite:
     def log(self, position: Position | None = None) -> Reader:
         """Return the log of all masters."""
         return Reader(self.tables, position)
-
-    def keep_log(self, reader: str, position: Position | None) -> None:
-        """Keep the log from this position on."""
-        if position is not None:
-            keep(self.tables.run, reader, position)
 
     def shares(self, master: str) -> bool:
         """Tell whether another master writes to the log."""

@@ -11,6 +11,7 @@ ignores records that it has; for any other the place is kept after each record.
 from __future__ import annotations
 
 import collections
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ _ROWS = 100
 TRIES, DEAD = 5, 10_000
 #: Seconds between two looks at the log while there is nothing to do, and after an error.
 _LOOK, _AGAIN = 0.5, 1.0
+#: Seconds after which the job cache has what the log has, if it is elsewhere.
+_SETTLED = 1.0
 #: Seconds between two counts of what waits, and the most that is counted.
 _COUNT, _COUNTED = 5.0, 100_000
 #: Least number of jobs whose load this returner has, as it is remembered.
@@ -93,8 +96,9 @@ class Consumer:
         self._loads = Recent(_LOADS)
         self._log = self._gap = ""
         self._read_to = self._gaps = self._doubtful = 0
+        self._settled = 0.0 if source.writes_together else _SETTLED
         self._kept: Place | None = None
-        self._has_more = self._is_closed = False
+        self._has_more = self._waits = self._is_closed = False
         self._later = self._rows = 0
         self._counted_at = self._told_at = float("-inf")
         self._away: str | None = None
@@ -169,7 +173,7 @@ class Consumer:
         if not self._gap:
             self._keep()
         self._take_from_log()
-        if self._gap:  # before the place is noted
+        if self._gap and not self._waits:  # before the place is noted
             self._mend()
         self._take_rows()
         keys = self._pipeline.round(self._clock.now())
@@ -207,23 +211,26 @@ class Consumer:
             self._read_to = state.removed
         if state.gaps != self._gaps:
             self._gap = "a record could not be written"
-        self._has_more = bool(found) and len(found) >= self._pipeline.room
-        for place, body in found:
-            self._read_to = place
+        self._has_more, self._waits = bool(found) and len(found) >= self._pipeline.room, False
+        for place, jid, minion, body in found:
+            before, self._read_to = self._read_to, place
             if body == b"":
                 continue
             try:
-                record = records.read(body or b"")
+                record = records.read(jid, minion, body or b"")
             except Exception:  # msgpack raises many kinds
                 self._gap = "a record could not be written, or this version cannot read it"
                 continue
+            if record.at > time.time() - self._settled:
+                self._read_to, self._has_more, self._waits = before, False, True
+                break
             if isinstance(record, records.Published):
                 key = Key(LOAD, record.jid)
                 is_new = record.jid not in self._loads
             else:
                 key = Key(RETURN, record.jid, record.minion)
-                is_new = record.first
-            if is_new and key not in self._letters:
+                is_new = True
+            if is_new and record.listed and key not in self._letters:
                 self._order.append((place, key))
                 self._take(Row(key, record.at), in_doubt=self._doubtful > 0)
                 self._doubtful -= 1

@@ -57,6 +57,11 @@ class Source:
         self._jobs: collections.OrderedDict[str, Job] = collections.OrderedDict()
         self._quiet = Quiet(log)
 
+    @property
+    def writes_together(self) -> bool:
+        """Whether the job cache has at once what the log has."""
+        return self._store.writes_together
+
     def job(self, jid: str) -> Job:
         """Return what is known of a job. A job without a load is recorded."""
         if jid in self._jobs:

@@ -20,7 +20,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
-from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.functions import NEVER_OWED
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note, Notes
@@ -29,9 +29,6 @@ from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.queue import Queue, Work, matches
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
-#: Kills, and questions about other jobs: they mean nothing later. A ``salt`` command that waits for its job publishes
-#: ``saltutil.find_job`` every few seconds.
-NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
 #: Seconds before a signal is read, and seconds before another try if it could not be read.
@@ -61,7 +58,7 @@ class Capture:
 
     def _wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
-        if job.limits.off or job.kept_out or not job.funs or NEVER.intersection(job.funs):
+        if job.limits.off or job.kept_out or not job.funs or NEVER_OWED.intersection(job.funs):
             return False
         if job.limits.given:
             return True
@@ -143,22 +140,17 @@ class Capture:
         elif not job.is_overtaken and not job.signal:
             self._later(fact.jid, max(now, at + wait))
 
-    def returned(self, fact: facts.Returned) -> None:
-        """Note which minions have returned a job, since the job cache may no longer have their returns."""
-        self._notes.add(fact.jid, self._queue.now + self._queue.settings.ttl, settled=fact.minions)
-
     def due(self, jid: str) -> None:
         """Read a job whose time has come."""
         if job := self.open.get(jid):
             job.stage, job.is_overtaken = Stage.READING, False
-            self._queue.want(facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes)))
+            self._queue.want(facts.Read(jid))
 
     def read(self, fact: facts.JobRead) -> Work:
         """Go on with what the job cache has of a job."""
         job, now = self.open.get(fact.jid), self._queue.now
         if job is None or job.stage is not Stage.READING:
             return 0
-        waited = now - job.known_since
         if job.is_overtaken:
             self._later(fact.jid, now)
         elif fact.kills:
@@ -170,9 +162,6 @@ class Capture:
                     yield from self.kill(
                         dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place
                     )
-        elif not fact.recorded and waited < LATEST:
-            wait = max(_KILL_DELAY, waited / 4) if job.signal else max(self._patience - waited, waited)
-            self._later(fact.jid, now + wait)
         elif fact.job is None or not self._wants(fact.job):
             self._drop(fact.jid)
         else:
@@ -331,7 +320,7 @@ class Capture:
         # The job may have a longer time to live of its own, and a search may find it again.
         self._notes.add(jid, now + self._queue.settings.ttl, job.claims(()))
         self._close(jid)
-        told = f"Who missed job {jid} is not known: the job cache could not be read in its time to live"
+        told = f"Who missed job {jid} is not known: the log could not be read in its time to live"
         if job.at > -math.inf:  # otherwise this was reported before
             self._queue.want(facts.Warn(told))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
+from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.findings import about_returns, around, standing
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
@@ -69,11 +70,11 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         it counts), findings (one sentence for each thing that may need a change), and retcode (1 if a finding is more
         than advice).
     """
-    cache, found = JobCache(opts), [*_about_options(opts), *around(opts, JOB_RETRY)]
+    found = [*_about_options(opts), *around(opts, JOB_RETRY)]
     if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
-    found += about_returns(opts, cache)
-    more = {"job_cache": cache.name, "answers_proven": not cache.why_unauthenticated}
+    found += about_returns(opts)
+    more = {"job_cache": JobCache(opts).name, "answers_proven": not why_unproven(opts)}
     return standing(opts, JOB_RETRY, found, **more)
 
 

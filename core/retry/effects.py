@@ -112,7 +112,7 @@ class Effects:
     # -- the job cache ------------------------------------------------------------------------------------------------
 
     async def _read(self, effect: facts.Read) -> facts.Fact:
-        found: facts.JobRead = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
+        found: facts.JobRead = await self._look(self._ports.reader.read, effect.jid)
         return found
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
@@ -121,7 +121,7 @@ class Effects:
         return await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
 
     async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
-        returned = await self._look(self._ports.cache.have_returned, effect.jid, effect.minions)
+        returned = frozenset(await self._look(self._ports.returns.of, effect.jid, effect.minions))
         return facts.Returned(effect.jid, returned, frozenset(effect.minions) - returned, searched=True)
 
     # -- minions ------------------------------------------------------------------------------------------------------
@@ -191,8 +191,8 @@ class Effects:
             return frozenset()
         try:
             load = self._machine.jobs[jid].load
-            stored: frozenset[str] = await self._look(self._ports.cache.store_kept, jid, load.get("fun"), returns)
-            return stored
+            await self._look(self._ports.cache.store_kept, jid, load.get("fun"), returns)
+            return frozenset(await self._look(self._ports.returns.of, jid, returns.keys()))
         except (JobCacheError, KeyError) as exc:
             log.warning(_COMPLAINT, exc)
             return frozenset()

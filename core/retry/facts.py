@@ -67,16 +67,14 @@ class Kill(Fact):
 @dataclass(frozen=True)
 class Returned(Fact):
     """
-    The job cache has the returns of a job from these minions, and none from the ``missing`` ones. ``searched``: a look
-    at the job cache found the returns, so they may be old. ``keep``: the job cache may lack the returns when it is
-    asked later, so the machine keeps in mind which minions have returned.
+    The log has the returns of a job from these minions, and none from the ``missing`` ones. ``searched``: a look
+    found the returns, so they may be old.
     """
 
     jid: str
     minions: frozenset[str]
     missing: frozenset[str] = frozenset()
     searched: bool = False
-    keep: bool = False
 
 
 # -- facts: from the bus, so only hints -------------------------------------------------------------------------------
@@ -124,18 +122,16 @@ class Gap(Fact):
 @dataclass(frozen=True)
 class JobRead(Fact):
     """
-    What the job cache has of a job.
+    What the log has of a job.
 
     ``job``: None if this master did not publish it, or it is gone. ``missing``: minions with an accepted key that have not
-    returned it. ``returned``: minions that have. ``kills``: what it signals, if it is a signal. ``recorded``: False if the
-    job cache has nothing of it, perhaps not yet.
+    returned it. ``returned``: minions that have. ``kills``: what it signals, if it is a signal.
     """
 
     jid: str
     job: Job | None
     missing: frozenset[str] = frozenset()
     kills: tuple[Kill, ...] = ()
-    recorded: bool = True
     returned: frozenset[str] = frozenset()
 
 
@@ -282,13 +278,9 @@ class Save(Effect):
 
 @dataclass(frozen=True)
 class Read(Effect):
-    """
-    Read a job in the job cache; then give JobRead or Unreadable. ``publishes``: the publishes that the log has under its
-    jid, each as the digest of what it runs and its minions: the job cache may not have them yet.
-    """
+    """Read a job in the log; then give JobRead or Unreadable."""
 
     jid: str
-    publishes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

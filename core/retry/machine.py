@@ -208,8 +208,6 @@ class Retry:
         self.capture.published(fact)
 
     def _returned(self, fact: facts.Returned) -> Work:
-        if fact.keep:
-            self.capture.returned(fact)
         return self.replays.returned(fact)
 
     def _surveyed(self, fact: facts.Surveyed) -> Work:

@@ -15,6 +15,7 @@ from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.alarm import Clock, since_boot
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master.bus import Bus
@@ -40,6 +41,7 @@ class Ports:
     publisher: Publisher
     questions: Questions
     cache: JobCache
+    returns: Returns
     reader: JobReader
     store: RetryStore
     cache_worker: Worker
@@ -74,10 +76,11 @@ def ports_of(
     :param others: bus, publisher and questions, and any port that is to replace one made here.
     """
     site = site_of(opts)
-    folder = site.folder(JOB_RETRY, lease)
+    folder, returns = site.folder(JOB_RETRY, lease), Returns(site.tables, cache)
     made = {
         "cache": cache,
-        "reader": JobReader(opts, cache),
+        "returns": returns,
+        "reader": JobReader(opts, returns),
         "store": RetryStore(site.tables, lease),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),

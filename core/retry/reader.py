@@ -1,9 +1,9 @@
 """
-What the retry queue learns about a job from the log, and from the job cache, the keys and the access lists. ``of_record``
-reads the log and does not block. All else may block, and runs in a Worker.
+What the retry queue learns about a job from the log, the keys and the access lists. ``of_record`` does not block. All else
+may block, and runs in a Worker.
 
 It must never believe a bus event, nor pass on a secret. A job is owed only to minions to which this master published it: the
-job cache's list does not prove that, because any accepted minion can add others to it.
+log names them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.log.records import EVERY_JOB, ended_by
+from saltext.jobs.core.functions import KILLS, NEVER_OWED
+from saltext.jobs.core.log.records import EVERY_JOB
 from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
-from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
+from saltext.jobs.core.master.job_cache import BATCH_MARK
 from saltext.jobs.core.master.secrets import without_secrets
-from saltext.jobs.core.retry.capture import NEVER
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp, Published
 from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
@@ -39,69 +38,59 @@ _COARSE = 1.0
 class JobReader:
     """
     :param access: who may publish what; default: as ``opts`` say.
-    :param wall: returns the Unix time of the wall clock, which stamps the records of the job cache.
+    :param wall: returns the Unix time of the wall clock, which stamps the records of the log.
     """
 
     def __init__(
         self,
         opts: Mapping[str, Any],
-        cache: JobCache,
+        returns: Returns,
         access: Access | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._opts, self._cache, self._wall = dict(opts), cache, wall
+        self._opts, self._returns, self._wall = dict(opts), returns, wall
         self._access = access or Access(self._opts)
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
         self._gone_at: dict[str, float] = {}  # minions without a key -> when that was first seen
 
-    def read(self, jid: str, publishes: Iterable[tuple[str, Iterable[str]]] = ()) -> JobRead:
+    def read(self, jid: str) -> JobRead:
         """
-        Return what the job cache knows about a job of this master.
+        Return what is known about a job of this master.
 
-        :param publishes: the publishes that the log has under this jid: (digest of what it runs, minions).
-        :raises JobCacheError: when the job cache cannot be read.
+        :raises JobCacheError: when that cannot be told now.
         """
-        publication = self._cache.publication(jid)
-        if publication is None:
-            return JobRead(jid, None, recorded=self._cache.has_publication(jid))
-        load = self._cache.published_load(jid)
-        if not load:
-            return JobRead(jid, None, recorded=False)
-        if not publication.vouches_for(load):
-            log.error("Job %s is not kept: its load in the job cache is not the one that this master published", jid)
+        rows = self._returns.publishes(jid)
+        first = next((row for row in rows if row.load), None)
+        if first is None:
             return JobRead(jid, None)
-        minions = frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
-        load, work = without_secrets(load), work_of(load)
-        minions = minions.union(*(named for runs, named in publishes if runs == work))
-        if kills := self._kills(jid, load, minions - publication.added):
-            return JobRead(jid, None, kills=kills)
-        returned = self._cache.have_returned(jid, minions)
-        missing = self._of_the_job(jid, minions - returned, publication.added)
-        return JobRead(jid, job_of(jid, load, publication.at), missing, returned=returned)
+        try:
+            load = without_secrets(first.loaded())
+        except Exception as exc:  # of many kinds
+            log.error("Job %s is not kept, since its load in the log cannot be read: %s", jid, exc)
+            return JobRead(jid, None)
+        minions = frozenset[str]().union(*(row.minions for row in rows if is_same(row, first)))
+        if first.ends:
+            return JobRead(jid, None, kills=self._kills(first, load, minions))
+        returned = frozenset(self._returns.of(jid, minions))
+        missing = minions - returned
+        accepted = self.keys()[0] if missing else missing
+        return JobRead(jid, job_of(jid, load, first.at), missing & accepted, returned=returned)
 
-    def _kills(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
+    def _kills(self, signal: Record, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
         """
-        Return which jobs a signal ends, and on which of ``minions``; nothing for a job that is no signal.
+        Return which jobs a signal ends, and on which of ``minions``.
 
         If a job has several functions, Salt checks the right to one of them only, so the others are checked here. A signal
         that its user may not send ends no job.
         """
-        ended = ended_by(load) if minions else []
-        if ended and isinstance(load.get("fun"), (list, tuple)):
+        if signal.functions not in KILLS:
             try:
                 standing = self._access.of_publisher(load, sorted(minions))
             except Exception as exc:  # An eauth module may raise any exception of its client library.
-                raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
+                raise JobCacheError(f"Who may publish job {signal.jid} cannot be checked: {exc}") from exc
             minions = minions.difference(standing.denied, standing.unsure)
-        return _kills_of(ended if minions else (), minions, load.get("user"))
-
-    def _of_the_job(self, jid: str, minions: frozenset[str], added: frozenset[str]) -> frozenset[str]:
-        """Return those of ``minions`` to which this master published a job and whose keys are accepted."""
-        known = minions & self.keys()[0] if minions else minions
-        if refused := known & added:
-            log.warning("Job %s is not kept for minions that it was not published to: %s", jid, sorted(refused)[:5])
-        return known - added
+        return _kills_of(signal.ends if minions else (), minions, signal.user)
 
     def look_up(
         self,
@@ -117,7 +106,7 @@ class JobReader:
         :param askers: ``{minion: the user who requested the job for it by hand}``.
         :raises JobCacheError: when the job cache cannot be read.
         """
-        returned = self._cache.have_returned(jid, minions)
+        returned = frozenset(self._returns.of(jid, minions))
         accepted = self.keys()[0]
         barred = frozenset(minion for minion in minions if minion not in accepted)
         owed = [minion for minion in minions if minion not in returned and minion not in barred]
@@ -125,8 +114,8 @@ class JobReader:
             denied, unsure = self._access_to(owed, load, askers or {})
         except Exception as exc:  # An eauth module may raise any exception of its client library.
             raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
-        publication = self._cache.publication(jid) if publish else None
-        only = publication.at if publication and publication.last <= publication.at else None
+        rows = self._returns.publishes(jid) if publish else []
+        only = rows[0].at if len(rows) == 1 else None
         return LookedUp(jid, minions, returned, barred, denied, unsure, only=only)
 
     def _access_to(
@@ -176,17 +165,24 @@ def of_record(record: Record) -> Iterable[Published | Kill]:
     """
     Return what a publish in the log means for the queue. Publishes of this extension's engines mean nothing, except kills.
 
-    Two kinds of signals are left to be read in the job cache: a signal among several functions, because its user may lack
-    the right to some of them, and a signal to minions that the log does not name.
+    A signal among several functions is left to be read, because its user may lack the right to some of them.
     """
     functions = record.functions.split(",")
-    if not record.sent or (NEVER.issuperset(functions) and not record.ends):
+    if not record.sent or (NEVER_OWED.issuperset(functions) and not record.ends):
         return ()
-    if record.ends and record.minions is not None and record.functions in KILLS:
+    if record.ends and record.functions in KILLS:
         return _kills_of(record.ends, frozenset(record.minions), record.user, record.at, record.jid)
     if record.ends or not record.origin:
         return [Published(record.jid, record.at, False, bool(record.ends), record.minions, record.work)]
     return ()
+
+
+def is_same(row: Record, first: Record) -> bool:
+    """
+    Tell whether a publish under the jid of another one is of the same job. Salt's own batches publish their first part in
+    the name of their user, and all others in the name of the master's user.
+    """
+    return row.work == first.work and (row.user == first.user or not row.limited)
 
 
 def _kills_of(

@@ -98,7 +98,8 @@ class RetryShell:
         #: The last one that was written, or will be. Without one it is now: nothing is missed from now on.
         self._cursor = found._replace(at=min(found.at, now)) if found else Cursor(now, search=now)
         tail = ports.log(self._cursor.position)
-        self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
+        self._proof = Proof(loop, ports.clock, tail, self, poll)
+        ports.questions.read_log = self._proof.read_on
         self._read_at = -math.inf  # when the log was last read to its end
         self._searches = Searches(loop, latest, self._published_since, self._found_published)
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
@@ -242,6 +243,7 @@ class RetryShell:
     def _returned(self, fact: events.JobReturned, data: Mapping[str, Any]) -> None:
         if self._ports.questions.wants(fact.jid):
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
+            self._proof.wake()
         else:
             self._handed_on(fact.minion, fact.jid)
             # If the master cannot store the return (its disk is full), this event is the only trace that the job began.
@@ -269,24 +271,14 @@ class RetryShell:
         return not (self.machine.jobs or self.machine.capture.open)
 
     def logged(self, record: Record) -> None:
-        """Take a record of the log. A return that was not the first, or is of another function, is read in the job cache."""
+        """Take a record of the log."""
         if not isinstance(record, Returned):
             for fact in of_record(record):
                 self.step(fact)
-        elif self.machine.knows(record.jid):
-            self._take_return(record)
-
-    def _take_return(self, record: Returned) -> None:
-        job = self.machine.jobs.get(record.jid)
-        is_the_job = record.first and (job is None or record.functions == ",".join(job.funs))
-        if self._proof.catches_up and is_the_job:
-            # The job cache may have lost the return, and may be asked later who has not returned the job.
-            self.step(facts.Returned(record.jid, frozenset([record.minion]), keep=True))
-        elif self.waits_for(record.jid, record.minion):
-            if is_the_job:
-                self.found(record.jid, {record.minion: record.retcode})
-            else:
-                self._proof.look_up(record.jid, [record.minion])
+            return
+        self._ports.questions.logged(record)
+        if self.machine.entry(record.minion, record.jid) is not None:
+            self.step(facts.Returned(record.jid, frozenset([record.minion])))
 
     def on_read(self) -> None:
         """
@@ -297,12 +289,6 @@ class RetryShell:
             self._read_at = self._ports.clock.now()
             if self._is_searched:
                 self._place_early()
-
-    def waits_for(self, jid: str, minion: str) -> bool:
-        return self.machine.entry(minion, jid) is not None
-
-    def found(self, jid: str, returns: Mapping[str, int]) -> None:
-        self.step(facts.Returned(jid, frozenset(returns)))
 
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""

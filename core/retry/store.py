@@ -30,7 +30,6 @@ import salt.payload
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.tables import Tables
@@ -96,8 +95,7 @@ class RetryStore:
     def write(self, changes: Changes, durable: bool = True) -> None:
         """Store changes: all of them, or none. :param durable: whether they must survive a power cut when this returns."""
         bodies = {key: None if record is None else _packed(record) for key, record in changes.items()}
-        read = (changes.get(CURSOR) or {}).get("position")
-        queue.write(self._tables, bodies, self._lease, durable, keep=read and (JOB_RETRY, Position.from_record(read)))
+        queue.write(self._tables, bodies, self._lease, durable)
 
     def tidy(self) -> None:
         """Remove the jobs that have no entry. Their first entry may be about to follow, except at an engine's start."""

@@ -126,7 +126,7 @@ class Verbs:
             minions = [minion for minion in minions if minion in accepted]
         elif unknown and named is not None:
             raise ValueError(f"Not enqueued, since these minions have no accepted key here: {', '.join(unknown[:10])}")
-        returned = await ask(self._ports.cache.have_returned, jid, minions)
+        returned = await ask(self._ports.returns.of, jid, minions)
         outside = [minion for minion in minions if minion not in read.missing and minion not in returned]
         if outside:
             raise ValueError(f"Job {jid} was not published to {', '.join(outside[:10])}")

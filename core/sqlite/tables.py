@@ -19,7 +19,14 @@ from saltext.jobs.core.sqlite.database import Database, database_at
 #: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
 CACHE, FILE = "cache.sqlite", "jobs.sqlite"
 _SYNC = ("NORMAL", "FULL")
-_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
+
+
+@functools.cache
+def _boot() -> str:
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def cache_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteTables:
@@ -112,10 +119,7 @@ class SqliteTables:
         """Do nothing: the master's bus tells an engine of this master."""
 
     def boot(self) -> str:
-        try:
-            return _BOOT.read_text().strip()
-        except OSError:
-            return ""
+        return _boot()
 
     def gaps(self) -> int:
         try:

@@ -6,29 +6,18 @@ It has a digest of the load. So a load that was replaced later is not believed, 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core.store.keys import are_plain, plain
 
-#: Longest name of a borrower's user or function that is kept or logged.
+#: Longest name of a function in a log line.
 _LONGEST_NAME = 200
-#: Most borrowers of a jid that are kept: those that came first.
-_MOST_BORROWED = 5
-
-
-class Borrowed(NamedTuple):
-    """Another job that was published under the jid: its functions, its user, and when, in Unix time."""
-
-    fun: str
-    user: str
-    at: float
 
 
 @dataclass(frozen=True)
@@ -42,8 +31,6 @@ class Publication:
     by: str = ""
     #: The digest of the load.
     load: str = ""
-    #: Other jobs that were published under its jid: a minion that has run one of them ignores this job.
-    borrowed: tuple[Borrowed, ...] = ()
 
     @classmethod
     def from_record(cls, record: Any) -> Publication:
@@ -57,8 +44,7 @@ class Publication:
         if not isinstance(by, str) or not isinstance(load, str):
             raise ValueError(f"it was published by {by!r}, with the digest {load!r}")
         added: frozenset[str] = frozenset(ids_in(record["added"])) if "added" in record else frozenset()
-        borrowed = tuple(_borrowed_in(record["borrowed"])) if "borrowed" in record else ()
-        return cls(at, added, last, by, load, borrowed)
+        return cls(at, added, last, by, load)
 
     def as_record(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
@@ -67,17 +53,7 @@ class Publication:
             record["last"] = self.last
         if self.added:
             record["added"] = sorted(self.added)
-        if self.borrowed:
-            record["borrowed"] = [list(each) for each in self.borrowed]
         return record
-
-    def with_borrowed(self, load: Mapping[str, Any], at: float) -> Publication:
-        """Return a record that also names another job with this load, published under the jid, if there is room for it."""
-        fun, user = function_name(load), str(load.get("user") or "")[:_LONGEST_NAME]
-        known = any((each.fun, each.user) == (fun, user) for each in self.borrowed)
-        if known or len(self.borrowed) >= _MOST_BORROWED:
-            return self
-        return replace(self, borrowed=(*self.borrowed, Borrowed(fun, user, at)))
 
     def vouches_for(self, load: Mapping[str, Any]) -> bool:
         """Tell whether ``load``, with or without ``Minions``, is the published one."""
@@ -85,7 +61,7 @@ class Publication:
 
 
 def function_name(load: Mapping[str, Any]) -> str:
-    """Return the function of a load or a return for people, cut if it is too long for a name."""
+    """Return the function of a return for people, cut if it is too long for a name."""
     fun = load.get("fun")
     return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
 
@@ -96,13 +72,6 @@ def _moment(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"it was published at {value!r}")
     return float(value)
-
-
-def _borrowed_in(value: Any) -> Iterator[Borrowed]:
-    for item in value if isinstance(value, (list, tuple)) else ():
-        with contextlib.suppress(TypeError, ValueError):
-            fun, user, at = item
-            yield Borrowed(str(fun), str(user), _moment(at))
 
 
 def ids_in(value: Any) -> set[str]:

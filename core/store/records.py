@@ -19,8 +19,7 @@ A record there has:
 * ``by``: the master that published it;
 * ``load``: a digest of the load;
 * ``added``: the minions in ``jobs/minions`` that no publish of the job named. An accepted minion can add some, and so can
-  any user who may publish, because a publish can name any jid;
-* ``borrowed``: other jobs that were published under the jid.
+  any user who may publish, because a publish can name any jid.
 
 Only :py:func:`publish` may create one. Nothing that a minion or a syndic sends may replace a published load. A load that
 does not match the digest is not believed.
@@ -41,7 +40,9 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
-from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.log.records import JOB_CACHE, Published, publish_of
+from saltext.jobs.core.returned import function_of
+from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.publication import Publication, digest, function_name, ids_in
 from saltext.jobs.core.store.publication import work_of as work_of  # also for modules that import it from here
@@ -77,20 +78,15 @@ def again_after_damage(write: Callable[Concatenate[Store, P], Result]) -> Callab
 
 
 class Work(NamedTuple):
-    """What a job runs: its functions and arguments as stored, and whether its returns are stored."""
+    """
+    What a job runs: its functions, and the digest of them and their arguments; empty if that is not known. ``stored``:
+    whether its returns are stored. ``asked``: whether the log has what minions return.
+    """
 
-    funs: Any = None
-    args: Any = None
-    known: bool = True
+    functions: str = ""
+    digest: str = ""
     stored: bool = True
-
-    def is_done_by(self, load: Mapping[str, Any]) -> bool:
-        """Tell whether a return is of this very work, as far as the return tells."""
-        args = load.get("fun_args", self.args)
-        if load["fun"] == self.funs and args == self.args:
-            return True
-        # A driver may have turned a tuple into a list.
-        return work_of({"fun": load["fun"], "arg": args}) == work_of({"fun": self.funs, "arg": self.args})
+    asked: bool = False
 
 
 # -- loads --------------------------------------------------------------------------------------------------------
@@ -131,11 +127,7 @@ def publish(
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         if added or not is_same:
             added = added.difference(named) if is_same else added.union(set(named) - before)
-        current = Publication(
-            known.at if known else now, frozenset(added), now, by, of, known.borrowed if known else ()
-        )
-        if not first and isinstance(there, dict) and work_of(load) != work_of(there):
-            current = current.with_borrowed(load, now)
+        current = Publication(known.at if known else now, frozenset(added), now, by, of)
         writes.append((PUBLISHED, key, current.as_record()))
         store.driver.store_all(writes, durable=store.sync_publish)
 
@@ -146,9 +138,14 @@ def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlim
     their user, and all others in the name of the master's user.
     """
     names = ["fun", "arg"]
-    if (load.get("kwargs") or {}).get("eauth") or not unlimited(str(load.get("user") or "")):
+    if is_limited(load, unlimited):
         names.append("user")
     return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
+
+
+def is_limited(load: Mapping[str, Any], unlimited: Callable[[str], bool]) -> bool:
+    """Tell whether the user of a load may not publish everything."""
+    return bool((load.get("kwargs") or {}).get("eauth")) or not unlimited(str(load.get("user") or ""))
 
 
 @again_after_damage
@@ -302,9 +299,37 @@ def minions_of(store: Store, key: str) -> set[str]:
 
 
 @again_after_damage
-def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
+def work(store: Store, key: str) -> Work:
+    """Return what the job that was published under a jid runs, by the log, or else by the job cache."""
+    known: Work | None = store.works.get(key)
+    if known is not None:
+        return known
+    first = next(iter(store.log.publishes(store.decode(key))), None) if store.log else None
+    known = Work() if first and (first.fresh or first.asked) else _work_in_job_cache(store, key)
+    if first is not None and not known.digest:
+        known = Work(first.functions, first.work, first.stored, first.asked)
+    if known.digest:  # it does not change
+        while len(store.works) >= _MOST_WORKS:
+            store.works.pop(next(iter(store.works), ""), None)
+        store.works[key] = known
+    return known
+
+
+def _work_in_job_cache(store: Store, key: str) -> Work:
+    try:
+        load, record, nocache = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (NOCACHE, key)])
+    except Outage:
+        return Work()
+    known = _publication_in(store, record, key)
+    # Load and record are read one after the other: the load may be one that was reported just before the publish.
+    if known is None or not isinstance(load, dict) or not load or not known.vouches_for(load):
+        return Work(stored=nocache is ABSENT)
+    return Work(function_of(load), work_of(load), nocache is ABSENT)
+
+
+def is_done(store: Store, key: str, job: Work, load: Mapping[str, Any]) -> bool:
     """
-    Tell whether to store a return: None if the job's returns are not stored, False if it is another job's.
+    Tell whether a return is of a job.
 
     A user with the right to publish anything may name any jid, and a minion runs a jid once. So a return of another
     function shows that the minion ignores the job, and must never count as the job's. Different arguments show this
@@ -314,14 +339,13 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
     :param key: the jid's key.
     :param load: the return, with ``fun``, ``fun_args`` and ``id``.
     """
-    job = store.works.get(key) or _learn_work(store, key)
-    if not job.stored:
-        return None
-    if not job.known or not load.get("fun") or job.is_done_by(load):
+    if not job.digest or not load.get("fun"):
         return True
-    publication = _publication(store, key)
-    borrowed = publication.borrowed if publication else ()
-    if not borrowed and digest({"fun": load["fun"]}) == digest({"fun": job.funs}):
+    is_same = function_of(load) == job.functions
+    if is_same and ("fun_args" not in load or work_of(load) == job.digest):
+        return True
+    others = [each for each in store.log.publishes(store.decode(key)) if each.work != job.digest] if store.log else []
+    if is_same and not others:
         return True
     store.quiet.error(
         f"borrowed {key}",
@@ -330,24 +354,29 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
         load.get("id"),
         function_name(load),
         key,
-        function_name({"fun": job.funs}),
-        ", ".join(f"{each.user or 'an unknown user'} ({each.fun})" for each in borrowed) or "nobody at this master",
+        job.functions,
+        ", ".join(f"{each.user or 'an unknown user'} ({each.functions})" for each in others) or "nobody at this master",
     )
     return False
 
 
-def _learn_work(store: Store, key: str) -> Work:
-    """Return what the job that was published under a jid runs, and remember it, since it does not change."""
-    load, record, nocache = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (NOCACHE, key)])
+def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> list[Published]:
+    """
+    Return the publish of a job that the log lacks, as the job cache has it, and the last one if there were several; none if
+    it has none, or none that can be believed.
+
+    :param is_ours: tells whether a master is of this site: others may use the same job cache.
+    """
+    record, load, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
     known = _publication_in(store, record, key)
-    # Load and record are read one after the other: the load may be one that was reported just before the publish.
-    if known is None or not isinstance(load, dict) or not load or not known.vouches_for(load):
-        return Work(known=False, stored=nocache is ABSENT)
-    while len(store.works) >= _MOST_WORKS:
-        store.works.pop(next(iter(store.works), ""), None)
-    work = Work(load.get("fun"), load.get("arg") or [], stored=nocache is ABSENT)
-    store.works[key] = work
-    return work
+    if known is None or not is_ours(known.by) or not isinstance(load, dict):
+        return []
+    if not is_believed(store, key, load, record):
+        return []
+    minions = sorted(ids_in(listed) - known.added)
+    found = publish_of(store.decode(key), load, minions, work_of(load), JOB_CACHE, sent=False, fresh=False)
+    found = found._replace(at=known.at)
+    return [found, found._replace(at=known.last)] if known.last > known.at else [found]
 
 
 @again_after_damage

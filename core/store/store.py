@@ -86,7 +86,7 @@ class Store:
         #: Whether publishes, and whether all writes, must survive a power cut.
         self.sync_publish, self.sync_all = sync != "none", sync == "all"
         self._publishing = threading.local()
-        #: What jobs run, by the key of the jid: see ``records.expects``.
+        #: What jobs run, by the key of the jid: see ``records.work``.
         self.works: dict[str, Any] = {}
 
     # Made when they are first used: most processes only read.
@@ -109,27 +109,25 @@ class Store:
     def _locks(self) -> Locks:
         return Locks(self.cachedir)
 
-    def together(self, write: Callable[[Callable[[Record], object]], Result], first: Record | None = None) -> Result:
+    def together(self, write: Callable[[], Result], record: Record | None, durable: bool = False) -> Result:
         """
-        Call ``write``, which writes to the job cache, with a function that adds a record to the log. Both are one
-        transaction if one database has both.
+        Add a record to the log, then call ``write``, which writes to the job cache. Both are one transaction if one database
+        has both.
 
-        :param first: a record that the log also gets if ``write`` fails: the job cache must never have a publish that the
-            log lacks. It survives a power cut if publishes do.
+        :param record: the log gets it even if ``write`` fails: the job cache must never have what the log lacks.
+        :param durable: whether the record must survive a power cut when this returns.
         :raises Exception: as ``write``.
         """
         log, driver = self.log, self._shared
-        if log is None:
-            return write(lambda record: None)
+        if log is None or record is None:
+            return write()
         if driver is None:
-            if first is not None:
-                log.append(first, self.sync_publish)
-            return write(log.append)
+            log.append(record, durable)
+            return write()
 
         def both() -> Result:
-            found = write(log.add)
-            if first is not None:  # last, since it locks the log for other masters
-                log.add(first, self.sync_publish)
+            found = write()
+            log.add(record, durable)  # last, since it locks the log for other masters
             return found
 
         try:
@@ -140,11 +138,15 @@ class Store:
                     raise
                 found = driver.together(both)
         except SaltCacheError:
-            if first is not None:
-                log.append(first, self.sync_publish)
+            log.append(record, durable)
             raise
         log.appended()
         return found
+
+    @property
+    def writes_together(self) -> bool:
+        """Whether a record of the log and what the job cache has of it are there at once."""
+        return self._shared is not None
 
     @functools.cached_property
     def _shared(self) -> Tabled | None:
@@ -180,15 +182,18 @@ class Store:
             )
         return sorted(usable)
 
-    def publishes_for(self, jid: str | None, engine: str) -> None:
-        """Remember for which engine this thread of the master's worker publishes, until the load is stored."""
-        self._publishing.now = (jid, engine)
+    def publishes_for(self, jid: str | None, engine: str, fresh: bool = False) -> None:
+        """
+        Remember for which engine this thread of the master's worker publishes, and whether the jid is new, until the load is
+        stored.
+        """
+        self._publishing.now = (jid, engine, fresh)
 
-    def published_for(self, jid: str) -> str:
-        """Return for which engine this thread publishes a job, and forget it; empty if for none."""
-        known, engine = getattr(self._publishing, "now", ("", ""))
-        self._publishing.now = ("", "")
-        return engine if known == jid else ""
+    def published_for(self, jid: str) -> tuple[str, bool]:
+        """Return for which engine this thread publishes a job (empty if for none), whether its jid is new; and forget it."""
+        known, engine, fresh = getattr(self._publishing, "now", ("", "", False))
+        self._publishing.now = ("", "", False)
+        return (engine, fresh) if known == jid else ("", False)
 
     def takes(self, jid: str) -> bool:
         """Take a jid; False if another publish of this master has just taken it. True if that is not known."""

@@ -156,6 +156,10 @@ class Adversary(World):
 
     def lose_log(self):
         super().lose_log()
+        gone = self.forget_returns()
+        self.lost |= gone
+        self.begun -= gone
+        self.known -= gone
         self.keeps_order = False
 
     # -- windows and rights -------------------------------------------------------------------------------------------
@@ -934,11 +938,11 @@ class Clocks(CutOff):
     def _was_set_after_kill(self, key):
         return self.last_kill.get(key, math.inf) <= self.last_set
 
-    def take_load(self, load, names, origin="", ends=(), sent=True):
+    def take_load(self, load, names, origin="", ends=(), **options):
         for jid in ends or (load["jid"],):
             self._date(jid)
             self.later(self.lag, lambda jid=jid: self._date(jid), engine=False)
-        super().take_load(load, names, origin, ends, sent)
+        super().take_load(load, names, origin, ends, **options)
 
     def _date(self, jid):
         self.dated[jid] = min(self.clock_ahead, self.dated.get(jid, math.inf))
@@ -1004,10 +1008,10 @@ class Power(CutOff):
         for key, at in list(self.returned_at.items()):
             if self.now - at < SYNCED and self.fate.random() < 0.5:
                 del self.returned_at[key]
-                self.returned.discard(key)
-                self.lost.add(key)
+                self.cached.discard(key)
         self.keeps_order, self.truth.stopped = False, {}
         self.disk.cut_power()
+        self.lost |= self.forget_returns()
         self._forget()
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
 

@@ -16,9 +16,9 @@ from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.ledger.requests import Requests
@@ -117,19 +117,20 @@ class Both(World):
         assert self.batch_lease.take()
         self.batch_bus, publisher = Bus(life), BatchPublisher(life)
         clock = Clock(self.wall(), self.virtual.steady)
-        cache, worker = JobCache(self), Worker(life, lambda: self.cache_up)
+        cache = JobCache(self)
         ports = Ports(
             loop=life,
             clock=clock,
             wall=self.wall,
             bus=self.batch_bus,
             publisher=publisher,
-            questions=Questions(life, publisher, kept_answers(cache, worker), self.virtual.steady),
+            questions=Questions(life, publisher, self.virtual.steady),
             cache=cache,
+            returns=self.returns_from(cache),
             log=lambda follower: Log(life),
             store=Batches(self.opts, self.batch_lease, self.has_changed),
             inbox=Inbox(self.opts, BATCH_MANAGER, self.batch_lease),
-            cache_worker=worker,
+            cache_worker=Worker(life, lambda: True),
             disk_worker=self._worker(),
             runner=lambda fun, words, *_: self.call_runner(life, fun, words),
             can_queue=lambda: self.site.is_led(JOB_RETRY),
@@ -203,7 +204,7 @@ class Both(World):
         """A batch as a runner finds it; None if there is none."""
         batch = self.kept_batches.read(jid)
         if batch is not None and batch.closed:
-            add_late_returns(batch, JobCache(self))
+            add_late_returns(batch, Returns(self.site.tables, JobCache(self)))
         return batch
 
     def outcomes(self, jid):
@@ -245,20 +246,15 @@ class Both(World):
             self.take_load(load, names, BATCH_MANAGER, arg)
         super().ask(fun, arg, question, names, kept)
 
-    def take_load(self, load, names, origin="", ends=(), sent=True):
+    def take_load(self, load, names, *args, **options):
         """While the job cache is away, Salt publishes, and nothing is stored."""
-        super().take_load(load, names, origin, ends, sent, is_stored=self.cache_up)
+        super().take_load(load, names, *args, **options, is_stored=self.cache_up)
 
     def finish(self, name, jid, life):
         """A killed job that was started again returns."""
         if jid in self.minions[name].running:
             self.killed.discard((name, jid))
             super().finish(name, jid, life)
-
-    def take_return(self, name, jid):
-        """While the job cache is away, a return is lost but for its event."""
-        self.keeps_returns = self.cache_up
-        super().take_return(name, jid)
 
     def wants_part(self, jid, names):
         """The batch engine is about to publish a part of a batch."""

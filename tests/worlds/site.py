@@ -16,7 +16,7 @@ from saltext.jobs.core.disk.lease import Lease, this_process
 from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.ledger import tables
 from saltext.jobs.core.ledger.folder import Folder
-from saltext.jobs.core.ledger.log import SIZE, Reader, Writer, keep, writers
+from saltext.jobs.core.ledger.log import SIZE, Reader, Writer, writers
 from saltext.jobs.core.ledger.requests import ANSWER
 from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.log import records
@@ -81,7 +81,8 @@ class Disk:
     @property
     def log(self):
         """The records of the log."""
-        return [records.read(body) for (body,) in self.read(f"SELECT body FROM {tables.LOG} ORDER BY place") if body]
+        rows = self.read(f"SELECT jid, minion, body FROM {tables.LOG} WHERE body IS NOT NULL ORDER BY place")
+        return [records.read(*row) for row in rows]
 
     def read(self, query, values=()):
         return self.live.sql.execute(query, values).fetchall()
@@ -149,7 +150,7 @@ class Disk:
         last = self.read(f"SELECT coalesce(max(place), 0) FROM {tables.LOG}")[0][0]
 
         def work(execute):
-            execute(f"INSERT INTO {tables.LOG} (place, body) VALUES (?, NULL)", (last + 1,))
+            execute(f"INSERT INTO {tables.LOG} (place, jid, minion, mark) VALUES (?, '', '', '')", (last + 1,))
             execute(f"DELETE FROM {tables.LOG} WHERE place <= ?", (last,))
             execute(f"UPDATE {tables.SITE} SET removed = ?", (last,))
 
@@ -161,12 +162,13 @@ class MemoryTables:
     What the methods do is said in ``saltext.jobs.core.ledger.tables.Tables``.
 
     :param engine: whose they are; None for those of the master's workers, and of runners.
+    :param reads: whether they can be read now.
     """
 
     dialect, is_far, place, seal = DIALECT, False, "memory", NoSeal()
 
-    def __init__(self, disk, engine=None):
-        self.disk, self._engine = disk, engine
+    def __init__(self, disk, engine=None, reads=lambda: True):
+        self.disk, self._engine, self._reads = disk, engine, reads
 
     def name(self):
         return self.disk.name
@@ -175,6 +177,8 @@ class MemoryTables:
         pass
 
     def read(self, query, values=()):
+        if not self._reads():
+            raise SiteAway("the server is away")
         return self.disk.read(query, values)
 
     def run(self, query, values=(), durable=False):
@@ -289,7 +293,3 @@ class MemorySite:
 
     def shares(self, master):
         return master in writers(self.tables)
-
-    def keep_log(self, reader, position):
-        if position is not None:
-            keep(self.tables.run, reader, position)

@@ -448,6 +448,7 @@ class Cuts(Together):
         self.crash()
         self.crash_batches()
         self.disk.cut_power()
+        self.forget_returns()
         self.begins_heard.clear()
         self._forget_kills(SYNCED)
         signals = [record for record in self.disk.log if isinstance(record, Published) and record.ends]

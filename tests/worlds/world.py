@@ -22,9 +22,9 @@ import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import TIME_ZONES
@@ -35,7 +35,7 @@ from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.access import Standing
-from saltext.jobs.core.master.job_cache import OURS, Publication
+from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
@@ -45,7 +45,6 @@ from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.turns import SETTLE
-from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
@@ -213,8 +212,6 @@ class Publisher:
 class JobCache:
     """The master's job cache, in memory."""
 
-    name = master_name = OURS
-    why_unauthenticated = ""
     keeps_first_load = True
 
     def __init__(self, world):
@@ -225,51 +222,37 @@ class JobCache:
             raise JobCacheError("the job cache is down")
         return self._world
 
-    def publication(self, jid):
-        at, last = self._there().recorded.get(jid, (None, None))
-        return None if at is None else Publication(at, frozenset(), last, OPTS["id"], digest(self._world.loads[jid]))
-
-    def has_publication(self, jid):
-        return jid in self._there().recorded
-
-    def published_load(self, jid):
+    def publishes(self, jid):
         world = self._there()
-        return {**world.loads[jid], "Minions": sorted(world.named[jid])} if jid in world.recorded else {}
+        if jid not in world.recorded:
+            return []
+        load, minions = world.kept[jid], sorted(world.named[jid])
+        found = records.publish_of(jid, load, minions, work_of(load), records.JOB_CACHE, sent=False, fresh=False)
+        return [found._replace(at=at) for at in dict.fromkeys(world.recorded[jid])]
 
     def published_since(self, since):
         world = self._there()
         latest = world.wall() + TIME_ZONES
         return {jid: last for jid, (_, last) in world.recorded.items() if since <= last <= latest}
 
-    def have_returned(self, jid, minions):
-        world = self._there()
-        answered = world.answered.get(jid, ())
-        return frozenset(name for name in minions if (name, jid) in world.returned or name in answered)
-
     def returned(self, jid, minions):
-        return {name: self._world.retcode_of(name, jid) for name in self.have_returned(jid, minions)}
+        world = self._there()
+        return {name: world.retcode_of(name, jid) for name in minions if (name, jid) in world.cached}
 
-    def keep_load(self, jid, load, minions):
-        self._there().take_load(load, minions, sent=False)
-
-    def answers(self, jid, minions):
-        answered = self._there().answered.get(jid, {})
-        return {name: (answered[name], 0) for name in minions if name in answered}
-
-    def forget(self, jid):
-        self._there().answered.pop(jid, None)
+    def keep_load(self, jid, load, minions, first):
+        self._world.take_load(load, minions, sent=False, fresh=first)
+        self._there()
 
     def store_kept(self, jid, fun, returns):
         for name in returns:
-            self._there().store_return(name, jid)
-        return self.have_returned(jid, returns)
+            self._world.store_return(name, jid)
 
 
 class Reader(JobReader):
     """The world decides which minions have a key, and which keys are ``renewed``."""
 
     def __init__(self, world):
-        super().__init__(OPTS, JobCache(world), access=world, wall=world.wall)
+        super().__init__(OPTS, world.returns_from(JobCache(world)), access=world, wall=world.wall)
         self._world = world
 
     def keys(self):
@@ -357,8 +340,10 @@ class World:
         # The master's state and behaviour.
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.loads, self.named, self.recorded = {}, collections.defaultdict(set), {}
+        self.kept = {}  # the loads that the job cache has
         self.lag = 0.0  # seconds from a publish until the master has stored it
-        self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
+        self.returned, self.cached = set(), set()  # (minion, jid) that the master has taken, and that the job cache has
+        self.questions = set()  # jids of those whose answers are stored
         self.keeps_returns = True  # if False, the disk is full: returns reach the bus, and not the job cache
         self.publishing = []  # outcomes of the next publishes of jobs, as errors; empty: success
         self.forbidden = set()  # jids that the master refuses to publish
@@ -368,6 +353,7 @@ class World:
         self.by_id = True  # jobs are targeted by minion id
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
         self.cache_up = self.store_up = self.windows_known = True
+        self.log_up = True  # if False, what the log has of a job cannot be looked up
         # What has happened.
         self.killed = set()  # (minion, jid) whose process was killed
         self.runs, self.refused = collections.Counter(), collections.Counter()
@@ -448,17 +434,18 @@ class World:
         self.lease = self.site.lease(JOB_RETRY)
         assert self.lease.take()
         publisher, self.bus = Publisher(life), Bus(life)
-        cache, worker = JobCache(self), Worker(life, lambda: self.cache_up)
+        cache = JobCache(self)
         self.clock = Clock(0.0, self.virtual.steady)
         self.clock.offset = self._time.offset + self.clock_ahead  # each process starts at the wall clock's time
         ports = Ports(
             bus=self.bus,
             publisher=publisher,
-            questions=Questions(life, publisher, kept_answers(cache, worker), self.virtual.steady),
+            questions=Questions(life, publisher, self.virtual.steady),
             cache=cache,
+            returns=self.returns_from(cache),
             reader=Reader(self),
             store=Store(self),
-            cache_worker=worker,
+            cache_worker=Worker(life, lambda: True),
             store_worker=Worker(life, lambda: self.store_up),
             clock=self.clock,
             acks=self.acks,
@@ -515,6 +502,10 @@ class World:
 
     def touched(self):
         """The engine has made a call to the outside."""
+
+    def returns_from(self, cache):
+        """What an engine looks up."""
+        return Returns(MemoryTables(self.disk, reads=lambda: self.log_up), cache)
 
     def _stores(self):
         if not self.store_up:
@@ -682,24 +673,22 @@ class World:
         """A minion sends something: call when it reaches the master."""
         self.later(LATENCY, call, engine)
 
-    def take_load(self, load, names, origin="", ends=(), sent=True, is_stored=True):
+    def take_load(self, load, names, origin="", ends=(), sent=True, fresh=False, is_stored=True):
         """
         The master publishes: the log and the bus have it at once, the job cache has it ``lag`` seconds later. If it is not
         ``sent``, the load is only stored.
         """
-        jid, fun, at = load["jid"], events.function_of(load), self.wall()
-        work, user = work_of(load), load["user"]
-        named = tuple(sorted(names))
-        self.log_writer.append(
-            records.Published(jid, fun, user, origin, named, len(named), tuple(ends), work, sent, at),
-            durable=True,
-        )
+        jid = load["jid"]
+        record = records.publish_of(jid, load, sorted(names), work_of(load), origin, sent, fresh)
+        self.log_writer.append(record._replace(at=self.wall()), durable=True)
         told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
         if sent:
             self.fire(f"salt/job/{jid}/new", {**told, "minions": sorted(names)})
 
+        self.loads.setdefault(jid, load)
+
         def record():
-            self.loads.setdefault(jid, load)
+            self.kept.setdefault(jid, load)
             self.named[jid].update(names)
             first, last = self.recorded.get(jid, (self.wall(), 0.0))
             self.recorded[jid] = first, max(self.wall(), last + 0.001)  # later, also if the clock was set back
@@ -707,9 +696,9 @@ class World:
         if is_stored:
             self.later(self.lag, record, engine=False) if self.lag else record()
 
-    def load_of(self, jid, fun="state.apply", digest="", limits=None, nocache=False):
+    def load_of(self, jid, fun="state.apply", digest="", limits=None, nocache=False, tgt=None):
         """Return the load of a job; one with several functions has as many arguments."""
-        tgt = ("*", "glob") if self.by_id else (f"job:{jid}", "grain")
+        tgt = tgt or (("*", "glob") if self.by_id else (f"job:{jid}", "grain"))
         arg = [digest or jid] if isinstance(fun, str) else [[digest or jid] for _ in fun]
         load = {"jid": jid, "fun": fun, "arg": arg, "tgt": tgt[0], "tgt_type": tgt[1], "user": "root"}
         if limits is not None:
@@ -724,9 +713,10 @@ class World:
         """Publish a job as ``salt`` does. With an existing jid, a further part of the minions gets the job."""
         targets = tuple(self.minions if targets is None else targets)
         load = self.load_of(jid, **options)
+        is_fresh = jid not in self.published
         job, earlier, at = self.published.get(jid, (job_of(jid, load, self.now), (), self.now))
         self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
-        self.take_load(load, targets)
+        self.take_load(load, targets, fresh=is_fresh)
         self.deliver(jid, targets)
 
     def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
@@ -735,12 +725,15 @@ class World:
         further part of the minions gets that signal. Returns the jid of the signal.
         """
         targets = tuple(self.minions if targets is None else targets)
+        is_fresh = signal is None
         signal = signal or f"kill-{jid or 'all'}-{next(self.count)}"
         funs = fun.split(",") if jid else ["saltutil.kill_all_jobs"]
         args = [[jid] if "kill" in name and jid else [] for name in funs]
         several = len(funs) > 1
         load = {"jid": signal, "fun": funs if several else funs[0], "arg": args if several else args[0], "user": user}
-        self.take_load({**load, "tgt": "*", "tgt_type": "glob"}, targets, ends=[jid or records.EVERY_JOB])
+        self.take_load(
+            {**load, "tgt": "*", "tgt_type": "glob"}, targets, ends=[jid or records.EVERY_JOB], fresh=is_fresh
+        )
         for name in targets:
             running = self.minions[name].running if self.reaches(name) else {}
             for each in [each for each in running if each == (jid or each)]:
@@ -791,11 +784,20 @@ class World:
         self.refuse(times, NoMinionMatched("nobody"))
 
     def store_return(self, name, jid):
-        """The master stores a return."""
-        is_first = (name, jid) not in self.returned
-        self.returned.add((name, jid))
+        """The master takes a return."""
         fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
-        self.log_writer.append(records.Returned(jid, name, fun, self.retcode_of(name, jid), is_first, self.wall()))
+        is_logged = self.log_writer.append(records.Returned(jid, name, fun, self.retcode_of(name, jid), self.wall()))
+        if self.cache_up:
+            self.cached.add((name, jid))
+        if self.cache_up or is_logged:
+            self.returned.add((name, jid))
+
+    def forget_returns(self):
+        """Return the (minion, jid) whose returns are gone from log and job cache, which the master has no more."""
+        logged = {(record.minion, record.jid) for record in self.disk.log if isinstance(record, records.Returned)}
+        gone = self.returned - self.cached - logged
+        self.returned -= gone
+        return gone
 
     def retcode_of(self, name, jid):
         return self.minions[name].retcode
@@ -811,7 +813,7 @@ class World:
     def ask(self, fun, arg, question, names, kept):
         """The master publishes a question; minions that are up answer."""
         if kept:
-            self.answered[question] = {}
+            self.questions.add(question)
 
         def ask(name):
             if self.reaches(name):
@@ -844,8 +846,9 @@ class World:
 
     def take_answer(self, name, question, fun, value):
         """The master takes an answer."""
-        if question in self.answered:
-            self.answered[question][name] = value
+        if question in self.questions:
+            said = records.return_of(question, name, {"fun": fun, "return": value}, asked=True)
+            self.log_writer.append(said._replace(at=self.wall()))
         data = {"id": name, "jid": question, "fun": fun, "return": value, "retcode": 0}
         self.fire(f"salt/job/{question}/ret/{name}", data)
 
@@ -861,7 +864,7 @@ class World:
                 minion.late.append(jid)
             if not self.reaches(name) or jid in minion.seen:
                 continue
-            self.must((name, jid) not in self.returned, "run again although the job cache has its return")
+            self.must((name, jid) not in self.returned, f"{name} runs {jid} again, and has returned it")
             self.must(jid not in minion.running, "begun although an earlier life of the minion still runs it")
             minion.seen.add(jid)
             if minion.keeps and jid in minion.begun:

@@ -53,7 +53,7 @@ def test_a_return_that_comes_after_its_batch_has_ended_corrects_what_is_shown(en
 def test_a_batch_that_has_ended_is_shown_as_it_was_left_while_the_job_cache_fails(ended):
     lost = {**ended, "master_job_cache": "nonesuch"}
     with pytest.raises(JobCacheError):
-        JobCache(lost).have_returned(JIDS[0], ["a"])
+        JobCache(lost).returned(JIDS[0], ["a"])
     assert Catalog(lost).find(JIDS[0])[0]["offline"] == 4
 
 

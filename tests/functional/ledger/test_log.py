@@ -11,8 +11,9 @@ import time
 
 import pytest
 
+from saltext.jobs.core.ledger import log
 from saltext.jobs.core.ledger.log import Writer
-from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.log.records import Returned, publish_of
 from saltext.jobs.core.site import FileSite
 from tests.database import begin_another_log, database_of
 from tests.faults import full_disk
@@ -25,7 +26,7 @@ def opts(tmp_path, request):
 
 
 def returned(number, writer=0):
-    return Returned(f"{writer}-{number}", "minion", "test.ping", 0, True, float(number))
+    return Returned(f"{writer}-{number}", "minion", "test.ping", 0, float(number))
 
 
 def append(opts, *numbers, writer=0):
@@ -75,18 +76,18 @@ def test_five_processes_append_at_once_and_a_reader_beside_them_sees_each_record
     assert len(found) == 1500
 
 
-def write_for_ever(opts, told):
+def write_for_ever(opts, told, writer):
     made, number = FileSite(opts).log_writer(), 0
     while True:
-        made.append(returned(number, 9))
+        made.append(returned(number, writer))
         os.write(told, b"%d\n" % number)  # only now is it known to be appended
         number += 1
 
 
 def test_a_worker_that_is_killed_loses_nothing_that_it_has_appended_and_makes_no_gap(opts, reader):
-    for _ in range(15):
+    for writer in range(1, 16):
         known, told = os.pipe()
-        process = FORK.Process(target=write_for_ever, args=(opts, told))
+        process = FORK.Process(target=write_for_ever, args=(opts, told, writer))
         process.start()
         os.close(told)
         os.read(known, 1)
@@ -97,7 +98,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_it_has_appended_and_makes_no
             count = stream.read().count(b"\n")
         found, gaps = read(reader)
         assert len(found) in (count, count + 1)
-        assert found == [f"9-{number}" for number in range(len(found))]
+        assert found == [f"{writer}-{number}" for number in range(len(found))]
         assert not gaps
 
 
@@ -211,7 +212,7 @@ def test_a_power_cut_takes_no_publish_and_nothing_that_was_written_before_it(opt
 def test_a_record_that_this_version_cannot_read_costs_a_gap_and_no_other_record(opts, reader):
     append(opts, 1)
     with database_of(opts) as sql:
-        sql.execute("INSERT INTO saltext_jobs_log (body) VALUES (?)", (b"\xc1",))
+        sql.execute("INSERT INTO saltext_jobs_log (jid, minion, mark, body) VALUES ('1', 'm', '', ?)", (b"\xc1",))
     append(opts, 2)
     found, gaps = read(reader)
     assert found == ["0-1", "0-2"] and len(gaps) == 1
@@ -221,7 +222,8 @@ def many(opts, count):
     """Have the log hold so many records more."""
     with database_of(opts) as sql:
         ((body,),) = sql.execute("SELECT body FROM saltext_jobs_log LIMIT 1").fetchall()
-        sql.executemany("INSERT INTO saltext_jobs_log (body) VALUES (?)", [(body,)] * count)
+        row = "INSERT INTO saltext_jobs_log (jid, minion, mark, body) VALUES (?, 'm', '', ?)"
+        sql.executemany(row, [(f"many-{number}", body) for number in range(count)])
 
 
 def kept_of(opts):
@@ -233,41 +235,65 @@ def kept_of(opts):
 def swept(opts):
     """Has a worker append so many that old ones are looked for, with this size of the log."""
 
-    def sweep(times=1, **size):
+    def sweep(**size):
         writer = FileSite(opts).log_writer(**size)
-        for number in range(2000 * times):
+        for number in range(1, 2001):
             writer.append(returned(number))
 
     return sweep
 
 
-def test_without_readers_few_records_stay(opts, reader, swept):
-    many(opts, 25_000)
-    swept(times=2)
-    assert 19_000 < kept_of(opts)[0] < 23_000
-
-
-def test_records_stay_until_every_reader_is_past_them(opts, reader, swept):
-    site = FileSite(opts)
-    site.keep_log("job_retry", reader.position)
+def test_as_long_as_the_log_is_small_every_record_stays(opts, reader, swept):
     many(opts, 25_000)
     swept()
-    assert kept_of(opts)[1] == 2, "the first was read"
-    found, gaps = read(reader)
-    assert len(found) == 27_000 and not gaps
-    site.keep_log("job_retry", reader.position)
-    swept()
-    assert kept_of(opts)[1] > 2
-    assert read(reader) == ([f"0-{number}" for number in range(2000)], [])
+    assert kept_of(opts)[0] == 27_001
 
 
 def test_a_reader_that_is_too_slow_for_the_size_is_overtaken_and_learns_it(opts, reader, swept):
-    FileSite(opts).keep_log("job_retry", reader.position)
     many(opts, 25_000)
     swept(size=1000)
+    assert 19_000 < kept_of(opts)[0] < 23_000
     found, gaps = read(reader)
     assert gaps == ["it was not read for so long that older records are gone"]
-    assert found[-1] == "0-1999"
+    assert found[-1] == "0-2000"
+
+
+# -- what became of a job -----------------------------------------------------------------------------------------------
+
+
+def publish(opts, jid, minions=("a", "b"), **more):
+    FileSite(opts).log_writer().append(publish_of(jid, {"fun": "test.ping", "user": "root"}, minions, "d", **more))
+
+
+def test_the_first_return_of_a_minion_is_the_only_one(opts):
+    writer, tables = FileSite(opts).log_writer(), FileSite(opts).tables
+    for retcode in (3, 0):
+        assert writer.append(Returned("1", "a", "test.ping", retcode, 1.0))
+    writer.append(Returned("1", "b", "test.ping", 0, 1.0))
+    assert {minion: record.retcode for minion, record in log.returns(tables, "1", ["a", "c"]).items()} == {"a": 3}
+    assert set(log.returns(tables, "1", [*"abc", *map(str, range(300))])) == {"a", "b"}
+
+
+def test_the_log_has_all_of_a_job_whose_first_publish_it_has(opts):
+    publish(opts, "1")
+    publish(opts, "1", minions=("c",), fresh=False)
+    tables = FileSite(opts).tables
+    assert log.is_whole(tables, "1") and not log.is_whole(tables, "2")
+    assert [record.minions for record in log.publishes(tables, "1")] == [("a", "b"), ("c",)]
+    assert log.publishes(tables, "1")[0].loaded() == {"fun": "test.ping", "user": "root"}
+    publish(opts, "2", fresh=False)
+    assert not log.is_whole(tables, "2"), "there may have been another one before"
+
+
+def test_of_a_job_since_which_a_record_may_be_missing_the_log_does_not_have_all(opts):
+    publish(opts, "1")
+    FileSite(opts).log_writer().leave_gap()
+    publish(opts, "2")
+    tables = FileSite(opts).tables
+    assert [log.is_whole(tables, jid) for jid in "12"] == [False, True]
+    tables.note_gap()
+    publish(opts, "3")
+    assert [log.is_whole(tables, jid) for jid in "123"] == [False, False, True]
 
 
 def test_only_its_owner_may_read_it(opts, reader):

@@ -10,6 +10,7 @@ import salt.master
 import salt.utils.event
 import salt.version
 
+from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import cache_servers as cache_servers
@@ -39,24 +40,21 @@ def tell(opts, minion, peer="there_master"):
 def test_the_return_of_a_peer_of_the_same_site_is_left_to_that_peer(opts, cache_servers):
     opts.update(cache_servers("postgresql").make_database("peers"), saltext_jobs_site="postgresql")
     tell(opts, "forged")
-    cache = JobCache(opts)
-    assert cache.have_returned(JID, ["forged"]) == frozenset()
-    assert cache.why_unauthenticated == ""
+    assert JobCache(opts).returned(JID, ["forged"]) == {}
+    assert why_unproven(opts) == ""
 
 
-def test_the_return_of_another_peer_is_stored_and_proves_nothing(opts):
+def test_the_return_of_another_peer_is_stored_and_doctors_say_that_it_proves_nothing(opts):
     tail = FileSite(opts).log()
     tail.read()
     tell(opts, "a")
-    cache = JobCache(opts)
-    assert cache.have_returned(JID, ["a"]) == {"a"}
-    assert "the masters of a cluster store the returns" in cache.why_unauthenticated
-    assert tail.read().records == []
+    assert JobCache(opts).returned(JID, ["a"]) == {"a": 0}
+    assert "the masters of a cluster store the returns" in why_unproven(opts)
+    assert [record.minion for record in tail.read().records] == ["a"]
 
 
 def test_the_return_of_a_minion_is_stored(opts):
     utils = salt.loader.utils(opts)
     returners = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
     returners["salt_cache.returner"]({"jid": JID, "id": "a", "fun": "test.ping", "return": True, "retcode": 0})
-    cache = JobCache(opts)
-    assert cache.have_returned(JID, ["a"]) == {"a"}
+    assert JobCache(opts).returned(JID, ["a"]) == {"a": 0}

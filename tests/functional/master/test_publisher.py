@@ -123,15 +123,16 @@ def publish(master, key, tmp_path, loop):
     publisher.close()
 
 
-def test_a_question_whose_answers_are_kept_is_stored_and_not_owed_to_absent_minions(master, publish, loop):
+def test_a_question_that_is_listed_among_the_jobs_is_not_owed_to_absent_minions(master, publish, loop):
     loads, answer = [], master.answer
     master.answer = lambda load: loads.append(load) or answer(load)
     ask = publish.publisher.publish
-    for kept in (True, False):
-        loop.run_sync(lambda kept=kept: ask("test.ping", [], "*", "glob", jid="j", question=True, kept=kept))
-    stored, unstored = (load["kwargs"] for load in loads)
-    assert "nocache" not in stored
-    assert limits_of("j", stored["metadata"]).off
+    for kept, listed in ((True, True), (True, False), (False, False)):
+        asked = {"question": True, "kept": kept, "listed": listed}
+        loop.run_sync(lambda asked=asked: ask("test.ping", [], "*", "glob", jid="j", **asked))
+    listed, stored, unstored = (load["kwargs"] for load in loads)
+    assert limits_of("j", listed["metadata"]).off
+    assert "nocache" not in stored and "metadata" not in stored
     assert unstored["nocache"] is True
 
 

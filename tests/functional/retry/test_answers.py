@@ -1,9 +1,13 @@
-"""Answers to the engine's questions count by what the job cache has of them: events can be forged."""
+"""Answers to the engine's questions count by what the log has of them: events can be forged."""
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
+from saltext.jobs.core.log.records import return_of
+from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
 from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, returners, snapshot_of
@@ -23,6 +27,8 @@ class Questioned(Stage):
         super().__init__(opts, job_cache)
         accept(opts, "a")
         job_cache.keep_load(JID, load_of(), ["a"])
+        pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
+        self.master = returners(opts)
         queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
         self.asked, self.sent = [], []
         publish = self.publisher.publish
@@ -30,6 +36,9 @@ class Questioned(Stage):
         async def seen(fun, arg, tgt, tgt_type="list", *, jid, kept=False, **more):
             if fun == EITHER:
                 self.asked.append((jid, kept))
+                self.master["salt_cache.prep_jid"](passed_jid=pass_for(opts, jid, "job_retry"))
+                asks = {"executor_opts": {"job_once": {"question": True}}}
+                self.master["salt_cache.save_load"](jid, load_of(jid=jid, fun=fun, arg=arg, kwargs=asks), minions=tgt)
             elif fun == "state.apply":
                 self.sent.append(jid)
             return await publish(fun, arg, tgt, tgt_type, jid=jid, **more)
@@ -47,7 +56,7 @@ class Questioned(Stage):
 
     def store(self, jid, value):
         """Store a return as the master does when a minion sends it."""
-        returners(self.opts)["salt_cache.returner"]({"jid": jid, "id": "a", "return": value, "fun": EITHER})
+        self.master["salt_cache.returner"]({"jid": jid, "id": "a", "return": value, "fun": EITHER})
 
     def event(self, jid, value):
         """What an accepted minion can put on the bus."""
@@ -72,27 +81,30 @@ def test_an_answer_known_only_from_an_event_does_not_count(stage, job_cache):
     stage.until(stage.is_over)
     assert stage.state("a") is State.PENDING
     assert stage.sent == []
-    assert job_cache.have_returned(JID, ["a"]) == frozenset()
+    assert job_cache.returned(JID, ["a"]) == {}
     assert stage.shell.machine.backlogs["a"].false_signs == 1
 
 
-def test_the_answer_that_the_job_cache_has_counts_whatever_the_events_say(stage, job_cache):
+def test_the_answer_that_the_log_has_counts_whatever_the_events_say(stage, job_cache):
     jid = stage.ask()
     stage.event(jid, RAN)
     stage.store(jid, IDLE)
     stage.until(lambda: stage.sent)
     assert stage.sent == [JID]
-    assert job_cache.have_returned(JID, ["a"]) == frozenset()
+    assert job_cache.returned(JID, ["a"]) == {}
 
 
-def test_a_question_does_not_stay_among_the_jobs(stage, job_cache):
+def test_a_question_is_not_among_the_jobs(stage, job_cache):
     jid = stage.ask()
-    job_cache.keep_load(jid, load_of(jid=jid, fun=EITHER), ["a"])
     stage.store(jid, IDLE)
     stage.event(jid, IDLE)
     stage.until(lambda: stage.sent)
-    stage.until(lambda: not job_cache.load(jid) and not job_cache.answers(jid, ["a"]))
-    assert job_cache.publication(jid) is None
+    assert job_cache.load(jid) == {} and job_cache.returned(jid, ["a"]) == {}
+
+
+def answered(questions, jid, minion, value):
+    """The log has an answer."""
+    questions.logged(return_of(jid, minion, {"return": value, "fun": EITHER, "retcode": 0}, asked=True))
 
 
 @pytest.fixture
@@ -118,7 +130,7 @@ def test_the_records_of_a_minion_come_with_its_answer(told, state, runs, virtual
     loop = virtual.loop
     questions = Questions(loop, Publisher(), steady=virtual.steady)
     answer = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}}
-    loop.call_later(0.1, questions.heard, "20260516102000000000", "a", answer)
+    loop.call_later(0.1, answered, questions, "20260516102000000000", "a", answer)
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert {minion: record.state for minion, record in found.records.items()} == ({"a": state} if state else {})
     assert (found.running, found.idle) == ((frozenset("a"), frozenset()) if runs else (frozenset(), frozenset("a")))
@@ -146,7 +158,7 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
     questions = Questions(loop, Publisher(), steady=virtual.steady)
     parts = [{}, cached, runs]
     answer = parts if ordered else dict(zip(EITHER, parts, strict=True))  # ``multifunc_ordered``
-    loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
+    loop.call_later(0.05, answered, questions, "20260516102000000000", "a", answer)
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert found.idle == frozenset("a")
     assert found.free == (frozenset("a") if free else frozenset())
@@ -168,22 +180,9 @@ def test_a_minion_that_runs_states_says_so(runs, applies, virtual):
     loop = virtual.loop
     questions = Questions(loop, Publisher(), steady=virtual.steady)
     answer = dict(zip(EITHER, [{}, None, runs], strict=True))
-    loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
+    loop.call_later(0.05, answered, questions, "20260516102000000000", "a", answer)
     found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert (found.idle, found.applying) == (frozenset("a"), frozenset("a") if applies else frozenset())
-
-
-class Stored:
-    """Where answers are kept, at once."""
-
-    def __init__(self):
-        self.answers = {}
-
-    async def read(self, jid, minions):
-        return {minion: answer for (its, minion), answer in self.answers.items() if its == jid and minion in minions}
-
-    async def forget(self, jid):
-        pass
 
 
 class Numbered(Publisher):
@@ -197,15 +196,10 @@ class Numbered(Publisher):
 
 
 def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
-    loop, stored, jid = virtual.loop, Stored(), "20260516102000000001"
-    questions = Questions(loop, Numbered(), stored, virtual.steady)
-
-    def answer(minion):
-        stored.answers[jid, minion] = (IDLE, 0)
-        questions.heard(jid, minion, IDLE)
-
+    loop, jid = virtual.loop, "20260516102000000001"
+    questions = Questions(loop, Numbered(), virtual.steady)
     for after, minion in ((0.3, "a"), (1.5, "b")):
-        loop.call_later(after, answer, minion)
+        loop.call_later(after, answered, questions, jid, minion, IDLE)
     found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5))
     assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
 
@@ -223,7 +217,7 @@ class Proxies(Numbered):
             told = {"jid": JID, "job_once": {"state": self.records.get(minion), "recorded_for": 1e6}}
             if isinstance(fun, list) or minion in self.records:
                 answer = IDLE if isinstance(fun, list) else told
-                self.loop.call_later(0.05, self.questions_of.heard, jid, minion, answer)
+                self.loop.call_later(0.05, answered, self.questions_of, jid, minion, answer)
         return await super().publish(fun, arg, tgt, tgt_type, jid=jid, question=question, **more)
 
 

@@ -7,12 +7,14 @@ import types
 
 import pytest
 
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects
 from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.reader import JobReader, job_of
+from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, load_of
 
 
@@ -36,10 +38,11 @@ def asked(opts, job_cache, found, doubted=(), **load):
 def perform(opts, job_cache, effect, load, **others):
     """Have an effect performed, and return what the queue is told."""
     load, told, calls = load_of(**load), [], []
-    job = job_of(JID, load, published_at=1000.0)
+    job, returns = job_of(JID, load, published_at=1000.0), Returns(FileSite(opts).tables, job_cache)
     ports = types.SimpleNamespace(
         cache=job_cache,
-        reader=JobReader(opts, job_cache),
+        returns=returns,
+        reader=JobReader(opts, returns),
         clock=types.SimpleNamespace(now=lambda: 1060.0),
         cache_worker=types.SimpleNamespace(call=_called),
         owner="m",
@@ -99,7 +102,7 @@ def test_a_return_that_a_minion_has_kept_of_this_job_is_fetched(opts, job_cache,
     job_cache.keep_load(JID, load_of(fun=fun), ["a"])
     fact, _ = asked(opts, job_cache, returned(told), fun=fun)
     assert (fact.told[Evidence.FETCHED], fact.told[Evidence.UNASKED]) == ({"a"}, frozenset())
-    assert job_cache.have_returned(JID, ["a"]) == {"a"}
+    assert job_cache.returned(JID, ["a"]) == {"a": 0}
 
 
 @pytest.mark.parametrize("told", ["cmd.run", ["state.apply", "cmd.run"], 5])
@@ -108,5 +111,5 @@ def test_a_return_to_another_master_under_the_same_jid_is_no_return_of_the_job(o
     fact, _ = asked(opts, job_cache, returned(told))
     assert {evidence: minions for evidence, minions in fact.told.items() if minions} == {Evidence.IDLE: {"a"}}
     assert fact.said == {"a": Said.INTERRUPTED}, "it would not run under that jid"
-    assert job_cache.have_returned(JID, ["a"]) == frozenset()
+    assert job_cache.returned(JID, ["a"]) == {}
     assert "has run another function" in caplog.text

@@ -7,9 +7,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.entry import State
@@ -66,15 +64,13 @@ class Stage:
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
         self.bus, self.clock = Bus(self.loop), Clock()
-        worker = Worker(self.loop)
         ports = ports_of(
             self.opts,
             self.loop,
             job_cache,
             bus=self.bus,
             publisher=self.publisher,
-            questions=Questions(self.loop, self.publisher, kept_answers(job_cache, worker)),
-            cache_worker=worker,
+            questions=Questions(self.loop, self.publisher),
             clock=self.clock,
             acks=True,
         )

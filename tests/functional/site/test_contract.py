@@ -217,7 +217,7 @@ class TestLog:
 
     @staticmethod
     def returned(number):
-        return records.Returned(f"2026{number:016d}", "m1", "test.ping", 0, True, float(number))
+        return records.Returned(f"2026{number:016d}", "m1", "test.ping", 0, float(number))
 
     @pytest.fixture
     def readers(self, sites):
@@ -260,7 +260,7 @@ class TestLog:
         writer.append(self.returned(0))
         wait_for(lambda: (reader.read(), reader.there)[1])
         for begin in range(1, 3000, 1000):  # a server tells of a thousand at once
-            given = [self.returned(number) for number in range(begin, begin + 10 + begin)]
+            given = [self.returned(100 * begin + number) for number in range(10 + begin)]
             for record in given:
                 assert writer.append(record)
             wait_for(reader.look())

@@ -10,7 +10,7 @@ import salt.payload
 from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ledger import batches
+from saltext.jobs.core.ledger import batches, log
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
 from saltext.jobs.core.retry.store import RetryStore
@@ -146,19 +146,20 @@ def test_an_owed_job_whose_load_was_replaced_is_not_replayed(opts, stranger, sql
 def test_a_publish_that_no_master_has_logged_is_none(opts, stranger, sql, refused):
     ours = site_of(opts)
     reader = ours.log()
-    genuine = records.Returned(JID, MINION, "test.ping", 0, True, 1.0)
-    forged = records.Published(JID, "cmd.run", "root", "", (MINION,), 1, (), "", True, 1.0)
+    genuine = records.Returned(JID, MINION, "test.ping", 0, 1.0)
+    forged = records.publish_of(JID, {"fun": "cmd.run", "user": "root"}, [MINION], "")
     try:
         wait_for(lambda: (reader.read(), reader.there)[1])
         assert stranger.log_writer().append(forged)
-        sql("INSERT INTO saltext_jobs_log VALUES ((SELECT max(place) + 1 FROM saltext_jobs_log), 'plain')")
+        sql("INSERT INTO saltext_jobs_log SELECT max(place) + 1, '1', '', '', 'plain' FROM saltext_jobs_log")
         assert ours.log_writer().append(genuine)
         news = wait_for(lambda: (found := reader.read()).records and found)
     finally:
         reader.close()
     assert news.records == [genuine]
     assert news.gap == ""
-    assert refused() == 1
+    assert log.publishes(ours.tables, JID) == []
+    assert refused() == 2
 
 
 def test_a_master_without_its_key_writes_and_reads_nothing(opts, tmp_path):

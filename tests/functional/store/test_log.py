@@ -68,9 +68,25 @@ def test_a_publish_is_a_record_of_the_job_and_its_minions(job_cache, tail, opts)
     job_cache["save_load"](JID, {**LOAD, "jid": JID, "kwargs": {"token": "secret"}}, minions=["web2", "web1", "../x"])
     (record,) = tail()
     assert isinstance(record, Published)
-    assert record[:7] == (JID, "state.apply", "ops", "", ("web1", "web2"), 2, ())
+    assert record[:7] == (JID, "state.apply", "ops", True, "", ("web1", "web2"), ())
     assert record.work == records.work_of(LOAD)
-    assert record.sent
+    assert record.loaded() == {**LOAD, "jid": JID, "kwargs": {}}
+    assert record.sent and not record.fresh
+    assert job_cache["prep_jid"](passed_jid=None) and not tail()
+
+
+def test_of_a_job_under_a_new_jid_the_log_has_all(job_cache, tail):
+    jid = job_cache["prep_jid"]()
+    for _ in range(2):
+        job_cache["save_load"](jid, {**LOAD, "jid": jid}, minions=["web1"])
+    assert [record.fresh for record in tail()] == [True, False]
+
+
+@pytest.mark.parametrize("fun", ["saltutil.find_job", ["saltutil.find_job", "saltutil.running"]])
+def test_what_is_never_owed_has_neither_minions_nor_load_in_the_log(job_cache, tail, fun):
+    job_cache["save_load"](JID, {**LOAD, "jid": JID, "fun": fun}, minions=["web1"])
+    (record,) = tail()
+    assert (record.minions, record.load) == ((), b"")
 
 
 def nested(levels):
@@ -115,16 +131,12 @@ def test_only_a_publish_is_one(job_cache, tail):
     assert tail() == []
 
 
-def test_a_stored_return_is_a_record_and_so_is_a_second_one(job_cache, tail):
+def test_the_first_return_is_a_record_and_a_second_one_is_none(job_cache, tail):
     said = {"jid": JID, "id": "web1", "fun": "state.apply", "return": 1, "retcode": 2, "success": True}
     assert job_cache["returner"](said) is None
     assert job_cache["returner"]({**said, "fun": "test.ping", "retcode": 0}) is False
-    found = tail()
-    assert [record[:5] for record in found] == [
-        (JID, "web1", "state.apply", 2, True),
-        (JID, "web1", "test.ping", 0, False),
-    ]
-    assert all(isinstance(record, Returned) for record in found)
+    (record,) = tail()
+    assert isinstance(record, Returned) and record[:4] == (JID, "web1", "state.apply", 2)
 
 
 def test_a_return_that_is_not_stored_is_no_record(job_cache, tail):
@@ -161,6 +173,27 @@ def test_the_publish_record_of_an_engine_with_a_pass_has_the_name_of_the_engine(
         assert job_cache["prep_jid"](nocache=False, passed_jid=named) == jid
         job_cache["save_load"](jid, {**LOAD, "jid": jid, BATCH_MARK: True}, minions=["web1"])
     assert [record.origin for record in tail()] == ["job_retry", "", ""]
+
+
+def test_a_question_of_an_engine_and_its_answers_are_in_the_log_alone(job_cache, tail, opts):
+    pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
+    job_cache["prep_jid"](passed_jid=pass_for(opts, JID, "job_retry"))
+    asks = {"executor_opts": {"job_once": {"question": True}}}
+    job_cache["save_load"](JID, {**LOAD, "jid": JID, "fun": "saltutil.find_job", "kwargs": asks}, minions=["web1"])
+    said = {"jid": JID, "id": "web1", "fun": "saltutil.find_job", "return": {"pid": 1}}
+    for _ in range(2):
+        job_cache["returner"](said)
+    asked, answer = tail()
+    assert (asked.origin, answer.minion, answer.answer()) == ("job_retry", "web1", {"pid": 1})
+    assert job_cache["get_load"](JID) == {} and JobCache(opts).returned(JID, ["web1"]) == {}
+
+
+def test_a_user_cannot_have_the_log_keep_what_minions_return(job_cache, tail):
+    asks = {"executor_opts": {"job_once": {"question": True}}}
+    job_cache["save_load"](JID, {**LOAD, "jid": JID, "kwargs": asks}, minions=["web1"])
+    job_cache["returner"]({"jid": JID, "id": "web1", "fun": "state.apply", "return": "x" * 1000})
+    assert tail()[1].value == b""
+    assert job_cache["get_load"](JID)["fun"] == "state.apply"
 
 
 def test_a_pass_that_was_not_followed_by_its_publish_says_nothing_of_the_next_one(job_cache, tail, opts, tmp_path):

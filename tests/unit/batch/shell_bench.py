@@ -13,17 +13,17 @@ from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.answers import kept_answers
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.log.records import Returned, publish_of, return_of
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.store.publication import work_of
 from tests.unit.batch.bench import BEGIN, spec
 from tests.virtual_loop import VirtualLoop
 
@@ -109,8 +109,10 @@ class FakeMaster:
         self._jids += 1
         return f"20270101{self._jids:012d}"
 
-    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, **_):
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, listed=False, **_):
         if kept:
+            self.cache.asked.add(jid)
+        if listed or (kept and self.cache.log is None):
             self.cache.answered[jid] = {}
         names = sorted(self.keys) if tgt_type != "list" else list(tgt)
         matched = [name for name in names if name in self.keys]
@@ -193,7 +195,7 @@ class FakeMaster:
 
     def returns(self, minion, jid, fun, value, retcode=0):
         data = {"jid": jid, "id": minion.name, "fun": fun, "return": value, "retcode": retcode, "success": not retcode}
-        self.cache.answered.get(jid, {})[minion.name] = (value, retcode)
+        self.cache.store_answer(jid, minion.name, fun, value, retcode)
         self._bus.deliver(f"salt/job/{jid}/ret/{minion.name}", data)
 
 
@@ -201,34 +203,33 @@ class FakeCache:
     """A job cache in memory."""
 
     keeps_first_load = True
-    why_unauthenticated = ""
 
     def __init__(self):
         self.returns, self.loads = {}, {}
-        self.answered = {}  # {jid: {minion: (what it answered, retcode)}} of questions whose answers are stored
+        self.answered = {}  # {jid: {minion: (what it answered, retcode)}} of questions that are stored as jobs
+        self.asked = set()  # jids of questions whose answers the log has, if there is one
         self.failing = False
-        self.looked = []
+        self.looked = []  # the minions of each look for returns or answers
         self.log = None
-        self.read = []  # the minions of each look for answers
 
-    def returned(self, jid, minions):
+    def each_return(self, jid, minions):
         if self.failing:
             raise JobCacheError("the job cache is down")
         minions = list(minions)
         self.looked.append(tuple(minions))
-        found = self.returns.get(jid, {})
-        return {minion: found[minion] for minion in minions if minion in found}
+        found = {minion: ("done", retcode) for minion, retcode in self.returns.get(jid, {}).items()}
+        found |= self.answered.get(jid, {})
+        for minion in minions:
+            value, retcode = found.get(minion, (None, 0))
+            yield minion, {"return": value, "retcode": retcode} if minion in found else None
 
-    def answers(self, jid, minions):
-        if self.failing:
-            raise JobCacheError("the job cache is down")
-        self.read.append(tuple(minions))
-        return {minion: answer for minion, answer in self.answered.get(jid, {}).items() if minion in minions}
+    def returned(self, jid, minions):
+        return {minion: data["retcode"] for minion, data in self.each_return(jid, minions) if data}
 
-    def have_returned(self, jid, minions):
-        return frozenset(self.answers(jid, minions)) | self.returns.get(jid, {}).keys() & set(minions)
+    def published_load(self, jid):
+        return {}
 
-    def forget(self, jid):
+    async def forget(self, jid):
         self.answered.pop(jid, None)
 
     def store_kept(self, jid, fun, returns):
@@ -236,17 +237,25 @@ class FakeCache:
             self.store_return({"jid": jid, "id": minion, "fun": fun, "retcode": data.get("retcode", 0)})
 
     def store_return(self, load):
-        stored = self.returns.setdefault(load["jid"], {})
-        is_first = load["id"] not in stored
-        stored.setdefault(load["id"], load["retcode"])
-        if self.log is not None:
-            functions = function_of(load)
-            self.log.append(Returned(load["jid"], load["id"], functions, load["retcode"], is_first, 0.0))
+        self.returns.setdefault(load["jid"], {}).setdefault(load["id"], load["retcode"])
+        self.append(return_of(load["jid"], load["id"], load))
 
-    def keep_load(self, jid, load, minions):
+    def store_answer(self, jid, minion, fun, value, retcode):
+        if jid in self.answered:
+            self.answered[jid][minion] = value, retcode
+        if jid in self.asked:
+            said = {"fun": fun, "return": value, "retcode": retcode}
+            self.append(return_of(jid, minion, said, asked=True))
+
+    def append(self, record):
+        if self.log is not None:
+            self.log.append(record)
+
+    def keep_load(self, jid, load, minions, first):
         if self.failing:
             raise JobCacheError("the job cache is down")
         self.loads[jid] = load
+        self.append(publish_of(jid, load, sorted(minions), work_of(load), sent=False, fresh=first))
 
 
 class FakeWorker:
@@ -338,11 +347,11 @@ class ShellBench:
         self.inbox = FakeInbox()
         self.bus = FakeBus(self.virtual.loop)
         self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
-        self.master.cache.why_unauthenticated = unproven
-        self.logged = self.logged if logged is None else logged
+        self.unproven = unproven
+        self.logged = (self.logged if logged is None else logged) and not unproven
         if self.logged:
             self.master.cache.log = self.site.log_writer()
-            self.master.cache.log.append(Returned("1", "first", "test.ping", 0, True, 0.0))
+            self.master.cache.log.append(Returned("1", "first", "test.ping", 0, 0.0))
         self.queue_runs = True
         self.master_age = 86400.0
         self.permission = FakePermission()
@@ -361,14 +370,17 @@ class ShellBench:
 
     def ports(self):
         loop, cache, worker = self.virtual.loop, self.master.cache, FakeWorker()
+        forget = None if self.logged else cache.forget
+        self.questions = Questions(loop, self.master, self.virtual.steady, not self.unproven, forget)
         return Ports(
             loop=loop,
             clock=self.clock,
             wall=self.clock.now,
             bus=self.bus,
             publisher=self.master,
-            questions=Questions(loop, self.master, kept_answers(cache, worker), self.virtual.steady),
+            questions=self.questions,
             cache=cache,
+            returns=Returns(self.site.tables, cache, is_fed=not self.logged),
             log=self.log_for,
             store=self.store,
             inbox=self.inbox,
@@ -385,9 +397,11 @@ class ShellBench:
         )
 
     def log_for(self, follower):
-        if self.logged:
-            return self.site.log()
-        return Feeder(self.virtual.loop, self.clock, self.bus, self.master.cache, FakeWorker(), follower)
+        if not self.logged:
+            writer, asks, now = self.site.log_writer(), self.questions.wants, self.virtual.steady
+            cache, worker = self.master.cache, FakeWorker()
+            Feeder(self.virtual.loop, self.bus, cache, worker, writer, follower, asks, self.unproven, now)
+        return self.site.log()
 
     async def call_runner(self, fun, words, timeout, on_behalf):
         self.called.append((fun, tuple(words)))
@@ -435,7 +449,7 @@ class ShellBench:
             return live.batch
         batch = self.reader.read(jid)
         if batch and batch.closed:
-            add_late_returns(batch, self.master.cache)
+            add_late_returns(batch, Returns(self.site.tables, self.master.cache, is_fed=not self.logged))
         return batch
 
     def has_ended(self, jid=JID):

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from saltext.jobs.core.log.records import Returned
 from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -27,15 +26,6 @@ def deafen(bench):
     bench.bus.deliver = lambda tag, data: None if "/ret/" in tag else deliver(tag, data)
 
 
-def log_lines(bench, *records):
-    for record in records:
-        assert bench.master.cache.log.append(record)
-
-
-def returned(minion, retcode=0, fun="state.apply", first=True, jid=JID):
-    return Returned(jid, minion, fun, retcode, first, 0.0)
-
-
 def test_a_batch_whose_returns_are_not_heard_takes_no_longer_than_another(tmp_path):
     took = []
     for deaf in (False, True):
@@ -49,40 +39,6 @@ def test_a_batch_whose_returns_are_not_heard_takes_no_longer_than_another(tmp_pa
             assert set(bench.states().values()) == {"completed"}
             assert bench.master.cache.looked == []
     assert took[1] - took[0] < 3 * 0.6
-
-
-def test_a_return_of_another_function_is_no_proof_that_the_job_has_run(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=30), "b") as bench:
-        bench.begin("ab", "1", presence="none")
-        bench.run(1)
-        log_lines(bench, returned("a", fun="test.ping"), returned("b", fun="test.ping"), returned("a", fun=""))
-        bench.run(5)
-        assert bench.states() == {}
-        bench.end()
-        assert bench.master.jobs() == ["a", "b"]
-
-
-def test_a_job_of_several_functions_is_shown_with_all_of_them(tmp_path):
-    slow = FakeMinion("a", seconds=30)
-    with bench_of(tmp_path, slow) as bench:
-        bench.begin("a", "1", fun=["state.apply", "test.ping"], arg=[[], []], presence="none")
-        bench.run(1)
-        log_lines(bench, returned("a"), returned("a", fun="test.ping"))
-        bench.run(5)
-        assert bench.states() == {}
-        log_lines(bench, returned("a", fun="state.apply,test.ping"))
-        bench.run(1)
-        assert bench.states() == {"a": "completed"}
-
-
-def test_for_a_second_return_the_job_cache_says_which_one_counts(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", seconds=30)) as bench:
-        bench.begin("a", "1", presence="none")
-        bench.run(1)
-        bench.master.cache.returns[JID] = {"a": 3}
-        log_lines(bench, returned("a", 0, first=False))
-        bench.run(1)
-        assert bench.states() == {"a": "failed"}
 
 
 def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):
@@ -113,8 +69,6 @@ def test_whatever_the_bus_does_the_record_is_what_minions_have_returned(tmp_path
         bench.bus.deliver = deliver
         for _ in range(rng.randrange(40)):
             forge(bench, rng.choice(names), rng.choice((0, 5)))
-            if rng.random() < 0.2:
-                log_lines(bench, returned(rng.choice(names), fun=rng.choice(("test.ping", "", "cmd.run"))))
             bench.run(rng.choice((0.01, 0.3)))
             if rng.random() < 0.05:
                 bench.restart()

@@ -12,7 +12,7 @@ from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 
 def signal(fun="saltutil.kill_job", arg=(JID,), minions="ab", origin="", jid="20260516101113000000"):
-    return publish_of(jid, {"fun": fun, "arg": list(arg), "user": "ann"}, list(minions), "", origin, True)
+    return publish_of(jid, {"fun": fun, "arg": list(arg), "user": "ann"}, list(minions), "", origin)
 
 
 @pytest.fixture
@@ -62,10 +62,6 @@ def test_a_signal_in_the_log_makes_those_that_it_names_killed(bench, fun, arg):
 )
 def test_nothing_else_does(bench, record):
     assert killed_by(bench, record) == {"a": "lost", "b": "completed"}
-
-
-def test_a_signal_to_more_minions_than_the_log_names_counts_for_all(bench):
-    assert killed_by(bench, signal()._replace(minions=None)) == {"a": "killed", "b": "completed"}
 
 
 def test_a_minion_is_handed_over_only_once_the_log_tells_of_no_signal(tmp_path):

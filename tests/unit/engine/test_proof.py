@@ -65,12 +65,12 @@ def read_on(virtual, proof, listener):
 
 
 def returns_of(minions):
-    return [Returned("20260101000000000000", minion, "test.ping", 0, True, 1.0) for minion in minions]
+    return [Returned("20260101000000000000", minion, "test.ping", 0, 1.0) for minion in minions]
 
 
 def test_the_log_is_read_on_to_its_end_and_not_before_it_is_read_at_all_nor_for_ever_while_it_cannot_be_read():
     virtual, tail, listener = VirtualLoop(), Tail(), Listener()
-    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), None, None, tail, listener)
+    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), tail, listener)
     tail.records = returns_of("ab")
     assert read_on(virtual, proof, listener) == [""]
     proof.start()
@@ -87,7 +87,7 @@ def test_the_log_is_read_on_to_its_end_and_not_before_it_is_read_at_all_nor_for_
 
 def test_the_log_is_looked_at_twice_a_second_and_by_an_idle_engine_every_five_seconds_until_it_is_woken():
     virtual, tail, listener = VirtualLoop(), Tail(), Listener()
-    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), None, None, tail, listener)
+    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), tail, listener)
     proof.start()
 
     def reads_in(seconds):

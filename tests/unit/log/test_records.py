@@ -48,11 +48,16 @@ def test_a_signal_names_the_jobs_that_it_ends_wherever_its_arguments_hold_them(f
 
 def test_fields_from_a_minion_are_checked_before_they_are_written():
     said = {"fun": ["a.b", "c.d"], "retcode": {"a.b": 0, "c.d": 2}, "success": "no"}
-    record = return_of(JID, "web1", said, True)
-    assert record[:5] == (JID, "web1", "a.b,c.d", 2, True)
-    odd = return_of(JID, "web1", {"fun": {"x": 1}, "retcode": float("inf")}, False)
-    assert odd[2:5] == ("", 1, False)
-    assert read(packed(odd)) == odd
+    assert return_of(JID, "web1", said)[:4] == (JID, "web1", "a.b,c.d", 2)
+    odd = return_of(JID, "web1", {"fun": {"x": 1}, "retcode": float("inf")})
+    assert odd[2:4] == ("", 1)
+    assert read(JID, "web1", packed(odd)) == odd
+
+
+def test_what_a_minion_returns_is_in_the_log_only_if_it_was_asked():
+    said = {"fun": "saltutil.find_job", "return": {"jid": JID}, "retcode": 0}
+    assert return_of(JID, "web1", said, asked=True).answer() == {"jid": JID}
+    assert return_of(JID, "web1", said).value == b""
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,8 @@ def test_fields_from_a_minion_are_checked_before_they_are_written():
         {"fun": 3, "arg": 4, "kwargs": 5, "user": 6},
         {"fun": "\ud800", "user": "\ud800"},
         {"kwargs": {"saltext_jobs": 1}},
+        {"fun": "test.echo", "arg": [object()]},
     ],
 )
 def test_no_load_keeps_a_publish_from_being_written(load):
-    assert packed(publish_of(JID, load, ["web1"], "d", "", True))
+    assert packed(publish_of(JID, load, ["web1"], "d"))

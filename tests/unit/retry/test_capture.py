@@ -71,12 +71,12 @@ def test_a_start_is_not_forgotten_because_the_job_cannot_be_read_for_long():
     world = World(minions=("a", "b"), duration=1e6, ttl=300.0)
     world.publish("j1", limits=Limits(given=True, ttl=1e6))
     world.run(2)
-    world.cache_up = False
+    world.log_up = False
     world.run(1000)
     assert [warning.message for warning in world.effects(facts.Warn)] == [
-        "Who missed job j1 is not known: the job cache could not be read in its time to live"
+        "Who missed job j1 is not known: the log could not be read in its time to live"
     ]
-    world.cache_up = True
+    world.log_up = True
     world.start("a")
     world.publish("j1", targets=("b",))
     world.run(700)
@@ -216,8 +216,7 @@ def test_a_job_is_as_old_as_its_first_publish_although_only_the_job_cache_rememb
 def test_a_job_whose_target_cannot_be_narrowed_is_dead_with_the_reason():
     world = World()
     world.stop("b")
-    world.publish("j1")
-    world.loads["j1"].update(tgt="os: x", tgt_type="grain")
+    world.publish("j1", tgt=("os: x", "grain"))
     world.run(30)
     entry = world.machine.entry("b", "j1")
     assert entry.state is State.DEAD

@@ -145,7 +145,7 @@ def test_nothing_is_published_before_its_claim_is_stored_nor_after_that_if_it_wa
     world.start("b")
     world.run(60)
     assert world.runs["b", "j1"] == 0
-    world.returned.add(("b", "j1"))  # no event tells of it
+    world.store_return("b", "j1")  # no event tells of it
     world.store_up = True
     world.run(120)
     assert world.runs["b", "j1"] == 0

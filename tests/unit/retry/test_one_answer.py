@@ -45,7 +45,7 @@ def test_each_job_is_looked_up_after_the_answer_and_before_it_is_sent():
     world = owed()
     world.start("b")
     world.run_until(lambda: world.runs["b", "j1"])
-    world.returned.add(("b", "j2"))  # it ran the job in its life before, and its return came late
+    world.store_return("b", "j2")  # it ran the job in its life before, and its return came late
     world.run_until(lambda: not world.machine.total)
     assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
 

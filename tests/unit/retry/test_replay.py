@@ -189,17 +189,17 @@ def test_ended_entries_do_not_fill_the_queue_of_a_minion():
 def test_before_an_entry_expires_its_return_is_looked_for(found):
     world = away(ttl=300.0)
     if found:
-        world.returned.add(("b", "j1"))
+        world.store_return("b", "j1")
     world.run(300)
     assert world.state("b", "j1") is (None if found else State.EXPIRED)
 
 
-def test_nothing_expires_as_long_as_the_job_cache_cannot_be_read():
+def test_nothing_expires_as_long_as_it_cannot_be_looked_up():
     world = away(ttl=300.0)
-    world.cache_up = False
+    world.log_up = False
     world.run(600)
     assert world.state("b", "j1") is State.PENDING
-    world.cache_up = True
+    world.log_up = True
     world.run(30)
     assert world.state("b", "j1") is State.EXPIRED
 

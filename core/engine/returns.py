@@ -1,0 +1,66 @@
+"""
+Who has returned a job: the log tells, and the job cache is read only for a job that the log does not reach back to, or since
+which it may lack something. It blocks: it is used in a Worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.ledger import log
+from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.master.job_cache import OURS
+
+
+class Stored(Protocol):
+    """A job cache."""
+
+    def returned(self, jid: str, minions: Collection[str]) -> dict[str, int]:
+        """Return ``{minion: retcode}`` of those that have returned it. :raises JobCacheError: when it cannot be read."""
+
+    def publishes(self, jid: str) -> list[Published]:
+        """Return a job's publish as a record of the log; none if it has none. :raises JobCacheError: as ``returned``."""
+
+
+def is_fed(opts: Mapping[str, Any]) -> bool:
+    """Tell whether the master's workers do not write all returns to the log; then the batch engine does."""
+    return bool(opts.get("master_job_cache") != OURS or opts.get("ext_job_cache") or not opts.get("job_cache", True))
+
+
+class Returns:
+    """
+    :param tables: with the log.
+    :param is_fed: whether the log may lack returns at any time.
+    """
+
+    def __init__(self, tables: Tables, cache: Stored, is_fed: bool = False) -> None:
+        self._tables, self._cache, self._is_fed = tables, cache, is_fed
+
+    def of(self, jid: str, minions: Collection[str]) -> dict[str, int]:
+        """
+        Return ``{minion: retcode}`` of those of ``minions`` that have returned a job.
+
+        :raises JobCacheError: when that cannot be told now.
+        """
+        wanted = list(dict.fromkeys(minions))
+        try:
+            found = {minion: record.retcode for minion, record in log.returns(self._tables, jid, wanted).items()}
+            rest = [minion for minion in wanted if minion not in found]
+            if not rest or (not self._is_fed and log.is_whole(self._tables, jid)):
+                return found
+        except OSError as exc:
+            raise JobCacheError(f"The log cannot be read: {exc}") from exc
+        return {**self._cache.returned(jid, rest), **found}
+
+    def publishes(self, jid: str) -> list[Published]:
+        """Return the publishes of a job, the first one first. :raises JobCacheError: as ``of``."""
+        try:
+            found = log.publishes(self._tables, jid)
+            if log.is_whole(self._tables, jid):
+                return found
+        except OSError as exc:
+            raise JobCacheError(f"The log cannot be read: {exc}") from exc
+        return [*self._cache.publishes(jid), *found]
