@@ -199,13 +199,13 @@ def ask(
     site, request_id = site_of(opts), new_id()
     asked = Requests(site.tables, engine)
     try:
-        asked.add(request_id, salt.payload.dumps(dict(request)))
-    except OSError as exc:
-        raise NotNow(f"The request to the {engine} engine cannot be written: {exc}") from exc
-    if keep and not is_running(opts, engine):
-        log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
-        return None
-    try:
+        try:
+            asked.add(request_id, salt.payload.dumps(dict(request)))
+        except OSError as exc:
+            raise NotNow(f"The request to the {engine} engine cannot be written: {exc}") from exc
+        if keep and not is_running(opts, engine):
+            log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
+            return None
         _wake(opts, engine)
         reply = _await_reply(asked, request_id, site.patience if patience is None else patience)
         if reply is None:

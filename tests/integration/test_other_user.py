@@ -9,8 +9,8 @@ import subprocess
 import psutil
 import pytest
 
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import finished, make_master, make_minion, salt_cli
 from tests.integration.other_user import AS_ROOT, OWNER, Master, Minion, give
 from tests.missing import missing
@@ -84,9 +84,7 @@ def test_all_files_of_a_master_of_another_user_belong_to_that_user_whoever_made_
     parked = look("batch.start", "there", "test.arg", "start_at=+1d")["jid"]
     master.terminate()
     look("batch.stop", parked)  # what root asks for now lies there until the engine takes it
-    assert [
-        name for name in FileSite(master.config).folder(BATCH_MANAGER).names("requests") if name.endswith(".request")
-    ]
+    assert requests.waiting(master.config, BATCH_MANAGER)
     assert of_others(master) == []
     master.start()
     assert finished(look, parked)["halted"] is True
