@@ -37,6 +37,11 @@ class JobCache:
         load = {"jid": jid, "fun": fun, "arg": [], "tgt": "*", "tgt_type": "glob", "user": "anna", "cmd": "publish"}
         self._save_load(jid, {**load, **more}, minions=list(minions))
 
+    def ask(self, jid, fun, minions=("m1",)):
+        """What an engine asks minions."""
+        store_of(self.opts).publishes_for(jid, "job_retry")
+        self.publish(jid, fun, minions, kwargs={"executor_opts": {"job_once": {"question": True}}})
+
     def report(self, jid, fun, minion, **more):
         """A job that nobody has published, such as one that a minion runs by its own schedule."""
         self._save_load(jid, {"jid": jid, "fun": fun, "id": minion, "fun_args": [], **more})

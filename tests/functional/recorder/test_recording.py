@@ -196,6 +196,14 @@ def test_a_return_that_the_job_cache_has_no_more_is_counted_and_the_others_are_r
         assert stage.until(lambda: "are lost" in caplog.text)
 
 
+def test_a_question_of_an_engine_is_neither_recorded_nor_lost(make, jid):
+    stage = make(exclude=[])
+    stage.job_cache.ask(jid, "test.ping")
+    stage.job_cache.give_back(jid, "m1", True, fun="test.ping")
+    stage.settle()
+    assert (stage.figures["dropped"], stage.returns, stage.returner.loads) == (0, [], [])
+
+
 @pytest.mark.parametrize("can_be_asked", [True, False])
 def test_what_a_log_that_could_not_be_written_lacks_is_found_in_the_job_cache(make, jid, can_be_asked, caplog):
     stage = make(opts={"cache": "localfs"}, returner=Returner(can_be_asked))
