@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.site import site_of
 
 
@@ -16,3 +18,13 @@ def leading(opts, engine, run="1-1.00"):
         yield lease
     finally:
         lease.release()
+
+
+@contextlib.contextmanager
+def single_holder(path):
+    """Hold a lock file while the block runs; yields whether it was free."""
+    handle = files.open_lock(path)
+    try:
+        yield files.hold(handle)
+    finally:
+        os.close(handle)

@@ -16,7 +16,6 @@ import pathlib
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import salt.payload
@@ -182,22 +181,6 @@ def _flock(handle: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def single_holder(path: pathlib.Path) -> Iterator[bool]:
-    """
-    Hold a lock file while the block runs; yields whether it was free.
-
-    The kernel releases the lock when the holder dies, however it dies.
-
-    :raises StateError: when there is something else in its place.
-    """
-    handle = open_lock(path)
-    try:
-        yield hold(handle)
-    finally:
-        os.close(handle)
 
 
 def is_held(path: pathlib.Path) -> bool:

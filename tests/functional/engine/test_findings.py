@@ -10,18 +10,17 @@ import time
 import pytest
 
 from saltext.jobs.core.advice import Advice
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 from saltext.jobs.core.site import FileSite
-from tests.leading import leading
+from tests.leading import leading, single_holder
 from tests.user import OTHER, USER
 
 
 @pytest.fixture
 def opts(tmp_path):
     made = {"cachedir": str(tmp_path), "id": "m", "user": USER}
-    with files.single_holder(FileSite(made).lock_path(JOB_RECORDER)):
+    with single_holder(FileSite(made).lock_path(JOB_RECORDER)):
         yield made
 
 

@@ -20,7 +20,7 @@ from saltext.jobs.core.version import VERSION
 from tests.database import database_of, replies_in
 from tests.faults import full_disk
 from tests.interrupted import interrupted
-from tests.leading import leading
+from tests.leading import leading, single_holder
 
 ENGINE = "batch_manager"
 
@@ -114,7 +114,7 @@ def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inb
 
 
 def test_a_running_engine_that_does_not_answer_is_distinguished_from_an_absent_one(opts):
-    with files.single_holder(FileSite(opts).lock_path(ENGINE)) as free:
+    with single_holder(FileSite(opts).lock_path(ENGINE)) as free:
         assert free
         with pytest.raises(EngineAbsent, match="did not answer in time: it is busy"):
             ask(opts, ENGINE, {}, patience=0.1)
@@ -181,7 +181,7 @@ def test_files_that_root_writes_belong_to_the_user_that_the_master_runs_as(tmp_p
     os.chown(tmp_path, 12345, 12345)
     path = tmp_path / "one" / "file"
     files.write_msgpack(path, 1)
-    with files.single_holder(tmp_path / "one" / "lock"):
+    with single_holder(tmp_path / "one" / "lock"):
         pass
     for owned in (path, path.parent, path.parent / "lock"):
         assert (owned.stat().st_uid, owned.stat().st_gid) == (12345, 12345)
@@ -189,7 +189,7 @@ def test_files_that_root_writes_belong_to_the_user_that_the_master_runs_as(tmp_p
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
 @pytest.mark.parametrize("make_link", [os.symlink, os.link])
-@pytest.mark.parametrize("call", [files.is_held, lambda path: files.single_holder(path).__enter__()])
+@pytest.mark.parametrize("call", [files.is_held, lambda path: single_holder(path).__enter__()])
 def test_root_does_not_give_away_what_a_link_in_place_of_the_lock_leads_to(tmp_path, make_link, call):
     victim = tmp_path / "victim"
     victim.write_text("root's own")
@@ -222,7 +222,7 @@ def test_root_writes_no_file_through_a_link(tmp_path):
 @pytest.fixture
 def held(opts):
     """An engine's lock, held as by an engine that runs."""
-    with files.single_holder(FileSite(opts).lock_path(ENGINE)):
+    with single_holder(FileSite(opts).lock_path(ENGINE)):
         yield FileSite(opts).lock_path(ENGINE)
 
 

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.notices import doctor
 from saltext.jobs.core.notices.store import NoticesStore
 from saltext.jobs.core.site import FileSite
 from tests.database import database_of
+from tests.leading import single_holder
 from tests.user import USER
 
 TOKEN, SECRET = "of-the-address", "a-secret-that-nobody-sees"
@@ -55,7 +55,7 @@ def an_engine(opts, **figures):
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        with files.single_holder(FileSite(opts).lock_path(JOB_NOTICES)):
+        with single_holder(FileSite(opts).lock_path(JOB_NOTICES)):
             yield
     finally:
         over.set()
@@ -145,7 +145,7 @@ def test_a_database_that_cannot_be_read_is_reported(opts):
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
-    with files.single_holder(lock := FileSite(opts).lock_path(JOB_NOTICES)):
+    with single_holder(lock := FileSite(opts).lock_path(JOB_NOTICES)):
         lock.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
         (found,) = [finding for finding in examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_notices engine runs 0.0.1") and found.endswith("restart the master")

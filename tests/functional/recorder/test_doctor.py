@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.recorder import doctor
 from saltext.jobs.core.site import FileSite
+from tests.leading import single_holder
 from tests.user import USER
 
 WELL = {"trouble": None, "queued": 0, "lag": 0.0, "dropped": 0, "set_aside": 0}
@@ -47,7 +47,7 @@ def answering(opts):
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            with files.single_holder(FileSite(opts).lock_path(JOB_RECORDER)):
+            with single_holder(FileSite(opts).lock_path(JOB_RECORDER)):
                 return doctor.examine(opts)
         finally:
             over.set()
@@ -102,7 +102,7 @@ def test_obstacles_to_the_recorder_are_reported(opts, options, part):
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
-    with files.single_holder(lock := FileSite(opts).lock_path(JOB_RECORDER)):
+    with single_holder(lock := FileSite(opts).lock_path(JOB_RECORDER)):
         lock.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
         (found,) = [finding for finding in doctor.examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
 from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, snapshot_of
+from tests.leading import single_holder
 
 SIGNED = {
     "require_minion_sign_messages": True,
@@ -30,7 +30,7 @@ def opts(opts):
 
 @pytest.fixture
 def running(opts):
-    with files.single_holder(FileSite(opts).lock_path(JOB_RETRY)):
+    with single_holder(FileSite(opts).lock_path(JOB_RETRY)):
         yield
 
 

@@ -15,12 +15,12 @@ from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, load_of, queue_of, record_of, snapshot_of
+from tests.leading import single_holder
 from tests.unit.batch.bench import Bench
 
 
@@ -140,7 +140,7 @@ def answering(opts):
         threads.append(threading.Thread(target=serve, args=(number,)))
         threads[0].start()
 
-    with files.single_holder(FileSite(opts).lock_path(JOB_RETRY)):
+    with single_holder(FileSite(opts).lock_path(JOB_RETRY)):
         yield begin
         ended.set()
         for thread in threads:

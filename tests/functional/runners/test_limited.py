@@ -7,7 +7,6 @@ import multiprocessing
 import pytest
 import salt.loader
 
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import act_for
@@ -18,6 +17,7 @@ from tests.functional.batch.test_native_states import GOOD, write
 from tests.functional.options import options_in
 from tests.functional.retry.records import changes, queue_of, record_of, snapshot_of
 from tests.functional.runners.test_failures import JID, ended_batch, give, publish
+from tests.leading import single_holder
 
 SECRET = "swordfish"
 EVERYTHING = [".*"]
@@ -192,7 +192,7 @@ def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):
     answered, told = ask(opts, MINION, "job_notices.test")
     assert not answered and "may look at this, and change nothing" in told
     lock = FileSite(opts).lock_path(JOB_NOTICES)
-    with files.single_holder(lock):
+    with single_holder(lock):
         lock.write_text(
             "17 root here 0.0.1 5 m -", encoding="utf-8"
         )  # an engine of another version, which is not asked
