@@ -18,7 +18,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.log.records import Published, Record, Returned, is_question, publish_of, return_of
+from saltext.jobs.core.log.records import Record, Returned, is_question, publish_of, return_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
@@ -192,11 +192,20 @@ class Feeder:
         return return_of(jid, minion, {**data, "fun": fun}, self._asks(jid))
 
     async def _find_kill(self, jid: str) -> None:
-        try:
-            load = await self._worker.call(self._cache.published_load, jid)
-        except JobCacheError as exc:
-            self._quiet.error("kill", "Signals: what the bus tells waits for the job cache: %s", exc)
-            return
-        if load.get("Minions"):
-            kill: Published = publish_of(jid, load, load["Minions"], "", "batch_manager" if is_question(load) else "")
-            await self._write(kill)
+        looks = 0
+        while looks < len(AGAIN):  # the master fires the event before it stores the load
+            await compat.sleep(AGAIN[looks])
+            try:
+                load = await self._worker.call(self._cache.published_load, jid)
+            except JobCacheError as exc:
+                self._quiet.error("kill", "Signals: what the bus tells waits for the job cache: %s", exc)
+                await compat.sleep(LONGEST_PAUSE)
+                continue
+            if load.get("Minions"):
+                origin = "batch_manager" if is_question(load) else ""
+                await self._write(publish_of(jid, load, load["Minions"], "", origin))
+                return
+            looks += 1
+        self._quiet.warning(
+            jid, "Job %s: what the bus tells is not in the job cache and does not count: %s", jid, "a signal"
+        )

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from saltext.jobs.core.errors import JobCacheError
 from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -167,6 +168,26 @@ def test_a_kill_counts_as_the_job_cache_has_it(tmp_path, state, unproven, killed
         bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
         bench.end()
         assert bench.states() == {"a": state, "b": "completed"}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["late", "the job cache is away"])
+def test_a_kill_counts_although_the_job_cache_has_it_only_after_its_event(tmp_path, fails):
+    def away(jid):
+        raise JobCacheError("the job cache is down")
+
+    with bench_of(tmp_path, FakeMinion("a", seconds=900), "b") as bench:
+        bench.begin("ab", "1", presence="none")
+        assert bench.run(5.0, lambda: bench.master.minions["a"].runs)
+        kill(bench, stored=False)
+        if fails:
+            bench.master.cache.published_load = away
+        bench.run(30.0 if fails else 0.2)
+        load = {"fun": "saltutil.kill_job", "arg": [JID], "user": "ann", "Minions": ["a"]}
+        bench.master.cache.published_load = lambda jid: load
+        bench.run(10)
+        bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
+        bench.end()
+        assert bench.states() == {"a": "killed", "b": "completed"}
 
 
 @pytest.mark.parametrize("seed", range(25))
