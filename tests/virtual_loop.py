@@ -210,9 +210,16 @@ class VirtualLoop:
 
     def run(self, seconds, until=lambda: False):
         """Let so many seconds pass, or less if ``until`` comes true; tells whether it did."""
-        self.time.end, self.time.over = self.time.now + seconds, until
+        came: list[bool] = []  # it may last for a moment only
+
+        def over():
+            if until():
+                came.append(True)
+            return bool(came)
+
+        self.time.end, self.time.over = self.time.now + seconds, over
         self.loop.start()
-        return until()
+        return over()
 
     def close(self):
         self.loop.close(all_fds=False)

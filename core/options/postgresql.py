@@ -27,11 +27,16 @@ def _secret(value: Any) -> str:
 
 _SECRET = Kind(_secret, "a text")
 _OR_NONE = Kind(lambda value: "" if value in (None, "None") else WORD.read(value), "a text, or None")
-#: Salt's own returner takes numbers as texts.
-_PORT = Kind(lambda value: whole(1, 65535).read(int(value) if isinstance(value, str) else value), "a port number")
-_SECONDS = Kind(
-    lambda value: _LIMITS.read(int(value) if isinstance(value, str) and value.isdecimal() else value), _LIMITS.accepts
-)
+
+
+def _number(value: Any) -> Any:
+    """Return the number that a text is: Salt's own returner takes numbers as texts."""
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(value) if is_number else value
+
+
+_PORT = Kind(lambda value: whole(1, 65535).read(_number(value)), "a port number")
+_SECONDS = Kind(lambda value: _LIMITS.read(_number(value)), _LIMITS.accepts)
 
 
 def _of_libpq() -> Any:

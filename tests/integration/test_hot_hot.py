@@ -17,7 +17,7 @@ import pytest
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.log.records import publish_of
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
@@ -164,9 +164,7 @@ def test_who_has_only_the_password_of_the_database_has_nothing_published(masters
         entry.minion, entry.jid = MINIONS[0], owed
         more = {Key(Kind.JOB, f"{int(owed) + 1}"): snapshot, Key(Kind.ENTRY, owed, MINIONS[0]): entry.as_record()}
         RetryStore(site_of(stranger).tables).write(more)
-        claimed = Published(
-            owed, "cmd.run", "root", "", (MINIONS[0],), 1, (), work_of(snapshot["load"]), True, time.time()
-        )
+        claimed = publish_of(owed, snapshot["load"], MINIONS[:1], work_of(snapshot["load"]))
         assert site_of(stranger).log_writer().append(claimed)
 
         kill(one)

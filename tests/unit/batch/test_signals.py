@@ -64,14 +64,20 @@ def test_nothing_else_does(bench, record):
     assert killed_by(bench, record) == {"a": "lost", "b": "completed"}
 
 
-def test_a_minion_is_handed_over_only_once_the_log_tells_of_no_signal(tmp_path):
-    for killed in (False, True):
-        away = FakeMinion("a", there=False)
-        with ShellBench(tmp_path / str(killed), [away, FakeMinion("b", seconds=1)], logged=True) as bench:
-            bench.begin("ab", "2", presence="none", offline="queue", timeout=5.0, gather_job_timeout=1.0)
-            assert bench.run(60.0, lambda: bench.batch().asked_queue)
-            if killed:
-                assert bench.master.cache.log.append(signal())
-            bench.end()
-            assert bench.queued == ([] if killed else ["a"])
-            assert bench.states() == {"a": "killed" if killed else "offline", "b": "completed"}
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+def test_a_minion_is_handed_over_only_once_the_log_tells_of_no_signal(tmp_path, killed):
+    away = FakeMinion("a", there=False)
+    with ShellBench(tmp_path, [away, FakeMinion("b", seconds=1)], logged=True) as bench:
+        bench.begin("ab", "2", presence="none", offline="queue", timeout=5.0, gather_job_timeout=1.0)
+        told = []
+
+        def asks():
+            if bench.batch().asked_queue and not told:
+                told.append(not killed or bench.master.cache.log.append(signal()))
+            return bool(told)
+
+        assert bench.run(60.0, asks)
+        assert told == [True]
+        bench.end()
+        assert bench.queued == ([] if killed else ["a"])
+        assert bench.states() == {"a": "killed" if killed else "offline", "b": "completed"}
