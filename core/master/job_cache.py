@@ -111,10 +111,14 @@ class JobCache:
 
     def unreadable(self, jid: str, minions: Iterable[str]) -> frozenset[str]:
         """
-        Return those of some minions without a return that can be read of whom there is one. Only our own job cache tells.
+        Return those of some minions without a return that can be read of whom there is one. Only our own job cache and
+        local_cache tell.
 
         :raises JobCacheError: when the cache cannot be read.
         """
+        if self.name == "local_cache" and is_plain(jid):
+            folder = self._folder(jid)
+            return frozenset(name for name in filter(is_plain, minions) if os.path.exists(f"{folder}/{name}/return.p"))
         store, ids = self._store, {self._store.key_of(minion): minion for minion in minions}
         job, keys = store.key_of(jid), [key for key in ids if key is not None]
         if self.name != OURS or job is None or not keys:
