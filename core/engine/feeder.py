@@ -98,6 +98,7 @@ class Feeder:
         self._heard: dict[
             tuple[str, str], tuple[int, float]
         ] = {}  # (jid, minion): how many looks, and when the next is due
+        self._signals: set[str] = set()  # jids that are looked for
         self._is_looking = False
         self._quiet = Quiet(log)
         if unproven:
@@ -192,6 +193,9 @@ class Feeder:
         return return_of(jid, minion, {**data, "fun": fun}, self._asks(jid))
 
     async def _find_kill(self, jid: str) -> None:
+        if jid in self._signals or len(self._signals) >= MOST_WAITING:
+            return
+        self._signals.add(jid)
         looks = 0
         while looks < len(AGAIN):  # the master fires the event before it stores the load
             await compat.sleep(AGAIN[looks])
@@ -204,8 +208,10 @@ class Feeder:
             if load.get("Minions"):
                 origin = "batch_manager" if is_question(load) else ""
                 await self._write(publish_of(jid, load, load["Minions"], "", origin))
+                self._signals.discard(jid)
                 return
             looks += 1
+        self._signals.discard(jid)
         self._quiet.warning(
             jid, "Job %s: what the bus tells is not in the job cache and does not count: %s", jid, "a signal"
         )
