@@ -2,7 +2,7 @@
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
-import { ago, count, duration, line, tempo } from "../format.js";
+import { ago, count, duration, line, many, tempo } from "../format.js";
 import { Series, flat } from "../model/series.js";
 import { name } from "../grid.js";
 import { Reader } from "../reader.js";

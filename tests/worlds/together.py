@@ -60,6 +60,7 @@ class Together(Both):
     def __init__(self, seed):
         self.random = chance = random.Random(seed)
         self.lossy = chance.choice(self.LOSSES)
+        self.clock_set = -math.inf, 0.0  # when the clock was last set, and by how many seconds
         self.trouble_at = 0.0  # when an engine, the store or the job cache was last away
         self.stopped = {}  # jid -> when its operator was told that it is stopped
         self.paused = {}  # jid -> the same of a pause, unless somebody has asked to resume it
@@ -397,9 +398,8 @@ class Together(Both):
         self.run(60.0)
 
     def _is_over(self):
-        return not (self.batches.live or self.kept_batches.jids(Kind.OPEN)) and all(
-            entry.state in SETTLED for entry in self.machine.entries()
-        )
+        goes_on = self.batches.live or self.kept_batches.jids(Kind.OPEN) or self.requests
+        return not goes_on and all(entry.state in SETTLED for entry in self.machine.entries())
 
     def judge(self):
         """Operators were told the truth, no batch goes on for ever, and no minion is forgotten."""
@@ -538,7 +538,9 @@ class Rollouts(Together):
 
     def _is_in_window(self, jid, what):
         if self.specs[jid].window:
-            minutes = [(self.wall() - ago) % 86400 // 60 for ago in (0.0, 1.0)]
+            set_at, by = self.clock_set
+            shown = self.wall(), self.wall() - 1.0, self.wall() - (by if self.now < set_at + 1.0 else 0.0)
+            minutes = [time % 86400 // 60 for time in shown]
             self.must(any(at >= 180 or at % 4 < 2 for at in minutes), f"{what}, and the window is shut")
 
     def has_begun(self, name, jid, origin):
@@ -636,7 +638,9 @@ class Clocks(Rollouts):
         super().boot_batches()
 
     def do_clock(self):
-        self.clock_ahead += self.plans.choice([-600.0, -60.0, -20.0, 20.0, 60.0, 600.0])
+        by = self.plans.choice([-600.0, -60.0, -20.0, 20.0, 60.0, 600.0])
+        self.clock_ahead += by
+        self.clock_set = self.now, by
 
 
 class Hell(Clocks, Cuts):
