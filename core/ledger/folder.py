@@ -17,7 +17,6 @@ from saltext.jobs.core.ledger.tables import FILES, Execute, Tables
 _OF = "engine = ? AND name = ?"
 _READ = f"SELECT part, body FROM {FILES} WHERE {_OF} ORDER BY part"
 _DELETE = f"DELETE FROM {FILES} WHERE {_OF}"
-_RENAME = f"UPDATE {FILES} SET name = ? WHERE {_OF}"
 _NAMES = f"SELECT name FROM {FILES} WHERE engine = ? AND name >= ? AND name < ? AND part = 0 ORDER BY name"
 _MODIFIED = f"SELECT max(modified) FROM {FILES} WHERE {_OF}"
 _IS_THERE = f"SELECT 1 FROM {FILES} WHERE {_OF} AND part = 0"
@@ -35,7 +34,6 @@ class Folder:
         self.tables, self._engine, self._lease = tables, engine, lease
         now = tables.dialect.now
         self._insert = f"INSERT INTO {FILES} (engine, name, part, body, modified) VALUES (?, ?, ?, ?, {now})"
-        self._touch = f"UPDATE {FILES} SET modified = {now} WHERE {_OF}"
 
     def where(self, name: str = "") -> str:
         """Return how messages name a file, or the folder."""
@@ -80,25 +78,6 @@ class Folder:
             raise self._absent(name)
         return float(found)
 
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file; it replaces a file that has the new name. :raises FileNotFoundError, OSError:"""
-        if not self._do(lambda execute: self._move(execute, old, new)):
-            raise self._absent(old)
-
-    def set_aside(self, name: str) -> str:
-        """
-        Rename an unusable file to ``<name>.corrupt``, set its time to now, and return where it is. If there is no file,
-        do nothing. :raises OSError:
-        """
-        aside = f"{name}.corrupt"
-
-        def work(execute: Execute) -> None:
-            if self._move(execute, name, aside):
-                execute(self._touch, (self._engine, aside))
-
-        self._do(work)
-        return self.where(aside)
-
     def remove(self, name: str) -> bool:
         """Remove a file, and tell whether it was there. :raises OSError:"""
         return bool(self._do(lambda execute: execute(_DELETE, (self._engine, name)).rowcount, durable=False))
@@ -117,16 +96,8 @@ class Folder:
         execute(statement, (self._engine, name, part, self.tables.seal.put(data, *self._sealed(name, part))))
 
     def _sealed(self, name: str, part: int) -> tuple[object, ...]:
-        """Return what a part is sealed for. A file keeps its seals when it gets another suffix."""
-        return FILES, self._engine, name.partition(".")[0], part
-
-    def _move(self, execute: Execute, old: str, new: str) -> bool:
-        if not execute(_IS_THERE, (self._engine, old)).fetchone():
-            return False
-        if old != new:
-            execute(_DELETE, (self._engine, new))
-            execute(_RENAME, (new, self._engine, old))
-        return True
+        """Return what a part is sealed for."""
+        return FILES, self._engine, name, part
 
     def _absent(self, name: str) -> FileNotFoundError:
         return FileNotFoundError(f"There is no {self.where(name)}")

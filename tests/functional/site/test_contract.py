@@ -86,45 +86,12 @@ class TestFolder:
         for call in (ours.read, ours.modified):
             with pytest.raises(FileNotFoundError):
                 call("paused")
-        with pytest.raises(FileNotFoundError):
-            ours.rename("paused", "other")
 
     def test_names_are_sorted_and_of_one_folder(self, folders):
         ours, theirs = folders
         for name in ("requests/b.request", "requests/a.reply", "masters/c.master", "requests0"):
             theirs.write(name, b"")
         assert ours.names("requests") == ["requests/a.reply", "requests/b.request"]
-
-    def test_a_new_name_replaces_what_has_it(self, folders):
-        ours, theirs = folders
-        theirs.write("requests/1.request", b"new")
-        theirs.write("requests/1.taken", b"old")
-        ours.rename("requests/1.request", "requests/1.taken")
-        assert theirs.names("requests") == ["requests/1.taken"]
-        assert theirs.read("requests/1.taken") == b"new"
-
-    def test_a_rename_to_its_own_name_keeps_it(self, folders):
-        ours, theirs = folders
-        theirs.write("requests/1.taken", b"asked")
-        ours.rename("requests/1.taken", "requests/1.taken")
-        assert ours.read("requests/1.taken") == b"asked"
-
-    def test_a_rename_of_nothing_leaves_what_has_the_name(self, folders):
-        ours, _ = folders
-        ours.write("requests/1.taken", b"old")
-        with pytest.raises(FileNotFoundError):
-            ours.rename("requests/1.request", "requests/1.taken")
-        assert ours.read("requests/1.taken") == b"old"
-
-    def test_an_unusable_file_is_set_aside(self, folders):
-        ours, _ = folders
-        ours.write("masters/1.master", b"odd")
-        before = ours.modified("masters/1.master")
-        ours.set_aside("masters/1.master")
-        assert ours.names("masters") == ["masters/1.master.corrupt"]
-        assert ours.modified("masters/1.master.corrupt") >= before
-        ours.set_aside("masters/2.master")  # which is not there
-        assert ours.names("masters") == ["masters/1.master.corrupt"]
 
     @pytest.mark.parametrize("form", ["postgresql"])
     def test_a_former_leader_changes_no_file(self, sites, folders, lease, supersede):
@@ -133,8 +100,6 @@ class TestFolder:
         supersede(lease)
         changes = (
             lambda: ours.write("paused", b"2"),
-            lambda: ours.rename("paused", "x"),
-            lambda: ours.set_aside("paused"),
             lambda: ours.remove("paused"),
         )
         for change in changes:
