@@ -22,6 +22,7 @@ import psutil
 
 from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.batches import Change, Kind
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.site import FileSite
@@ -60,7 +61,7 @@ def works(site, count):
     """``{name: (how often, work)}`` of what the engines and the master do."""
     lease = site.lease(ENGINE)
     assert lease.take()
-    folder, writer = site.folder(ENGINE, lease), site.log_writer()
+    requests, writer = Requests(site.tables, ENGINE, lease), site.log_writer()
 
     def durable(returns):
         parts = {f"web{number:04}.example.com": PART for number in range(returns)}
@@ -74,17 +75,18 @@ def works(site, count):
             count,
             lambda number: writer.append(Returned(f"{number:020d}", "web1234.example.com", "state.apply", 0, 1.0)),
         ),
-        "a request, written and taken": (count, lambda number: ask(folder, number)),
+        "a request, made, taken and answered": (count, lambda number: ask(requests, number)),
         "who leads, asked by a publish": (count, lambda number: site.leader(ENGINE)),
     }
     lease.release()
 
 
-def ask(folder, number):
-    name = f"requests/{number:020d}"
-    folder.write(f"{name}.request", b"x" * 200, durable=True)
-    folder.rename(f"{name}.request", f"{name}.taken")
-    folder.remove(f"{name}.taken")
+def ask(requests, number):
+    name = f"{number:020d}"
+    requests.add(name, b"x" * 200)
+    assert requests.take(name)
+    requests.answer(name, b"x" * 200)
+    requests.forget(name)
 
 
 def measure(count):
