@@ -26,7 +26,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.batch import catalog, starting
+    from saltext.jobs.core.batch import catalog, starting, words
     from saltext.jobs.core.batch.machine import Batch
     from saltext.jobs.core.batch.permission import CallerRights
     from saltext.jobs.core.batch.spec import Spec
@@ -177,16 +177,17 @@ def status(jid: object) -> dict[str, Any]:
         hidden, and from users with limited rights all of batches that others have started), options (of ``batch.start``, by
         name; None if not given), tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
         counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
-        batch_size, stage, stages, halted, halted_reason, stopped_by (a user), taken_over_by (a user, or None), created,
-        last_progress, age_seconds, rate (minions per minute since the start), eta_seconds (an estimate, or None), paused_by
-        (operator, publish, permission, approval, window, start or rights; None if it is not paused), paused_reason, opens_at
-        (when it goes on), blocked_reason (how other batches keep it from sending to more minions, or None), check (whether
-        one is under way), approve (the stage that batch.approve would approve, counted from 0, or None), success,
-        handed_over (how many absent minions job_retry has taken), survivors (minions that still run the job after the last
-        kill), unsure (as in ``batch.preview``), parent (the jid of the batch that it retries, or None), engine (whether the
-        engine that drives it runs; None once the batch has ended), engine_silent_seconds (for how long that engine has not
-        answered; None if it does) and engine_master (the master of that engine, if there are several). With groups also
-        group, group_number, groups (how many) and by. Times are Unix time in seconds.
+        batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user),
+        taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the start),
+        eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or rights;
+        None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep it
+        from sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve
+        would approve, counted from 0, or None), success, handed_over (how many absent minions job_retry has taken),
+        survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
+        of the batch that it retries, or None), engine (whether the engine that drives it runs; None once the batch has
+        ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the
+        master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times
+        are Unix time in seconds.
 
     CLI Example:
 
@@ -260,9 +261,10 @@ def list_(
 @runner.verb
 def minions(jid: object, state: object = None) -> catalog.Minions:
     """
-    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` if it has groups. For an active minion, ``since``
-    is when it said that it had begun, or else when it was sent to; ``seen`` is when it was last seen to run the job. A lost
-    minion that is known to have begun the job has ``begun``.
+    Return ``{minion: {state, since, started, retcode}}`` of a batch, with ``group`` if it has groups. ``since`` is since
+    when a minion is in its state, ``started`` when it said that it had begun the job, or else when it was sent to (None if
+    it was not). ``seen`` is when an active minion was last seen to run the job. A lost minion that is known to have begun
+    the job has ``begun``. Times are Unix time in seconds.
 
     :param str jid: the batch's jid.
     :param str state: only minions in this state: pending, active, completed, failed, lost, offline, killed or timed_out.
@@ -302,18 +304,33 @@ def failures(jid: object) -> dict[str, Any]:
         salt-run batch.failures 20260516101112131415
     """
     from saltext.jobs.core.batch import words
-    from saltext.jobs.core.master import caller
-    from saltext.jobs.core.master.job_cache import JobCache
 
-    jid, batches, who = kinds.jid(jid), _catalog(), _caller()
-    batch = batches.ours(jid)
-    found, minions_of_it = batches.find(jid)
-    _rights(who).permit_control(batch)
-    if batch is None:
-        state = batches.need_native(jid)
-        caller.require_right(__opts__, who, state, state.get("all_minions") or ())
-    cache = JobCache(__opts__)
-    return words.failures(found, minions_of_it, lambda names: cache.each_return(jid, names))
+    return words.failures(*_with_returns(kinds.jid(jid)))
+
+
+@runner.verb
+def output(jid: object, minion: object) -> dict[str, Any]:
+    """
+    Return what one minion of a batch returned.
+
+    A user with limited rights needs the right to the batch's job, as for ``batch.retry``.
+
+    :param str jid: the batch's jid.
+    :param str minion: the minion's id.
+    :return: the dict of ``batch.minions`` with return: what the job cache has of it, or None.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.output 20260516101112131415 web3
+    """
+    jid, minion = kinds.jid(jid), kinds.WORD.given("minion", minion)
+    _, known, returns = _with_returns(jid)
+    if minion not in known:
+        raise Refused(f"{minion} is no minion of batch {jid}; salt-run batch.minions {jid} names them")
+    ((_, ret),) = returns([minion])
+    return {**known[minion], "return": (ret or {}).get("return")}
 
 
 @runner.verb
@@ -659,6 +676,22 @@ def _rights(who: caller.Caller) -> CallerRights:
     from saltext.jobs.core.batch.permission import CallerRights
 
     return CallerRights(__opts__, who)
+
+
+def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, words.Returns]:
+    """Return the summary of a batch, its minions, and what reads their returns. :raises Refused: if the caller may not."""
+    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.master.job_cache import JobCache
+
+    batches, who = _catalog(), _caller()
+    batch = batches.ours(jid)
+    found, known = batches.find(jid)
+    _rights(who).permit_control(batch)
+    if batch is None:
+        state = batches.need_native(jid)
+        caller.require_right(__opts__, who, state, state.get("all_minions") or ())
+    cache = JobCache(__opts__)
+    return found, known, lambda names: cache.each_return(jid, names)
 
 
 def _catalog() -> catalog.Catalog:

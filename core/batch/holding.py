@@ -61,7 +61,7 @@ def begin_check(batch: BatchState, now: float) -> list[Effect]:
         return [facts.Announce("check", details)]
     done = [
         minion
-        for minion, (outcome, since, _) in batch.outcomes.items()
+        for minion, (outcome, since, *_) in batch.outcomes.items()
         if outcome is Outcome.COMPLETED and since >= batch.checks.began
     ]
     return [facts.Announce("check", details), facts.Check(stage, tuple(sorted(done)))]

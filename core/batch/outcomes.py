@@ -27,13 +27,13 @@ class Outcome(str, enum.Enum):
 #: Outcomes that count against the failure budget.
 _AGAINST_BUDGET = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})
 
-#: Outcome, since when (Unix time), and the retcode of the return.
-Ended = tuple[Outcome, float, int | None]
+#: Outcome, since when (Unix time), the retcode of the return, and when the run began, or else when the minion was sent to.
+Ended = tuple[Outcome, float, int | None, float | None]
 
 
 def _is_against_budget(ended: Ended) -> bool:
     """Tell whether an outcome counts against the budget. FAILED without a return means away, which does not count."""
-    outcome, _, retcode = ended
+    outcome, _, retcode, _ = ended
     return outcome in _AGAINST_BUDGET and (retcode is not None or outcome is not Outcome.FAILED)
 
 
@@ -57,11 +57,14 @@ class Outcomes:
         self.counts = collections.Counter[Outcome]()
         self._unjudged = set[int]()  # groups whose failures have changed since they were judged
 
-    def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
-        """Record how a minion ended, in place of an earlier record."""
+    def settle(
+        self, minion: str, outcome: Outcome, now: float, retcode: int | None, started: float | None = None
+    ) -> None:
+        """Record how a minion ended, in place of an earlier record, whose start is kept."""
         if minion in self.ended:
+            started = started or self.ended[minion][3]
             self.reopen(minion)
-        self.ended[minion] = (outcome, now, retcode)
+        self.ended[minion] = (outcome, now, retcode, started)
         self._touched.add(minion)
         self._count(minion, self.ended[minion], 1)
 

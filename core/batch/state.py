@@ -135,8 +135,9 @@ class BatchState(Kept):
             if flight:
                 flights[minion] = Flight.from_list(flight)
             if ended:
-                outcome, since, retcode = ended
-                batch.record.settle(minion, Outcome(outcome), since, None if retcode is None else int(retcode))
+                outcome, since, retcode, started = ended
+                retcode = None if retcode is None else int(retcode)
+                batch.record.settle(minion, Outcome(outcome), since, retcode, started)
             if begun:
                 batch.record.begun.add(minion)
             if may_have_it:
@@ -162,7 +163,7 @@ class BatchState(Kept):
 
     @property
     def outcomes(self) -> Mapping[str, Ended]:
-        """``{minion: (outcome, since, retcode)}`` of the minions that have ended."""
+        """``{minion: (outcome, since, retcode, started)}`` of the minions that have ended."""
         return self.record.ended
 
     @property
@@ -341,13 +342,14 @@ class BatchState(Kept):
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
         """Note how a minion ended, and free its slot if it has one."""
         flight = self.flights.get(minion)
+        started = None if flight is None else flight.began or flight.since
         if flight is not None and self.inflight.remove(minion):
             self.pace.cool(now)
             self.pace.publish_at = None  # it depends on the free slots
             self.publish_window.freed(now)
             if retcode is not None:
                 self.publish_window.ran(now - flight.began)
-        self.record.settle(minion, outcome, now, retcode)
+        self.record.settle(minion, outcome, now, retcode, started)
         self.to_hand_over.pop(minion, None)
         self.last_progress = now
 

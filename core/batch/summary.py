@@ -38,6 +38,16 @@ def counts(batch: Batch) -> dict[str, Any]:
     }
 
 
+def _stages(spec: Spec) -> int:
+    """Return how many stages each group has."""
+    return len(spec.sizes) // max(1, len(spec.groups))
+
+
+def _pace(batch: Batch) -> dict[str, int]:
+    """Return the present stage, counted from 1, and the most minions in flight at it."""
+    return {"batch_size": batch.pace.size, "stage": batch.pace.stage % _stages(batch.spec) + 1}
+
+
 def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
     """Return the payload of an event: the fields that core/master/events.py names for its kind."""
     spec = batch.spec
@@ -47,7 +57,7 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
     if effect.kind == "new":
         payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.pace.size)
     if effect.kind == "progress":
-        payload.update(blocked_reason=batch.waits_for_room() or None)
+        payload.update(blocked_reason=batch.waits_for_room() or None, **_pace(batch))
     if effect.kind in ("complete", "halted"):
         payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
     return {**payload, **shown(effect.details)}
@@ -60,7 +70,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
     :param is_seen: whether arguments are shown.
     """
     spec, numbers, pause = batch.spec, counts(batch), batch.waits_for()
-    stages = len(spec.sizes) // batch.membership.groups
+    stages = _stages(spec)
     groups = {"by": spec.by, "group_number": batch.pace.group + 1, "groups": len(spec.groups)}
     return {
         "jid": spec.jid,
@@ -69,7 +79,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "tgt": spec.tgt,
         "tgt_type": spec.tgt_type,
         **numbers,
-        "batch_size": batch.pace.size,
+        **_pace(batch),
         "halted": batch.halted is not None,
         "halted_reason": batch.halted,
         "stopped_by": batch.stopped_by or None,
@@ -79,8 +89,8 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "created": batch.created,
         "last_progress": batch.last_progress,
         "age_seconds": max(0.0, now - batch.last_progress),
-        "stage": batch.pace.stage % stages + 1,
         "stages": stages,
+        "sizes": list(spec.sizes[:stages]),
         **(groups if spec.groups else {}),
         "rate": _rate(batch, numbers, now),
         "eta_seconds": _seconds_left(batch, numbers),
@@ -118,7 +128,6 @@ def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
 
 def preview(spec: Spec, limit: int | None = None) -> dict[str, Any]:
     """Return what ``batch.preview`` shows of a batch that is not started. ``limit``: the limit over all batches."""
-    stages = len(spec.sizes) // max(1, len(spec.groups))
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
         "fun": spec.fun,
@@ -127,7 +136,7 @@ def preview(spec: Spec, limit: int | None = None) -> dict[str, Any]:
         "tgt_type": spec.tgt_type,
         "total": len(spec.minions),
         "minions": list(spec.minions),
-        "sizes": list(spec.sizes[:stages]),
+        "sizes": list(spec.sizes[: _stages(spec)]),
         "groups": [[name, count] for name, count in spec.groups] or None,
         "check": check_of(spec),
         "check_after": gates_of(spec.sizes, counts) if spec.check else [],
@@ -169,22 +178,25 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
 # -- its minions -------------------------------------------------------------------------------------------------------
 
 
-def _minion(state: str, since: float | None, retcode: Any = None, **more: Any) -> dict[str, Any]:
-    return {"state": state, "since": since, "retcode": retcode, **more}
+def _minion(
+    state: str, since: float | None, retcode: Any = None, started: float | None = None, **more: Any
+) -> dict[str, Any]:
+    return {"state": state, "since": since, "started": started, "retcode": retcode, **more}
 
 
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     """
-    Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended; ``since`` is Unix time. A
-    batch with groups has ``group`` too, an active minion has ``seen``: when it was last seen to run the job, and a lost one
-    that is known to have begun the job has ``begun``.
+    Return ``{minion: {state, since, started, retcode}}``; ``state`` is pending, active or how it ended; ``since`` and
+    ``started`` (when it began the job, or else when it was sent to; None if neither) are Unix times. A batch with groups
+    has ``group`` too, an active minion has ``seen``: when it was last seen to run the job, and a lost one that is known to
+    have begun the job has ``begun``.
     """
     known = {minion: _minion("pending", batch.created) for minion in batch.pending()}
     for minion, flight in batch.flights.items():
         since = flight.began or flight.since
-        known[minion] = _minion("active", since, seen=max(since, flight.since))
-    for minion, (outcome, since, retcode) in batch.outcomes.items():
-        known[minion] = _minion(outcome.value, since, retcode)
+        known[minion] = _minion("active", since, None, since, seen=max(since, flight.since))
+    for minion, (outcome, since, retcode, started) in batch.outcomes.items():
+        known[minion] = _minion(outcome.value, since, retcode, started)
     for minion in batch.record.begun:
         known[minion]["begun"] = True
     if batch.spec.groups:
@@ -255,7 +267,7 @@ def native_summary(state: Mapping[str, Any], now: float, is_seen: bool = True) -
 def native_minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the minions of a batch of Salt's own in the form of ``minions``."""
     result = {minion: _minion("pending", state.get("created")) for minion in state.get("pending") or ()}
-    result |= {minion: _minion("active", since) for minion, since in (state.get("active") or {}).items()}
+    result |= {minion: _minion("active", since, None, since) for minion, since in (state.get("active") or {}).items()}
     for minion, data in (state.get("done") or {}).items():
         code = data.get("retcode") if isinstance(data, Mapping) else None
         result[minion] = _minion("failed" if code else "completed", None, code)

@@ -15,7 +15,8 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 ``salt/batch/<jid>/new``
     ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``
-    ``blocked_reason``: why other batches keep it from sending to more minions; None if they do not.
+    ``blocked_reason``: why other batches keep it from sending to more minions; None if they do not. ``stage`` (counted
+    from 1) and ``batch_size``, as in ``batch.status``.
     At most one event a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
     ``reason``, ``paused_by`` (a code for the reason); ``opens_at`` if it waits for its window (Unix time, or

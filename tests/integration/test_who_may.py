@@ -265,6 +265,7 @@ def test_a_user_who_may_not_publish_a_job_sees_none_of_its_returns_and_cannot_re
     key = pathlib.Path(master.config["cachedir"], ".anna_key").read_text(encoding="utf-8")
     calls = [
         ("batch.failures", [jobs["failed"]], {}),
+        ("batch.output", [jobs["failed"], "a1"], {}),
         ("job_cache.outcome", [jobs["failed"]], {}),
         ("batch.preview", [], {"like": jobs["failed"], "tgt": "a1", "fun": "test.ping"}),
         ("batch.start", [], {"like": jobs["owed"]}),

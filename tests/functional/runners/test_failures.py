@@ -74,6 +74,8 @@ def test_a_batch_in_which_minions_failed_in_two_ways_has_two_reasons(opts, run):
     ]
     assert (found["arguments"], found["unsuccessful"], found["total"]) == (["nginx"], 3, 4)
     json.dumps(found)
+    said = run("batch.output", JID, "web2")
+    assert (said["state"], said["retcode"], said["return"]) == ("failed", 1, "sh: 1: nginx: not found")
 
 
 def test_the_outcome_of_a_plain_job_is_shown_in_full(opts, run):

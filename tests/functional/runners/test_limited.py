@@ -93,13 +93,16 @@ def a_batch(opts):
 
 
 @pytest.mark.parametrize("grants", NOT_ENOUGH)
-@pytest.mark.parametrize(("made", "function"), [(a_batch, "batch.failures"), (a_job, "job_cache.outcome")])
-def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions(opts, made, function, grants):
+@pytest.mark.parametrize(
+    ("made", "call"),
+    [(a_batch, ("batch.failures", JID)), (a_batch, ("batch.output", JID, "web2")), (a_job, ("job_cache.outcome", JID))],
+)
+def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions(opts, made, call, grants):
     made(opts)
     for limits in (user(grants), MINION):
-        answered, told = ask(opts, limits, function, JID)
+        answered, told = ask(opts, limits, *call)
         assert not answered and SECRET not in told and "web2" not in told, told
-    answered, told = ask(opts, user(EVERYTHING), function, JID)
+    answered, told = ask(opts, user(EVERYTHING), *call)
     assert answered and f"{SECRET} is wrong" in str(told)
 
 

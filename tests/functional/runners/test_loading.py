@@ -25,6 +25,7 @@ VERBS = {
         "masters",
         "list",
         "minions",
+        "output",
         "failures",
         "stop",
         "pause",

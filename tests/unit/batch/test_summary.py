@@ -68,6 +68,9 @@ def test_the_status_has_the_counts_the_pace_the_group_and_what_each_minion_does(
             ("active", None, "x"),
             ("pending", None, "y"),
         }
+        assert [minions[name]["started"] is None for name in "abcdef"] == [False] * 5 + [True]
+        ran = [minions[name]["since"] - minions[name]["started"] for name in "ab"]
+        assert ran == [pytest.approx(60.0, abs=5.0)] * 2, "seconds from the start to the return"
         assert minions["c"]["since"] < BEGIN + 65 < BEGIN + 150 < minions["c"]["seen"]
 
 
