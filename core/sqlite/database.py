@@ -125,6 +125,12 @@ def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Dat
     return found or _DATABASES.setdefault(wanted, Database(path, full_sync, chosen))
 
 
+def close_below(folder: str) -> None:
+    """Close this process's databases below a folder that is no longer used, but not under threads that run."""
+    for wanted in [wanted for wanted in list(_DATABASES) if wanted[0].startswith(os.path.join(folder, ""))]:
+        _DATABASES.pop(wanted).close()
+
+
 class Database:
     """
     :param path: of the file; absolute.
@@ -227,6 +233,10 @@ class Database:
             roll_back(connection.sql)
             connection = self._connection()
 
+    def close(self) -> None:
+        """Close the connections of this thread, and of threads that have ended."""
+        self._close_those_of_dead_threads(also=threading.get_ident())
+
     def give_way(self) -> None:
         """Pause, so that others can write."""
         time.sleep(PAUSE)
@@ -310,8 +320,8 @@ class Database:
         for thread in [thread for thread, one in list(self._open_ones.items()) if one is connection]:
             self._open_ones.pop(thread, None)
 
-    def _close_those_of_dead_threads(self) -> None:
-        alive = sys._current_frames().keys()
+    def _close_those_of_dead_threads(self, also: int = 0) -> None:
+        alive = sys._current_frames().keys() - {also}
         for thread in [thread for thread in list(self._open_ones) if thread not in alive]:
             connection = self._open_ones.pop(thread, None)
             if connection is not None:
